@@ -12,11 +12,11 @@ use super::operator::Operator;
 use super::ours;
 use super::way_out::WaysOut;
 use crate::config::Config;
-use crate::http::Service;
+use crate::http::{OwnClient, Service};
 use crate::mcp::{
     Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
-    MessageLimits, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports, Spawner,
-    StdioPorts,
+    MessageLimits, MessageMemory, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports,
+    Spawner, StdioPorts,
 };
 use crate::sandbox::OURSELVES;
 
@@ -56,7 +56,7 @@ pub fn gateway(
         core: Arc::clone(&core),
         definitions,
     };
-    Ok((Arc::new(Gateway::new(Arc::new(core), metrics)), operator))
+    Ok((Arc::new(Gateway::new(core, metrics)), operator))
 }
 
 /// Builds the factory of the servers' transports. `files` is the directory of the configuration.
@@ -75,10 +75,15 @@ fn transports(
             values: limits.inspect_values,
         }
     };
+    let of_memory = Arc::clone(service);
     let stdio = StdioPorts {
         children: Children::new(metrics).map_err(ours)?,
         way_out: ways_out,
         limits: Arc::new(limits),
+        memory: Arc::new(move |system, container| {
+            let client = OwnClient::of(&of_memory, system, container)?;
+            Some(Arc::new(client) as Arc<dyn MessageMemory>)
+        }),
     };
     let proxy = &config.proxy;
     let hidden = vec![

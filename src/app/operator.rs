@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::explain::{find, report};
 use crate::admin::{Acceptance, ExplainRequest, Explanation, OperatorRequest};
-use crate::mcp::{AcceptError, Caller, Core, DefinitionFile, Outcome, Version};
+use crate::mcp::{AcceptError, Caller, ClientRequest, Core, DefinitionFile, Outcome, Version};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -29,10 +29,14 @@ impl Operator {
     pub async fn request(self, request: OperatorRequest) -> Outcome {
         // Progress and log messages are dropped.
         let (events, _) = mpsc::channel(1);
-        let caller = Arc::new(caller(request.container));
-        let core = Arc::clone(&self.core);
-        core.request(caller, request.method, request.params, events)
-            .await
+        let request = ClientRequest {
+            caller: Arc::new(caller(request.container)),
+            method: request.method,
+            params: request.params,
+            trace: None,
+            events,
+        };
+        Arc::clone(&self.core).request(request).await
     }
 
     /// Accepts a changed definition, after which clients see the tool again.
@@ -128,6 +132,5 @@ fn caller(container: Arc<Container>) -> Caller {
         info: None,
         session: None,
         log_level: None,
-        trace: None,
     }
 }

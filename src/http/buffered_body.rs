@@ -54,17 +54,8 @@ pub async fn judge_request(
         inspection.count(&denial);
         judges.for_client(denial)
     })?;
-    let values = exchange.snapshot.config.proxy.limits.inspect_values;
-    let live = &mut exchange.live;
-    let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
-    let before = given.bytes().len();
-    let judging = live.chain.judge(&mut live.flow, head, judges, given);
-    let bytes = exchange
-        .session
-        .idle
-        .held(judging)
-        .await
-        .inspect_err(|denial| inspection.count(denial))?;
+    let before = judged.bytes.len();
+    let bytes = judge(exchange, head, judges, judged.bytes, &reservation).await?;
     head.headers.remove(CONTENT_ENCODING);
     if judged.complete {
         if !bytes.is_empty() || head.headers.contains_key(CONTENT_LENGTH) {
@@ -85,23 +76,30 @@ pub async fn judge_whole(
     body: &Bytes,
     judges: Judges<Head>,
 ) -> Result<Bytes, Denial> {
-    let inspection = Arc::clone(&exchange.session.service.inspection);
     let mut buffer = Buffer::begin(exchange, judges.limit())?;
     buffer.expect(body.len() as u64)?;
     buffer.push(body)?;
     let (bytes, reservation) = buffer.finish();
-    let values = exchange.snapshot.config.proxy.limits.inspect_values;
-    let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
-    let live = &mut exchange.live;
-    let judging = live.chain.judge(&mut live.flow, head, judges, given);
-    let bytes = exchange
-        .session
-        .idle
-        .held(judging)
-        .await
-        .inspect_err(|denial| inspection.count(denial))?;
+    let bytes = judge(exchange, head, judges, bytes, &reservation).await?;
     head.headers.insert(CONTENT_LENGTH, bytes.len().into());
     Ok(reservation.keep(bytes))
+}
+
+/// Has a buffered body judged. Meanwhile the connection is not idle.
+async fn judge<H>(
+    exchange: &mut Exchange,
+    head: &mut H,
+    judges: Judges<H>,
+    bytes: Bytes,
+    reservation: &Arc<Reservation>,
+) -> Result<Bytes, Denial> {
+    let values = exchange.snapshot.config.proxy.limits.inspect_values;
+    let given = Buffered::new(bytes, values, Arc::clone(reservation) as _);
+    let live = &mut exchange.live;
+    let judging = live.chain.judge(&mut live.flow, head, judges, given);
+    let session = &exchange.session;
+    let judged = session.idle.held(judging).await;
+    judged.inspect_err(|denial| session.service.inspection.count(denial))
 }
 
 async fn read_request(
@@ -234,16 +232,7 @@ pub async fn judge_response(
         inspection.count(&denial);
         judges.for_client(denial)
     })?;
-    let values = exchange.snapshot.config.proxy.limits.inspect_values;
-    let live = &mut exchange.live;
-    let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
-    let judging = live.chain.judge(&mut live.flow, head, judges, given);
-    let bytes = exchange
-        .session
-        .idle
-        .held(judging)
-        .await
-        .inspect_err(|denial| inspection.count(denial))?;
+    let bytes = judge(exchange, head, judges, bytes, &reservation).await?;
     head.headers.insert(CONTENT_LENGTH, bytes.len().into());
     Ok(reservation.keep(bytes))
 }

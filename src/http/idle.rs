@@ -65,8 +65,8 @@ pub struct IdleTracker {
     /// The connection speaks HTTP/2, whose frames between requests may be PINGs, so that bytes do
     /// not mean that a head has begun.
     frames: AtomicBool,
-    /// The last write to the client blocked.
-    output_waits: AtomicBool,
+    /// When writes to the client began to block; 0 while they do not.
+    unread_since: AtomicU64,
     keeps_upstream: AtomicBool,
     /// The planned check minus the header timeout. A head that begins before this is overdue before
     /// the planned check, so that the watchdog must be woken for it.
@@ -85,7 +85,7 @@ impl IdleTracker {
             held: AtomicUsize::new(0),
             asked: AtomicBool::new(false),
             frames: AtomicBool::new(false),
-            output_waits: AtomicBool::new(false),
+            unread_since: AtomicU64::new(0),
             keeps_upstream: AtomicBool::new(false),
             looks_late_before: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
@@ -118,12 +118,18 @@ impl IdleTracker {
 
     /// Notes a write to the client; `waits` says that it blocked.
     pub fn wrote(&self, waits: bool) {
-        self.output_waits.store(waits, Ordering::Relaxed);
+        if !waits {
+            self.unread_since.store(0, Ordering::Relaxed);
+        } else if self.unread_since.load(Ordering::Relaxed) == 0 {
+            self.unread_since
+                .store(self.now().max(1), Ordering::Relaxed);
+        }
     }
 
     /// Whether no request is under way and no output waits for the client to read it.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.load(Ordering::Relaxed) == 0 && !self.output_waits.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::Relaxed) == 0
+            && self.unread_since.load(Ordering::Relaxed) == 0
     }
 
     /// Notes that bytes of a body moved, in either direction.
@@ -219,7 +225,10 @@ impl IdleTracker {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
+        let unread_since = self.unread_since.load(Ordering::Relaxed);
         let over = match head_since {
+            // A client that does not read is to blame, whatever else is waited for.
+            0 if unread_since > 0 => last.max(unread_since) + timeouts.idle.as_millis() as u64,
             0 if self.waiting.load(Ordering::Relaxed) > 0 => now + timeouts.idle.as_millis() as u64,
             0 => last + timeouts.idle.as_millis() as u64,
             since => since + timeouts.header.as_millis() as u64,
@@ -426,6 +435,24 @@ mod tests {
         drop(held);
         assert!(!idle.is_held());
         assert_eq!(over_in(&idle), 300);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_of_an_answer_loses_its_connection_in_the_idle_time() {
+        let idle = Arc::new(IdleTracker::new());
+        idle.begin(Instant::now());
+        let _held = idle.hold();
+        advance(Duration::from_secs(1000)).await;
+        idle.wrote(true);
+        advance(Duration::from_secs(299)).await;
+        idle.wrote(true);
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        idle.wrote(false);
+        advance(Duration::from_secs(300)).await;
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        idle.wrote(true);
+        advance(Duration::from_secs(300)).await;
+        assert_eq!(idle.due(TIMEOUTS), Due::Over);
     }
 
     #[tokio::test(start_paused = true)]

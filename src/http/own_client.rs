@@ -63,6 +63,22 @@ impl OwnClient {
         })
     }
 
+    /// The client of a part that works for one container, or without one for all.
+    pub fn of(
+        service: &Arc<Service>,
+        system: System,
+        container: Option<&Arc<Container>>,
+    ) -> Option<Self> {
+        let service = Arc::clone(service);
+        match container {
+            Some(container) => {
+                let delegation = Delegation::new(system, Arc::clone(container));
+                Some(Self::delegated(service, Arc::new(delegation)))
+            }
+            None => Self::system(service, Arc::new(system)),
+        }
+    }
+
     /// The limits in force.
     pub fn limits(&self) -> Limits {
         self.service.snapshot().config.proxy.limits.clone()
@@ -238,7 +254,7 @@ impl AnswerBody {
 
 /// A container that is not registered, so that no flow belongs to it. It owns the connections and
 /// memory of a client that works for no container in particular.
-fn nobody() -> Option<Container> {
+pub fn nobody() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {
         source: Source::Listener(id.clone()),

@@ -1,4 +1,4 @@
-//! Who calls, and what that client can do.
+//! The client of a request.
 
 use std::sync::Arc;
 
@@ -10,28 +10,35 @@ use super::version::Version;
 /// A client of the gateway, as one legacy session or one modern request describes it.
 #[derive(Debug)]
 pub struct Caller {
-    /// Where it is.
+    /// Its source address or listener.
     pub client: Client,
-    /// On whose behalf its flows run.
+    /// The principal of its flows.
     pub principal: Principal,
-    /// The lease that everything of it belongs to.
+    /// Its lease.
     pub container: Arc<Container>,
     /// The revision that it speaks.
     pub version: Version,
-    /// What it can do, as it said, without `tasks`.
+    /// Its declared capabilities, without `tasks`.
     pub capabilities: Arc<RawValue>,
-    /// Its name and version, as it said.
+    /// Its declared name and version.
     pub info: Option<Arc<RawValue>>,
     /// The id of its legacy session, for the policy.
     pub session: Option<Arc<str>>,
     /// The log messages that a modern request asks for.
     pub log_level: Option<LogLevel>,
-    /// `traceparent` and `tracestate` of its request.
-    pub trace: Option<(String, Option<String>)>,
+}
+
+/// The W3C trace context of an HTTP request.
+#[derive(Clone, Debug)]
+pub struct TraceContext {
+    /// `traceparent`.
+    pub parent: String,
+    /// `tracestate`.
+    pub state: Option<String>,
 }
 
 impl Caller {
-    /// A client of the same lease and kind that is no session.
+    /// A client of the same lease and kind without a session.
     pub(super) fn like(&self) -> Self {
         Self {
             client: self.client.clone(),
@@ -42,7 +49,6 @@ impl Caller {
             info: self.info.clone(),
             session: None,
             log_level: None,
-            trace: None,
         }
     }
 }

@@ -113,7 +113,7 @@ impl DefinitionFile {
         AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
     }
 
-    /// Compares digests with the accepted ones, and remembers what is new; blocks.
+    /// Compares digests with the accepted ones, and stores new ones; blocks.
     fn compare(
         &self,
         server: &str,

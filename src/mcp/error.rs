@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 pub const PARSE_ERROR: i64 = -32700;
 /// The JSON is no request.
 pub const INVALID_REQUEST: i64 = -32600;
-/// Nobody has the method.
+/// The method is unknown.
 pub const METHOD_NOT_FOUND: i64 = -32601;
 /// The params are not those of the method.
 pub const INVALID_PARAMS: i64 = -32602;
-/// Anything else that was denied or failed.
+/// Any other denial or failure.
 pub const SERVER_ERROR: i64 = -32000;
-/// A header says something else than the body (2026-07-28).
+/// A header differs from the body (2026-07-28).
 pub const HEADER_MISMATCH: i64 = -32020;
 /// The request needs a capability that the client did not declare (2026-07-28).
 pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
@@ -32,7 +32,7 @@ pub fn protocol_error(code: i64, message: impl Into<Cow<'static, str>>) -> RpcEr
     }
 }
 
-/// A method that nobody has.
+/// An unknown method.
 pub fn method_not_found(method: &str) -> RpcError {
     protocol_error(METHOD_NOT_FOUND, format!("Method not found: {method}"))
 }

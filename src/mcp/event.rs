@@ -1,4 +1,4 @@
-//! What a server sends to a client on its own account.
+//! Messages of servers other than answers.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use super::message::Outcome;
 /// dropped, a request is answered with an error.
 pub const EVENT_QUEUE: usize = 256;
 
-/// The way of events to whoever takes them.
+/// Sender of a queue of events.
 pub type Events = mpsc::Sender<Event>;
 
-/// A message of a server that answers nothing.
+/// A notification or request of a server.
 #[derive(Debug)]
 pub enum Event {
-    /// It wants no answer.
+    /// A notification.
     Notification {
         /// Its method.
         method: Arc<str>,
         /// Its params.
         params: Option<Box<RawValue>>,
     },
-    /// It waits for an answer: sampling, elicitation, roots.
+    /// A request: sampling, elicitation, roots.
     Request {
         /// Its method.
         method: Arc<str>,

@@ -15,12 +15,12 @@ pub enum Version {
     V2026_07_28,
 }
 
-/// How client and server come to know each other.
+/// Whether a session begins with a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// By a handshake, which begins a session: up to 2025-11-25.
+    /// It begins with `initialize`: up to 2025-11-25.
     Legacy,
-    /// By what each request says: from 2026-07-28 on.
+    /// There is none; each request describes its client: from 2026-07-28 on.
     Modern,
 }
 

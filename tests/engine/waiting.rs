@@ -145,7 +145,7 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
     let mounts = Arc::new(Mounts::new(ports, &Default::default()));
     let counters = McpMetrics::new(metrics).unwrap();
     let core = Core::new(Box::new(rules), mounts, counters);
-    Gateway::new(Arc::new(core), GatewayMetrics::new(metrics).unwrap())
+    Gateway::new(core, GatewayMetrics::new(metrics).unwrap())
 }
 
 /// A proxy and a DNS server whose chain waits.

@@ -1,4 +1,4 @@
-//! The params of a tool call, as they go to the server.
+//! Prepares the params of a tool call for the server.
 
 use std::sync::Arc;
 
@@ -12,14 +12,13 @@ use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
 /// A tool call whose arguments were read.
 #[derive(Debug)]
 pub(super) struct PreparedCall {
-    /// What is sent: without hidden fields, with defaults.
+    /// The params without hidden fields and with defaults.
     pub(super) params: Box<RawValue>,
     /// The SHA-256 of the caller's arguments in their canonical form.
     pub(super) args_sha256: String,
 }
 
-/// Reads the arguments of a call and applies what the operator says. Takes time linear to the
-/// params.
+/// Reads the arguments of a call and applies the override. Takes time linear to the params.
 pub(super) fn prepare(
     params: Option<Box<RawValue>>,
     definition: &Definition,

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::contract::{Annotations, Definition, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
-/// The members that a tool's pin depends on: what a model reads, and what it may send.
+/// The members that a tool's pin covers: the text that a model reads, and the schema of arguments.
 const PINNED: [&str; 6] = [
     "name",
     "title",

@@ -1,4 +1,4 @@
-//! What the client of a denied message is told.
+//! Denials of MCP messages.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) const ASK: &str = "ask";
 pub(super) const DENY_CONTINUE: &str = "deny_continue";
 pub(super) const DENY_ABORT: &str = "deny_abort";
 
-/// What a message is about, by the names that policy, audit and clients see.
+/// Server and tool of a message, by the names in policy, audit and denials.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The server.
@@ -24,7 +24,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The target of a flow; `None` where the gateway answers by itself.
+    /// The target of a flow; `None` where the gateway itself answers.
     pub(super) fn of(flow: &Flow) -> Option<Self> {
         let subject = flow.mcp()?;
         let is_call = &*subject.method == super::TOOLS_CALL;
@@ -70,7 +70,7 @@ impl Target {
         denial.with("reason", reason)
     }
 
-    /// The policy has no answer.
+    /// Denies a message whose policy failed.
     pub(super) fn evaluator_failed(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("The policy could not be evaluated: {reason}");
@@ -93,7 +93,7 @@ impl Target {
     }
 }
 
-/// No server of the container has it.
+/// Denies the call of an unknown tool.
 pub(super) fn unknown_tool(name: &str) -> Denial {
     let name = cut(name);
     Denial::new(Code::ToolNotFound, format!("Unknown tool: {name}"))

@@ -26,7 +26,7 @@ use crate::raw_json::Members;
 /// millisecond.
 const READ_IN_PLACE: usize = 64 * 1024;
 
-/// What a step may take besides the evaluation of policies.
+/// Time limit of a step besides the evaluation of policies.
 pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
 
 /// Codes and messages of errors that are the proxy's own.
@@ -50,7 +50,7 @@ impl Mcp {
         let container = Arc::clone(flow.container()?);
         let is_call = &*frame.method == TOOLS_CALL;
         let Some(target) = Target::of(flow) else {
-            // The gateway answers. It has no tools of its own.
+            // The gateway answers such a message itself, and has no tools of its own.
             return match is_call {
                 true => Err(unknown_tool(subject_name(flow))),
                 false => Ok(()),
@@ -69,7 +69,7 @@ impl Mcp {
         }
         match frame.direction {
             Direction::ToServer => Ok(()),
-            // What a classified tool asks or tells while it runs is as confidential as its result.
+            // Messages of a classified tool are as confidential as its result.
             Direction::ToClient => self.raise_level(flow, &container, &target, frame).await,
         }
     }
@@ -94,15 +94,15 @@ impl Mcp {
         }
         // A policy or a person may have taken long: another call may have raised the level.
         self.admit(flow, &call)?;
-        // Before it runs: what a classified tool logs or asks for is as confidential as its result, and
-        // may arrive beside the call.
+        // Before it runs: what a classified tool logs or asks for is as confidential as its result,
+        // and may arrive beside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
         flow.put_slot(CalledTool(call.definition));
         Ok(())
     }
 
-    /// The tool that is called, with what the operator says about it.
+    /// The called tool with its override.
     fn tool_call<'c>(
         &self,
         flow: &Flow,
@@ -127,7 +127,7 @@ impl Mcp {
         })
     }
 
-    /// Reads the arguments: large ones where they keep no connection waiting.
+    /// Reads the arguments; large ones on a blocking thread.
     async fn prepare(
         &self,
         frame: &mut Frame,
@@ -147,8 +147,8 @@ impl Mcp {
         prepared.unwrap_or_else(|_panicked| Err(Denial::internal().rule("panic")))
     }
 
-    /// Whether the call may be made at all: the container is not latched, the definition is
-    /// accepted, and the tool does not lead out of what the container has seen.
+    /// Denies a call of a latched container, of a changed definition, or of an open-world tool at a
+    /// raised level.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
         if call.container.is_aborted() {
@@ -191,7 +191,7 @@ impl Mcp {
         if frame.direction == Direction::ToServer {
             self.check_server(flow, frame, &target)?;
             if &*frame.method == TOOLS_CALL && frame.definition.is_none() {
-                // Without it nobody knows how confidential the result is.
+                // The classification of the result depends on it.
                 let called = flow.take_slot::<CalledTool>();
                 let CalledTool(definition) = called.ok_or_else(Denial::internal)?;
                 frame.definition = Some(definition);
@@ -209,7 +209,7 @@ impl Mcp {
         Ok(())
     }
 
-    /// What a server may not answer is denied, and what looks strange is flagged.
+    /// Denies reserved errors of a server, and flags results that look like instructions.
     fn check_server(&self, flow: &mut Flow, frame: &Frame, target: &Target) -> Verdict {
         let suspicious = match &frame.body {
             FrameBody::Outcome(Err(error)) => {
@@ -281,8 +281,7 @@ impl Mcp {
         Ok(asked)
     }
 
-    /// Raises the container's level to a tool's classification, on disk before what the tool sent
-    /// passes.
+    /// Raises the container's level to a tool's classification, on disk before the message passes.
     async fn raise_level(
         &self,
         flow: &mut Flow,

@@ -1,4 +1,4 @@
-//! What a policy is asked with.
+//! The input of a policy.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use super::denials::Target;
 use crate::contract::{Annotations, Container, Direction, Flow, McpSession, RpcError, RpcOutcome};
 use crate::raw_json::{Members, ObjectText};
 
-/// One message in the words of a policy.
+/// One message as the input of a policy.
 pub(super) struct Question<'q> {
     pub(super) target: &'q Target,
     pub(super) container: &'q Arc<Container>,
     pub(super) direction: Direction,
     pub(super) method: &'q str,
-    /// Of the request, also where the response is judged.
+    /// Params of the request, also when the response is judged.
     pub(super) params: Option<&'q RawValue>,
     /// The hints of a tool.
     pub(super) annotations: Option<Annotations>,
-    /// The response with what was decided about the request.
+    /// The response, and the decision on the request.
     pub(super) response: Option<(&'q RpcOutcome, Option<&'static str>)>,
 }
 

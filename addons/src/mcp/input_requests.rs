@@ -1,4 +1,4 @@
-//! Questions to the client that a result of the newer era carries.
+//! `inputRequests`: questions to the client in a result, since 2026-07-28.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 const ASKED_OF_CLIENTS: [&str; 3] = ["elicitation/create", "sampling/createMessage", "roots/list"];
 
 impl Mcp {
-    /// Judges the questions to the client that a result of the newer era carries, as the older
-    /// one's requests are judged.
+    /// Judges the questions in a result as requests of servers are judged in older revisions.
     pub(super) async fn judge_input_requests(
         &self,
         flow: &mut Flow,
@@ -32,7 +31,7 @@ impl Mcp {
         }
         let members = match Members::read(result) {
             Ok(members) => members,
-            // It carries no questions.
+            // A result that is no object has no questions.
             Err(RawJsonError::NotAnObject) => return Ok(()),
             Err(error) => return Err(Denial::malformed(error)),
         };
@@ -44,36 +43,44 @@ impl Mcp {
         let mut judged = ObjectText::default();
         let mut changed = false;
         for (key, request) in requests.iter() {
-            let entry = Members::parse(request).map_err(Denial::malformed)?;
-            let method = entry.text("method");
-            let method =
-                method.ok_or_else(|| Denial::malformed("an input request has no method"))?;
-            let params = entry
-                .get("params")
-                .map(|json| RawValue::from_string(json.to_owned()));
-            let params = params.transpose().map_err(Denial::malformed)?;
-            let question = Question {
-                target,
-                container,
-                direction: Direction::ToClient,
-                method: &method,
-                params: params.as_deref(),
-                annotations: None,
-                response: None,
-            };
-            let asked = self.ask_about(flow, question, None).await?;
-            match asked.modified {
-                None => judged.member(key, request),
-                Some(modified) => {
-                    changed = true;
-                    judged.member(key, &entry.with("params", modified.get()));
-                }
-            }
+            let modified = self.judge_input_request(flow, request, container, target);
+            let modified = modified.await?;
+            changed |= modified.is_some();
+            judged.member(key, modified.as_deref().unwrap_or(request));
         }
         if changed {
             let replaced = members.with("inputRequests", &judged.end());
             *result = RawValue::from_string(replaced).map_err(Denial::malformed)?;
         }
         Ok(())
+    }
+
+    /// The text that replaces one question; `None` where it passes as it is.
+    async fn judge_input_request(
+        &self,
+        flow: &mut Flow,
+        request: &str,
+        container: &Arc<Container>,
+        target: &Target,
+    ) -> Result<Option<String>, Denial> {
+        let entry = Members::parse(request).map_err(Denial::malformed)?;
+        let method = entry.text("method");
+        let method = method.ok_or_else(|| Denial::malformed("an input request has no method"))?;
+        let params = entry.get("params").map(ToOwned::to_owned);
+        let params = params.map(RawValue::from_string).transpose();
+        let params = params.map_err(Denial::malformed)?;
+        let question = Question {
+            target,
+            container,
+            direction: Direction::ToClient,
+            method: &method,
+            params: params.as_deref(),
+            annotations: None,
+            response: None,
+        };
+        let asked = self.ask_about(flow, question, None).await?;
+        Ok(asked
+            .modified
+            .map(|modified| entry.with("params", modified.get())))
     }
 }

@@ -1,5 +1,4 @@
-//! The security level: which tools a container may still call once it has seen confidential
-//! things.
+//! The security level: the tools that a container may call after confidential results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,7 +8,7 @@ use crate::contract::{
     Annotations, Container, Definition, LeaseRecords, Level, Tasks, Unavailable,
 };
 
-/// What a lease owns: the level that is known to be on disk.
+/// The level of a lease that is known to be on disk.
 struct StoredLevel(AtomicU8);
 
 impl StoredLevel {
@@ -18,8 +17,8 @@ impl StoredLevel {
     }
 }
 
-/// Whether a level must be written before what has it passes: the container is below it, or it
-/// could not be written when the container reached it.
+/// Whether a level must be written before a message passes: the container is below it, or an
+/// earlier write failed.
 pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
     let stored = StoredLevel::of(container).0.load(Ordering::Acquire);
     level > container.level() || level as u8 > stored
@@ -36,7 +35,7 @@ pub(super) async fn raise(
     let (records, container) = (Arc::clone(records), Arc::clone(container));
     let raised = tasks.run(async move {
         let written = records.raise_level(&container, level).await;
-        // Whether or not it could be written: it holds while this process runs.
+        // In force for this process even when the write failed.
         container.raise_level(level);
         let stored = &StoredLevel::of(&container).0;
         match written {
@@ -48,7 +47,7 @@ pub(super) async fn raise(
     raised.await.unwrap_or(Err(Unavailable))
 }
 
-/// Whether the container has seen too much for this tool.
+/// Whether the container's level denies this tool.
 pub(super) fn denies(
     container: &Container,
     rule: Option<&OverrideRule>,

@@ -1,5 +1,4 @@
-//! MCP: which servers are mounted, what a container sees of their tools, and whether a call may be
-//! made.
+//! MCP: mounted servers, the tools that a container sees, and the verdict on each message.
 
 mod call;
 mod definition;
@@ -27,20 +26,19 @@ use crate::contract::{
 };
 
 pub use definition::{DefinitionError, ListedTool};
-pub use exposed::{
-    Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Hidden, Listing, MAX_EXPOSED_NAME, Problem,
-};
+pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Hidden, Listing, Problem};
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
-    HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
-    PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule,
+    OverrideRules, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
+    StdioSettings,
 };
 
 /// The method of a tool call.
 const TOOLS_CALL: &str = "tools/call";
 
-/// What the addon needs from outside.
+/// Ports of the addon.
 #[derive(Clone)]
 pub struct McpPorts {
     /// Asks the policies.
@@ -100,7 +98,7 @@ impl Addon for Mcp {
     }
 }
 
-/// Nobody can be asked.
+/// Approvals without people: every question stays open.
 pub struct NoApprovals;
 
 impl Approvals for NoApprovals {

@@ -1,5 +1,4 @@
-//! What the operator changes about a tool: which entry holds for a container, and what it does to
-//! the arguments of a call.
+//! Overrides: the entry for a container, and its effect on the arguments of a call.
 
 use std::sync::Arc;
 
@@ -95,7 +94,7 @@ impl OverrideRule {
         }
     }
 
-    /// The hints that hold: the operator's, unless the server itself says what is stricter.
+    /// The effective hints: the operator's, unless the server's are stricter.
     pub(super) fn annotations(&self, server: Annotations) -> Annotations {
         let said = |key: &str| self.annotations.get(key).and_then(Value::as_bool);
         let hint = |server, key, strict| stricter(server, said(key), strict);
@@ -130,7 +129,7 @@ fn stricter(server: Option<bool>, operator: Option<bool>, strict: bool) -> Optio
     }
 }
 
-/// Whether a text matches a pattern in which `*` stands for any text.
+/// Whether a text matches a pattern in which `*` stands for any text, also none.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -168,7 +167,7 @@ fn hide(arguments: &mut Node<'_>, field: &str, schema: Option<&str>) {
     }
 }
 
-/// Drops what is at a path, in each element of the arrays on the way. Some servers compare names
+/// Drops the value at a path, in each element of the arrays on the way. Some servers compare names
 /// without regard to case, so all spellings go, but for those that are properties of their own.
 pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn FnMut(&str) -> bool) {
     match (node, path) {
@@ -191,8 +190,7 @@ pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn Fn
     }
 }
 
-/// Sets what is at a path, in each element of the arrays on the way. Objects that are missing are
-/// made.
+/// Sets the value at a path, in each element of the arrays on the way. Missing objects are created.
 fn set<'p>(
     node: &mut Node<'_>,
     path: &mut (impl Iterator<Item = &'p str> + Clone),

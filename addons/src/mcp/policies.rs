@@ -1,4 +1,4 @@
-//! Asks the operator's policies, and does what they decide.
+//! Asks the operator's policies, and enforces their decision.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{Answered, Container, Denial, EvaluatorError, Flow, Frame, Verdict};
 
-/// What passes.
+/// A message that the policies let pass.
 #[derive(Default)]
 pub(super) struct Asked {
-    /// What takes the place of the arguments, params or result.
+    /// Replaces the arguments, params or result.
     pub(super) modified: Option<Box<RawValue>>,
 }
 
@@ -27,24 +27,11 @@ impl Mcp {
         question: Question<'_>,
         frame: Option<&Frame>,
     ) -> Result<Asked, Denial> {
-        let evaluator = &self.ports.evaluator;
-        if !evaluator.asks(question.method) {
+        if !self.ports.evaluator.asks(question.method) {
             return Ok(Asked::default());
         }
-        let input = question.to_json(flow);
         let target = question.target;
-        let decisions = evaluator.evaluate(question.method, input).await;
-        let on_unavailable = self.settings.policies.on_unavailable;
-        let ruling = match (decisions, on_unavailable) {
-            (Ok(decisions), OnUnavailable::Allow) if decisions.is_empty() => Ruling::unavailable(),
-            (Ok(decisions), _) => Ruling::of(decisions),
-            (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => Ruling::unavailable(),
-            (Err(error), _) => {
-                let reason = error.to_string();
-                flow.note(|| format!("the policy has no answer: {reason}"));
-                return Err(target.evaluator_failed(&reason));
-            }
-        };
+        let ruling = self.rule_on(flow, &question).await?;
         let reason = ruling.reason();
         record(
             flow,
@@ -73,6 +60,27 @@ impl Mcp {
                 Err(target.evaluator_failed("`modified` is no object"))
             }
             modified => Ok(Asked { modified }),
+        }
+    }
+
+    /// Combines what the bundles decide.
+    async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
+        let input = question.to_json(flow);
+        let decisions = self.ports.evaluator.evaluate(question.method, input).await;
+        let on_unavailable = self.settings.policies.on_unavailable;
+        match (decisions, on_unavailable) {
+            (Ok(decisions), OnUnavailable::Allow) if decisions.is_empty() => {
+                Ok(Ruling::unavailable())
+            }
+            (Ok(decisions), _) => Ok(Ruling::of(decisions)),
+            (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => {
+                Ok(Ruling::unavailable())
+            }
+            (Err(error), _) => {
+                let reason = error.to_string();
+                flow.note(|| format!("the policy has no answer: {reason}"));
+                Err(question.target.evaluator_failed(&reason))
+            }
         }
     }
 

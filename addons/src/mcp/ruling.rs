@@ -1,4 +1,4 @@
-//! One ruling of what several bundles decided.
+//! Combines the decisions of several bundles.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::strict_json;
 /// The strictest of several decisions.
 #[derive(Debug)]
 pub(super) struct Ruling {
-    /// What is to happen.
+    /// The decision.
     pub(super) decision: &'static str,
-    /// The bundle that said so: the first of those that are as strict.
+    /// The bundle that decided: the first of the strictest.
     pub(super) bundle: Option<Arc<str>>,
-    /// Why, in its words.
+    /// Its reason.
     pub(super) reason: Option<Box<str>>,
-    /// What takes the place of the arguments or the result. All bundles were asked about the same
-    /// message, so the last one in the order of the file counts.
+    /// Replaces the arguments or the result. All bundles saw the same message, so the last one in
+    /// the order of the file counts.
     pub(super) modified: Option<Box<RawValue>>,
 }
 
@@ -63,7 +63,7 @@ impl Ruling {
         }
     }
 
-    /// Why, or that nobody said why.
+    /// The reason, or the bundle that gave none.
     pub(super) fn reason(&self) -> String {
         match (&self.reason, &self.bundle) {
             (Some(reason), _) => reason.to_string(),
@@ -83,7 +83,7 @@ fn word(effect: &Effect) -> &'static str {
     }
 }
 
-/// How much a decision forbids.
+/// Rank of a decision; the highest is the strictest.
 pub(super) fn strictness(decision: &str) -> usize {
     let order = [ALLOW, REDACT, ASK, DENY_CONTINUE, DENY_ABORT];
     order
@@ -92,7 +92,7 @@ pub(super) fn strictness(decision: &str) -> usize {
         .unwrap_or(order.len())
 }
 
-/// What a policy may put in the place of arguments or a result: an object with one reading.
+/// Whether a replacement is an object with a single reading.
 pub(super) fn is_replacement(modified: &RawValue) -> bool {
     let text = modified.get();
     text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()

@@ -1,8 +1,7 @@
 //! Takes fields out of a JSON Schema, so that a model sees no field that it cannot set.
 //!
-//! Only the view is changed here: what a caller may send is decided by what is done to its
-//! arguments. So where a keyword says something about a hidden field that cannot be said without
-//! it (`not`, `if`), the keyword goes, and the server has the last word.
+//! This changes the view alone; `overrides` enforces it on the arguments. A keyword that cannot be
+//! expressed without a hidden field (`not`, `if`) is removed: the server validates anyway.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

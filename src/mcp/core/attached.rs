@@ -1,4 +1,4 @@
-//! Clients that take messages which belong to no call of theirs.
+//! Clients that receive messages outside their calls.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::{Caller, Event, Events, List, LogLevel};
 /// The most resources that one client may follow.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 
-/// Which messages that belong to no call a client wants.
+/// The messages outside its calls that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// All that concern its session: for clients with a handshake.
+    /// All messages of its session: for clients with a handshake.
     Everything,
-    /// What a modern client asked for.
+    /// Those that a modern client subscribed to.
     Filter(Filter),
 }
 
@@ -32,7 +32,7 @@ pub struct Filter {
     pub uris: Vec<Arc<str>>,
 }
 
-/// What a client with a handshake asked for by requests.
+/// The subscriptions and the log level of a session, set by its requests.
 #[derive(Default)]
 pub(super) struct Wishes(Mutex<Wished>);
 
@@ -74,7 +74,7 @@ impl Wishes {
 pub(super) struct Attached {
     pub caller: Arc<Caller>,
     events: Events,
-    /// Held by requests that wait for it and belong to no call.
+    /// Counts the requests outside calls that wait for the client.
     asked: Arc<()>,
     interest: Mutex<Interest>,
     wishes: Arc<Wishes>,
@@ -96,13 +96,13 @@ impl Attached {
         })
     }
 
-    /// Changes what the client is told of.
+    /// Replaces the filter.
     pub fn set_interest(&self, interest: Interest) {
         *self.interest.lock() = interest;
     }
 
-    /// Hands an event to the client; drops a notification that finds the queue full, and a request
-    /// with it, which tells its server that nobody answers.
+    /// Queues an event for the client. On a full queue it is dropped; dropping a request tells its
+    /// server that nobody answers.
     pub fn send(&self, event: Event) {
         if self.events.try_send(event).is_err() {
             let container = &self.caller.container.id;
@@ -110,17 +110,17 @@ impl Attached {
         }
     }
 
-    /// Where it takes events.
+    /// The queue of the client.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Counts a request that waits for it, until the handle is dropped.
+    /// Counts a request that waits for the client, until the handle is dropped.
     pub fn ask(&self) -> Arc<()> {
         Arc::clone(&self.asked)
     }
 
-    /// Requests that wait for it.
+    /// Number of requests that wait for the client.
     pub fn asked(&self) -> usize {
         Arc::strong_count(&self.asked).saturating_sub(1)
     }
@@ -136,19 +136,19 @@ impl Attached {
         }
     }
 
-    /// Whether it takes requests and log messages that belong to no call.
+    /// Whether the client takes requests and log messages outside its calls.
     pub fn takes_unrelated(&self) -> bool {
         *self.interest.lock() == Interest::Everything
     }
 
-    /// Whether it takes a log message of this severity that belongs to no call.
+    /// Whether the client takes a log message of this severity outside its calls.
     pub fn takes_log(&self, level: Option<LogLevel>) -> bool {
         let wanted = self.wishes.log_level();
         let is_enough = wanted.is_none_or(|wanted| level.is_none_or(|level| level >= wanted));
         is_enough && self.takes_unrelated()
     }
 
-    /// Whether it follows a resource, or one that this one is a part of.
+    /// Whether the client follows a resource, or one that contains it.
     pub fn follows(&self, uri: &str) -> bool {
         let is_part = |of: &Arc<str>| {
             let rest = uri.strip_prefix(&**of);
@@ -157,7 +157,7 @@ impl Attached {
         self.uris().iter().any(is_part)
     }
 
-    /// The resources that it follows.
+    /// The resources that the client follows.
     pub fn uris(&self) -> BTreeSet<Arc<str>> {
         match &*self.interest.lock() {
             Interest::Everything => self.wishes.uris(),

@@ -1,4 +1,4 @@
-//! A client's place among those who are told of what belongs to no call of theirs.
+//! Attaching a client to the messages outside its calls.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,10 +7,11 @@ use super::attached::{Attached, Interest};
 use super::lease::Lease;
 use super::{Caller, Core, Events};
 
-/// How long servers are not told that a client went away: it may come back with its session.
+/// How long subscriptions at servers outlive a client that disconnected: it may come back with its
+/// session.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A client's place among those who are told of events. Dropping it detaches the client.
+/// Keeps a client attached. Dropping it detaches the client.
 pub struct Attachment {
     core: Weak<Core>,
     lease: Arc<Lease>,
@@ -18,7 +19,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Changes what the client is told of.
+    /// Replaces the filter.
     pub fn set(&self, interest: Interest) {
         self.attached.set_interest(interest);
         if let Some(core) = self.core.upgrade() {
@@ -39,7 +40,7 @@ impl Drop for Attachment {
 }
 
 impl Core {
-    /// Attaches a client: from now on, what it is interested in goes to `events`.
+    /// Attaches a client: from now on, messages that fit `interest` go to `events`.
     pub fn attach(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

@@ -1,4 +1,4 @@
-//! What the gateway says of itself to one client: the union of what its servers say.
+//! Capabilities and instructions of the gateway for one client: the union of its servers'.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
+use super::super::tasks::TASKS_EXTENSION;
 use super::lease::Lease;
 use super::lists::LIST_PATIENCE;
 use super::params::edit;
@@ -15,10 +16,8 @@ use super::{Caller, Core, Described, Mount};
 
 /// The longest instructions, in bytes.
 const MAX_INSTRUCTIONS: usize = 16 << 10;
-/// Extensions that a gateway cannot pass on: results would come past the chain.
-const REMOVED: [&str; 1] = ["io.modelcontextprotocol/tasks"];
 
-/// What the gateway can do for one client.
+/// Capabilities and instructions, as one client gets them.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// `ServerCapabilities`.
@@ -27,7 +26,7 @@ pub struct Description {
     pub instructions: Option<String>,
 }
 
-/// What at least one server has. A server that does not answer may have anything.
+/// Capabilities of at least one server. A server that does not answer may have any.
 #[derive(Default)]
 struct Union {
     completions: bool,
@@ -40,7 +39,7 @@ struct Union {
 
 impl Core {
     /// Describes the servers that a client sees. Waits for those that are being started, at most
-    /// as long as a list does.
+    /// 10 s.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
@@ -73,7 +72,7 @@ impl Core {
         }
     }
 
-    /// What a server says of itself, or last said.
+    /// The description of one server, or its last one.
     async fn described(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -147,15 +146,15 @@ impl Union {
             .get("extensions")
             .and_then(|text| Members::parse(text).ok());
         if let Some(extensions) = extensions {
-            let removed = REMOVED.map(|key| (key, None));
-            object.member("extensions", &edit(&extensions, &removed));
+            let extensions = edit(&extensions, &[(TASKS_EXTENSION, None)]);
+            object.member("extensions", &extensions);
         }
-        // It is made of JSON texts.
+        // Made of JSON texts: it always parses.
         RawValue::from_string(object.end()).unwrap_or_else(|_| RawValue::NULL.to_owned())
     }
 }
 
-/// The text up to its bound.
+/// Cuts the text to [`MAX_INSTRUCTIONS`].
 fn cut(mut text: String) -> String {
     if text.len() > MAX_INSTRUCTIONS {
         let end = (0..=MAX_INSTRUCTIONS)

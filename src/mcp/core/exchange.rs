@@ -1,4 +1,4 @@
-//! One request to one server: made for its era, judged, sent, and its answer judged.
+//! One request to one server: translated to its era, judged, sent, and its answer judged.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,30 +17,30 @@ use super::results::{self, into_outcome};
 use super::target::{Ask, Target};
 use super::{Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
-/// The longest that progress, or a client that is asked something, puts off the `timeout` of a
-/// call: counted from its beginning, unless `timeout` itself is longer.
+/// The longest duration of a call whose `timeout` is extended by progress or by questions to the
+/// client, unless `timeout` itself is longer.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 
 impl Core {
-    /// Sends a request to a server, and returns its answer as this client's era has it.
+    /// Sends a request to a server and returns the answer, translated to the client's era.
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
         let server = ask.target.pooled.session.version();
         let outcome = self.ask_once(&ask).await?;
-        let client = ask.caller.version;
+        let client = ask.request.caller.version;
         let outcome = match (client.era(), server.era()) {
             (Era::Legacy, Era::Modern) => self.answer_inputs(&ask, outcome).await,
             _ => outcome,
         };
-        results::for_client(client, server, ask.method, outcome)
+        results::for_client(client, server, &ask.request.method, outcome)
     }
 
-    /// The same without bridging: the outer error is a denial or a failure of ours.
+    /// Sends a request once. The outer error is a denial, or invalid params.
     pub(super) async fn ask_once(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Outcome, RpcError> {
-        let target = ask.target;
-        let rules = (self.rules)();
-        let server = &target.settings.name;
+        let (request, target) = (ask.request, ask.target);
+        let chain = (self.rules)().chain;
+        let server = Some(&target.settings.name);
         let name = target.name.as_ref();
-        let mut live = self.flow(&rules.chain, ask.caller, ask.method, Some(server), name);
+        let mut live = self.flow(&chain, &request.caller, &request.method, server, name);
         let judged = self.judged(ask, &mut live).await;
         match &judged {
             Ok(_) => {
@@ -64,30 +64,33 @@ impl Core {
         ask: &Ask<'_>,
         live: &mut LiveFlow,
     ) -> Result<Outcome, Failure> {
-        let target = ask.target;
+        let (request, target) = (ask.request, ask.target);
+        let caller = &request.caller;
         let destination = Destination {
-            caller: ask.caller,
+            caller,
             version: target.pooled.session.version(),
-            log_level: self.log_level(ask.caller),
+            log_level: self.log_level(caller),
+            trace: request.trace.as_ref(),
         };
-        let made = destination.params(ask.params, ask.changes, true);
+        let made = destination.params(request.params.as_deref(), ask.changes, true);
         let made = made.ok_or_else(|| Failure::Invalid(invalid_params("params is no object")))?;
         let sent = made.params.as_ref().map_or(0, |params| params.get().len());
         live.counters
             .bytes_in
             .fetch_add(sent as u64, Ordering::Relaxed);
-        let mut frame = Frame::request(Direction::ToServer, ask.method, made.params);
+        let mut frame = Frame::request(Direction::ToServer, &request.method, made.params);
         frame.definition.clone_from(&target.definition);
         let chain = Arc::clone(&live.chain);
         let permit = chain.mcp_request(&mut live.flow, frame).await?;
         let relay = Relay {
             core: self,
             chain: &chain,
-            caller: ask.caller,
+            caller,
             server: &target.settings.name,
-            client: ask.events,
+            client: &request.events,
             definition: target.definition.as_ref(),
             progress: made.progress.as_ref(),
+            session: Some(&target.pooled.session),
         };
         let running = Running::begin(&self.metrics, target);
         let answer = exchange(target, permit, &relay).await;
@@ -95,7 +98,7 @@ impl Core {
             running.end(&answer);
         }
         let answer = answer.map_err(|error| error.into_denial(&target.settings.name))?;
-        let mut frame = Frame::response(Direction::ToServer, ask.method, answer);
+        let mut frame = Frame::response(Direction::ToServer, &request.method, answer);
         frame.definition.clone_from(&target.definition);
         chain.mcp_response(&mut live.flow, &mut frame).await?;
         let outcome = into_outcome(frame)?;
@@ -107,7 +110,7 @@ impl Core {
     }
 }
 
-/// Why there is no answer of the server.
+/// Why the request was not answered by the server.
 enum Failure {
     Denied(Denial),
     Invalid(RpcError),
@@ -119,7 +122,7 @@ impl From<Denial> for Failure {
     }
 }
 
-/// Sends a request and passes on what the server sends before its answer.
+/// Sends a request and relays the events before its answer.
 async fn exchange(
     target: &Target,
     permit: CallPermit,
@@ -133,7 +136,7 @@ async fn exchange(
     loop {
         let limit = deadline.at(!asked.is_empty());
         tokio::select! {
-            // What was sent before the answer is passed on before it.
+            // Events that precede the answer are relayed before it.
             biased;
             event = events.recv(), if is_open => match event {
                 Some(event) => {
@@ -148,7 +151,7 @@ async fn exchange(
             },
             Some(()) = asked.next() => deadline.extend(),
             outcome = &mut request => {
-                // The poll that completed the request may have handed over events before.
+                // The same poll may have queued events before it completed.
                 while let Ok(event) = events.try_recv() {
                     drop(relay.pass_on(event, asked.len()).await);
                 }
@@ -163,11 +166,11 @@ fn is_progress(event: &Event) -> bool {
     matches!(event, Event::Notification { method, .. } if &**method == "notifications/progress")
 }
 
-/// When a call has taken too long.
+/// The deadline of a call.
 struct Deadline {
     timeout: Duration,
     soft: Instant,
-    /// Nothing puts this one off.
+    /// Never extended.
     hard: Instant,
 }
 
@@ -181,12 +184,12 @@ impl Deadline {
         }
     }
 
-    /// The server tells of progress, or was just given what it asked for.
+    /// Restarts the time-out: the server reported progress, or got an answer from the client.
     fn extend(&mut self) {
         self.soft = Instant::now() + self.timeout;
     }
 
-    /// `is_asking` while the client is asked something.
+    /// The current deadline; `is_asking` while a question to the client is open.
     fn at(&self, is_asking: bool) -> Instant {
         if is_asking {
             self.hard

@@ -1,4 +1,4 @@
-//! Counts of the tool calls that servers were given.
+//! Metrics of tool calls.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::target::Target;
 use super::{MountError, Outcome};
 
-/// A tool call under way. Dropped before it is over, it counts as cancelled.
+/// A tool call under way. It counts as cancelled when it is dropped before [`Running::end`].
 pub(super) struct Running<'a> {
     metrics: &'a McpMetrics,
     target: &'a Target,

@@ -1,52 +1,48 @@
-//! Methods that we know nothing of.
+//! Methods of extensions that the gateway does not know.
 
 use std::sync::Arc;
 
+use addons::mcp::ServerSettings;
 use addons::raw_json::Members;
-use serde_json::value::RawValue;
 
-use super::target::Ask;
-use super::{Caller, Core, Events, Outcome, method_not_found};
+use super::target::{Ask, Target};
+use super::{ClientRequest, Core, Outcome, method_not_found};
 
 impl Core {
-    /// Passes a method on to the only server, where its tools have their own names and it declares
-    /// extensions. Nobody else has it.
-    pub(super) async fn extension(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let unknown = async { Err(method_not_found(method)) };
-        if is_ours(method) {
-            return self.answer(caller, method, params, unknown).await;
+    /// Forwards a method to the sole server if that declares extensions, and refuses it otherwise:
+    /// several servers might define it.
+    pub(super) async fn extension(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        if let Some(settings) = self.sole_server(request)
+            && !is_ours(&request.method)
+        {
+            let target = self.target(request, &settings, None).await?;
+            if declares_extensions(&target) {
+                let changes = &[];
+                let ask = Ask {
+                    request,
+                    target: &target,
+                    changes,
+                };
+                return self.ask(ask).await;
+            }
         }
-        let mounts = self.mounts.of(&caller.container);
-        let [sole] = &mounts[..] else {
-            return self.answer(caller, method, params, unknown).await;
-        };
-        let settings = sole.settings();
-        if !settings.prefix.is_empty() {
-            return self.answer(caller, method, params, unknown).await;
-        }
-        let target = self.target(caller, method, &settings, None).await?;
-        let capabilities = Members::read(&target.pooled.session.described().capabilities);
-        let extends = capabilities
-            .is_ok_and(|has| has.get("extensions").is_some() || has.get("experimental").is_some());
-        if !extends {
-            return self.answer(caller, method, params, unknown).await;
-        }
-        let ask = Ask {
-            caller,
-            target: &target,
-            method,
-            params,
-            changes: &[],
-            events,
-        };
-        self.ask(ask).await
+        let unknown = async { Err(method_not_found(&request.method)) };
+        self.answer(request, unknown).await
     }
+
+    /// The only server that the client sees, where its prefix is empty.
+    fn sole_server(&self, request: &ClientRequest) -> Option<Arc<ServerSettings>> {
+        let mounts = self.mounts.of(&request.caller.container);
+        let [sole] = &mounts[..] else {
+            return None;
+        };
+        Some(sole.settings()).filter(|settings| settings.prefix.is_empty())
+    }
+}
+
+fn declares_extensions(target: &Target) -> bool {
+    let declared = Members::read(&target.pooled.session.described().capabilities);
+    declared.is_ok_and(|has| has.get("extensions").is_some() || has.get("experimental").is_some())
 }
 
 /// Whether the protocol itself has the method, or had it, so that no extension does.

@@ -1,5 +1,5 @@
-//! Modern servers that ask a legacy client something: their `input_required` result becomes
-//! requests to the client, and the call is repeated with its answers.
+//! `input_required` results for legacy clients: the gateway sends the questions as requests, and
+//! repeats the call with the client's answers.
 
 use std::sync::Arc;
 
@@ -17,22 +17,26 @@ use super::relay::Relay;
 use super::target::Ask;
 use super::{Core, Event, Outcome, protocol_error};
 
-/// How often one call may ask for something.
+/// `input_required` results of one call.
 const MAX_ROUNDS: usize = 16;
-/// What one result may ask for at once.
+/// Questions of one result.
 const MAX_REQUESTS: usize = 16;
 
-/// A request to the client: its key, method and params.
-type InputRequest = (String, Arc<str>, Option<Box<RawValue>>);
+/// An entry of `inputRequests`.
+struct InputRequest {
+    key: String,
+    method: Arc<str>,
+    params: Option<Box<RawValue>>,
+}
 
-/// What a server wants before it goes on.
+/// An `input_required` result.
 struct Wanted {
     requests: Vec<InputRequest>,
     state: Option<String>,
 }
 
 impl Core {
-    /// Repeats a call until its answer asks for nothing any more.
+    /// Repeats a call until its result is complete.
     pub(super) async fn answer_inputs(self: &Arc<Self>, ask: &Ask<'_>, first: Outcome) -> Outcome {
         let mut outcome = first;
         for _ in 0..MAX_ROUNDS {
@@ -57,8 +61,7 @@ impl Core {
         ))
     }
 
-    /// Asks the client, and returns its answers as `inputResponses`; `None` where nothing was asked
-    /// for.
+    /// Asks the client, and returns its answers as `inputResponses`; `None` without questions.
     async fn answers(
         self: &Arc<Self>,
         ask: &Ask<'_>,
@@ -74,38 +77,23 @@ impl Core {
         let relay = Relay {
             core: self,
             chain: &chain,
-            caller: ask.caller,
+            caller: &ask.request.caller,
             server: &ask.target.settings.name,
-            client: ask.events,
+            client: &ask.request.events,
             definition: ask.target.definition.as_ref(),
             progress: None,
+            // A server without a back-channel takes no progress.
+            session: None,
         };
-        let asked = requests.iter().map(|(key, method, params)| {
-            let relay = &relay;
-            async move {
-                let (reply, answer) = oneshot::channel();
-                let event = Event::Request {
-                    method: Arc::clone(method),
-                    params: params.clone(),
-                    reply,
-                };
-                if let Some(asking) = relay.pass_on(event, 0).await {
-                    asking.await;
-                }
-                let answer = answer.await;
-                (
-                    key,
-                    method,
-                    answer.unwrap_or_else(|_gone| Err(failed("The client did not answer"))),
-                )
-            }
-        });
+        let answers = requests.iter().map(|request| answer(&relay, request));
+        let answers = join_all(answers).await;
         let mut responses = ObjectText::default();
-        for (key, method, answer) in join_all(asked).await {
+        for (request, answer) in requests.iter().zip(answers) {
+            let key = &request.key;
             match answer {
                 Ok(result) => responses.member(key, result.get()),
-                // There is no place for an error; this says that nobody answered.
-                Err(_) if &**method == "elicitation/create" => {
+                // `inputResponses` has no errors: `cancel` stands for no answer.
+                Err(_) if &*request.method == "elicitation/create" => {
                     responses.member(key, "{\"action\":\"cancel\"}");
                 }
                 Err(error) => return Err(error),
@@ -115,10 +103,25 @@ impl Core {
     }
 }
 
+/// Asks the client one thing.
+async fn answer(relay: &Relay<'_>, request: &InputRequest) -> Outcome {
+    let (reply, answer) = oneshot::channel();
+    let event = Event::Request {
+        method: Arc::clone(&request.method),
+        params: request.params.clone(),
+        reply,
+    };
+    if let Some(asking) = relay.pass_on(event, 0).await {
+        asking.await;
+    }
+    let answer = answer.await;
+    answer.unwrap_or_else(|_gone| Err(failed("The client did not answer")))
+}
+
 impl Wanted {
-    /// What a result asks for; `None` for one that is complete.
+    /// Reads a result; `None` for a complete one.
     fn of(result: &RawValue) -> Option<Self> {
-        // Nearly all results are complete, and some are large.
+        // Parsing is saved for nearly all results, some of which are large.
         if !result.get().contains("input_required") {
             return None;
         }
@@ -133,7 +136,11 @@ impl Wanted {
             let method = request.text("method")?.into();
             let params = request.get("params").map(ToOwned::to_owned);
             let params = params.and_then(|params| RawValue::from_string(params).ok());
-            Some((key.to_owned(), method, params))
+            Some(InputRequest {
+                key: key.to_owned(),
+                method,
+                params,
+            })
         });
         Some(Self {
             requests: requests.collect(),

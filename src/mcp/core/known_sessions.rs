@@ -1,4 +1,5 @@
-//! The sessions with servers that a lease used, and what their servers were told.
+//! The sessions with servers that a lease used, with the subscriptions and the log level that each
+//! server was sent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -9,25 +10,25 @@ use tokio::sync::watch;
 
 use super::{Caller, LogLevel, Mount, Pooled, Version};
 
-/// What a stream of changes tells of, besides changes of lists: these resources.
+/// The resources that a stream of changes covers besides the lists.
 pub(super) type Followed = BTreeSet<Arc<str>>;
 
-/// The sessions of a lease that were used.
+/// The sessions that a lease used.
 #[derive(Default)]
 pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
 
-/// What a session's server was told.
+/// One session, and what its server was sent.
 pub(super) struct KnownSession {
     pooled: Weak<Pooled>,
     pub mount: Weak<Mount>,
-    /// The kind of clients that it is for.
+    /// The revision of its clients.
     version: Version,
     capabilities: Arc<RawValue>,
-    /// Held while the server is told something.
+    /// Held while the server is brought up to date.
     pub telling: tokio::sync::Mutex<()>,
     pub subscribed: Mutex<BTreeSet<Arc<str>>>,
     pub level: Mutex<Option<LogLevel>>,
-    /// What the stream of changes is to tell of; `None` for no stream.
+    /// The resources of the stream of changes; `None` for no stream.
     pub filter: watch::Sender<Option<Followed>>,
 }
 
@@ -47,7 +48,7 @@ impl KnownSession {
 }
 
 impl KnownSessions {
-    /// The record of a session, and whether it is new.
+    /// Finds or creates the record of a session; `true` where it is new.
     pub fn get(
         &self,
         caller: &Caller,
@@ -73,7 +74,7 @@ impl KnownSessions {
         (known, true)
     }
 
-    /// Those of clients like this one that are open.
+    /// Open sessions of clients of the same kind.
     pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
         let sessions = self.0.lock();
         let open = sessions.iter().filter(|known| known.is_for(caller));
@@ -81,7 +82,7 @@ impl KnownSessions {
             .collect()
     }
 
-    /// The server was told that a resource is followed.
+    /// Records that the server was sent a subscription.
     pub fn subscribed(&self, pooled: &Arc<Pooled>, uri: &Arc<str>) {
         let sessions = self.0.lock();
         if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {

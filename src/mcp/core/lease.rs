@@ -1,4 +1,4 @@
-//! What the gateway keeps for one lease: who is attached, and what each kind of client sees.
+//! State of one lease: attached clients, views, sessions.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +9,16 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::attached::{Attached, Wishes};
+use super::client_progress::Reports;
 use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
 
 /// Messages of one lease's clients that may be under way at once.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
-/// Kinds of clients whose lists are kept; that of the least recent request goes.
+/// Views that are kept; the least recently used one goes.
 const MAX_VIEWS: usize = 16;
-/// URIs that were seen in results, for which the server is remembered; the oldest goes.
+/// URIs in results whose server is remembered; the oldest goes.
 const MAX_LEARNED: usize = 4096;
 /// Longer URIs are not remembered, in bytes.
 const MAX_LEARNED_URI: usize = 1024;
@@ -26,18 +27,19 @@ const MAX_LEARNED_URI: usize = 1024;
 pub(super) struct Lease {
     pub attached: Mutex<Vec<Arc<Attached>>>,
     pub sessions: KnownSessions,
-    /// By the client's session, for as long as it lasts.
+    pub reports: Arc<Reports>,
+    /// By session, dropped with it.
     wishes: Mutex<Vec<(Weak<Caller>, Arc<Wishes>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
-    /// Servers that a list waited for in vain. Lists leave them out at once until they answer.
+    /// Servers that did not answer a list in time. Lists leave them out until they answer.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
-    /// Wakes whoever compares lists with what clients saw.
+    /// Wakes the task that compares lists with what clients saw.
     pub changed: Changed,
 }
 
-/// Lists that may look different, for reasons that mounts do not know of.
+/// Lists that may differ for other reasons than a mount, such as a raised level.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,
@@ -46,12 +48,12 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    /// Whether nobody compares lists yet; whoever asks begins to.
+    /// `true` for the first caller, which starts the comparing task.
     pub fn begin_watch(&self) -> bool {
         !self.is_watched.swap(true, Ordering::AcqRel)
     }
 
-    /// A list may look different.
+    /// Marks a list as changed.
     pub fn tell(&self, list: List) {
         let mut lists = self.lists.lock();
         if !lists.contains(&list) {
@@ -85,6 +87,7 @@ impl Lease {
             Arc::new(Self {
                 attached: Mutex::default(),
                 sessions: KnownSessions::default(),
+                reports: Arc::default(),
                 wishes: Mutex::default(),
                 views: Mutex::default(),
                 slow: Mutex::default(),
@@ -95,13 +98,13 @@ impl Lease {
         })
     }
 
-    /// Room for one more message under way.
+    /// Counts a message as under way.
     pub fn begin(&self) -> Result<OwnedSemaphorePermit, Denial> {
         let permit = Arc::clone(&self.calls).try_acquire_owned();
         permit.map_err(|_| too_many("of this container"))
     }
 
-    /// What clients like this one see.
+    /// The view of clients of this kind.
     pub fn view(&self, caller: &Caller) -> Arc<View> {
         let mut views = self.views.lock();
         let known = views.iter().position(|view| view.is_for(caller));
@@ -115,14 +118,14 @@ impl Lease {
         view
     }
 
-    /// The clients that are attached and like this one: they share sessions.
+    /// The attached clients of the same kind: they share sessions.
     pub fn like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
         let attached = self.attached.lock();
         let like = attached.iter().filter(|one| same_kind(&one.caller, caller));
         like.cloned().collect()
     }
 
-    /// What a client with a handshake asked for.
+    /// The subscriptions and log level of a session.
     pub fn wishes(&self, caller: &Arc<Caller>) -> Arc<Wishes> {
         let mut all = self.wishes.lock();
         all.retain(|(caller, _)| caller.strong_count() > 0);
@@ -140,7 +143,7 @@ impl Lease {
         wishes
     }
 
-    /// What clients like this one asked for.
+    /// Those of all clients of the same kind.
     pub fn all_wishes(&self, caller: &Caller) -> Vec<Arc<Wishes>> {
         let all = self.wishes.lock();
         let like = all.iter().filter(|(other, _)| {
@@ -151,7 +154,7 @@ impl Lease {
         like.map(|(_, wishes)| Arc::clone(wishes)).collect()
     }
 
-    /// Whether servers have to be told something for clients like this one.
+    /// Whether clients of this kind have subscriptions, a log level or a stream.
     pub fn has_wishes(&self, caller: &Caller) -> bool {
         !self.like(caller).is_empty() || !self.all_wishes(caller).is_empty()
     }
@@ -160,7 +163,7 @@ impl Lease {
         self.slow.lock().contains(server)
     }
 
-    /// Whether it was slow before.
+    /// Sets whether a server is slow; returns whether it was.
     pub fn set_slow(&self, server: &Arc<str>, slow: bool) -> bool {
         let mut servers = self.slow.lock();
         match slow {
@@ -169,7 +172,7 @@ impl Lease {
         }
     }
 
-    /// Remembers that a server names this URI.
+    /// Remembers the server of a URI.
     pub fn learn(&self, uri: &str, server: &Arc<str>) {
         if uri.len() > MAX_LEARNED_URI {
             return;
@@ -188,7 +191,7 @@ impl Lease {
         }
     }
 
-    /// The server that named a URI.
+    /// The remembered server of a URI.
     pub fn learned(&self, uri: &str) -> Option<Arc<str>> {
         self.learned.lock().servers.get(uri).cloned()
     }
@@ -199,7 +202,7 @@ pub(super) fn same_kind(one: &Caller, other: &Caller) -> bool {
     one.version == other.version && one.capabilities.get() == other.capabilities.get()
 }
 
-/// A denial of what would be one message too many.
+/// Denies a message over a limit.
 pub(super) fn too_many(whose: &str) -> Denial {
     let sentence = format!("Too many MCP messages {whose} are under way");
     Denial::new(Code::RateLimited, sentence).retry_after(std::time::Duration::from_secs(1))

@@ -1,5 +1,4 @@
-//! The stream of changes of a modern server (`subscriptions/listen`), which we open in the place
-//! of clients of either era.
+//! `subscriptions/listen` at modern servers, on behalf of clients of either era.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Keeps a stream open until nobody wants it, or session or lease ended.
+    /// Keeps a stream open until its filter is removed, or session or lease end.
     async fn keep_listening(
         self: Arc<Self>,
         mut filter: watch::Receiver<Option<Followed>>,
@@ -88,28 +87,12 @@ impl Core {
         caller: &Arc<Caller>,
         followed: &Followed,
     ) -> Told {
-        let uris: Vec<&str> = followed.iter().map(|uri| &**uri).collect();
-        let wanted = json!({"notifications": {
-            "toolsListChanged": true,
-            "promptsListChanged": true,
-            "resourcesListChanged": true,
-            "resourceSubscriptions": uris,
-        }});
-        let destination = Destination {
-            caller,
-            version: pooled.session.version(),
-            log_level: None,
-        };
-        let params = to_raw_value(&wanted).ok();
-        let params = params.and_then(|params| destination.params(Some(&params), &[], true));
-        let Some(params) = params else {
-            return Told::Refused;
-        };
         let method: Arc<str> = "subscriptions/listen".into();
         let chain = (self.rules)().chain;
         let server = pooled.catalog.server();
         let mut live = self.flow(&chain, caller, &method, Some(server), None);
-        let frame = Frame::request(Direction::ToServer, &method, params.params);
+        let params = filter_of(caller, pooled, followed);
+        let frame = Frame::request(Direction::ToServer, &method, params);
         let permit = match chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
             Err(denial) => {
@@ -146,7 +129,7 @@ impl Core {
         told
     }
 
-    /// Takes one event of a stream.
+    /// Handles one event of a stream.
     async fn changed(self: &Arc<Self>, pooled: &Pooled, caller: &Arc<Caller>, event: Event) {
         let Event::Notification { method, params } = event else {
             return;
@@ -162,11 +145,32 @@ impl Core {
     }
 }
 
-/// What became of a stream.
+/// The params that ask a server for all changes of lists, and of these resources.
+fn filter_of(caller: &Caller, pooled: &Pooled, followed: &Followed) -> Option<Box<RawValue>> {
+    let uris: Vec<&str> = followed.iter().map(|uri| &**uri).collect();
+    let wanted = json!({"notifications": {
+        "toolsListChanged": true,
+        "promptsListChanged": true,
+        "resourcesListChanged": true,
+        "resourceSubscriptions": uris,
+    }});
+    let destination = Destination {
+        caller,
+        version: pooled.session.version(),
+        log_level: None,
+        trace: None,
+    };
+    let wanted = to_raw_value(&wanted).ok()?;
+    destination.params(Some(&wanted), &[], true)?.params
+}
+
+/// How a stream ended.
 enum Told {
+    /// After at least one notification.
     Something,
+    /// Without a notification.
     Nothing,
-    /// The server or the chain does not want it.
+    /// The server or the chain refused it.
     Refused,
 }
 

@@ -1,8 +1,8 @@
 //! Lists of all servers together.
 //!
-//! A server that does not answer never fails or empties a list: its last list is shown, else it is
-//! left out, and clients are told once it answers. It delays one list of its lease by at most
-//! [`LIST_PATIENCE`]; later lists do not wait for it until it has answered.
+//! A server that does not answer neither fails nor empties a list: its last list is shown, or it is
+//! left out and clients get `list_changed` once it answers. It delays one list of its lease by at
+//! most [`LIST_PATIENCE`]; later lists do not wait for it until it has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,6 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::lease::Lease;
@@ -20,13 +19,13 @@ use super::params::quote;
 use super::results::{into_outcome, object};
 use super::view::{Listed, hash, unique};
 use super::{
-    Caller, Catalog, Core, Entry, Known, List, Mount, MountError, Outcome, invalid_params, members,
-    rpc_error,
+    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome,
+    invalid_params, members, rpc_error,
 };
 
 /// How long a list waits for a server whose list is not known yet.
 pub(super) const LIST_PATIENCE: Duration = Duration::from_secs(10);
-/// The most text of one page, in bytes. Below it a list is one page.
+/// Bytes of one page. A shorter list is one page.
 pub(super) const MAX_PAGE: usize = 2 << 20;
 
 /// A list that clients ask for.
@@ -118,12 +117,11 @@ impl Core {
     /// Answers a request for a list.
     pub(super) async fn list(
         self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
+        request: &ClientRequest,
         listing: Listing,
-        params: Option<&RawValue>,
     ) -> Outcome {
-        let start = cursor(params)?;
+        let caller = &request.caller;
+        let start = cursor(request)?;
         let work = async {
             let page = match listing {
                 Listing::Tools => {
@@ -149,20 +147,19 @@ impl Core {
             members.extend(next.as_deref().map(|next| ("nextCursor", next)));
             object(caller.version, &members, true)
         };
-        self.answer(caller, method, params, work).await
+        self.answer(request, work).await
     }
 
     /// Judges a request that no server sees, and the answer to it.
     pub(super) async fn answer(
         &self,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
+        request: &ClientRequest,
         work: impl Future<Output = Outcome>,
     ) -> Outcome {
         let chain = (self.rules)().chain;
-        let mut live = self.flow(&chain, caller, method, None, None);
-        let frame = Frame::request(Direction::ToServer, method, params.map(ToOwned::to_owned));
+        let method = &request.method;
+        let mut live = self.flow(&chain, &request.caller, method, None, None);
+        let frame = Frame::request(Direction::ToServer, method, request.params.clone());
         let judged = async {
             chain.mcp_request(&mut live.flow, frame).await?;
             let mut frame = Frame::response(Direction::ToServer, method, work.await);
@@ -210,7 +207,7 @@ impl Core {
         mount: &Arc<Mount>,
     ) -> Option<L::Items> {
         let pooled = self.session(caller, mount).now_or_never()?.ok()?;
-        // What is not there is read by a task, which a client that goes away does not break off.
+        // A missing list is read by a task, which survives a client that disconnects.
         let has_it = pooled.catalog.has(L::LIST);
         let read = has_it.then(|| L::read(pooled.catalog.clone()).now_or_never());
         read??.ok()
@@ -253,7 +250,7 @@ impl Core {
         }
     }
 
-    /// A hash of what clients like this one see of a list.
+    /// Hash of a list as clients of this kind see it.
     pub(super) async fn hash_of(self: &Arc<Self>, caller: &Arc<Caller>, list: List) -> u64 {
         match list {
             List::Tools => hash(self.tools(caller, true).await.exposed.tools()),
@@ -301,8 +298,8 @@ fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page
 }
 
 /// Where a page begins, from the cursor of the page before.
-fn cursor(params: Option<&RawValue>) -> Result<usize, super::RpcError> {
-    let members = members(params)?;
+fn cursor(request: &ClientRequest) -> Result<usize, super::RpcError> {
+    let members = members(request)?;
     if matches!(members.get("cursor"), None | Some("null")) {
         return Ok(0);
     }

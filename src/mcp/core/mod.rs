@@ -1,9 +1,9 @@
-//! Between clients of either era and servers of either era: which server a message is for, what
-//! clients see of all servers together, and the chain's verdict on every message.
+//! Routes messages between clients and servers of either era, aggregates the servers' lists, and
+//! has the chain judge every message.
 //!
-//! Nothing here knows of HTTP or of processes. [`Core::request`] takes a client's request and
-//! returns its answer; [`Core::attach`] tells a client what belongs to no request of its own.
-//! Dropping the future of a request cancels it at the server.
+//! Independent of HTTP and of processes. [`Core::request`] takes a client's request and returns its
+//! answer; dropping the future cancels the request at the server. [`Core::attach`] delivers
+//! messages outside requests.
 //!
 //! | client | server | bridged by |
 //! | --- | --- | --- |
@@ -14,6 +14,7 @@
 
 mod attached;
 mod attachment;
+mod client_progress;
 mod describe;
 mod exchange;
 mod execution;
@@ -25,6 +26,7 @@ mod listen;
 mod lists;
 mod params;
 mod relay;
+mod request;
 mod resources;
 mod results;
 mod sessions;
@@ -43,7 +45,6 @@ use addons::contract::{Chain, Denial, LiveFlow, McpSubject, RpcError};
 use addons::mcp::{McpMetrics, McpSettings};
 use addons::raw_json::Members;
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -52,7 +53,8 @@ use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
 use super::event::{EVENT_QUEUE, Event, Events};
 use super::message::Outcome;
 use super::mounts::{
-    Catalog, Described, Entry, Known, List, Mount, MountError, Mounts, Origin, Pooled, Unsolicited,
+    Catalog, Described, Entry, Known, List, Mount, MountError, MountSession, Mounts, Origin,
+    Pooled, Unsolicited,
 };
 use super::version::{Era, Version};
 
@@ -60,6 +62,7 @@ pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS};
 pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
+pub use request::ClientRequest;
 
 use lease::{Lease, too_many};
 use lists::Listing;
@@ -67,12 +70,12 @@ use lists::Listing;
 /// Messages of all clients that may be under way at once.
 pub const MAX_CALLS: usize = 8192;
 
-/// What the configuration in force says.
+/// The parts of the configuration in force that the core reads.
 #[derive(Clone)]
 pub struct Rules {
     /// Judges messages.
     pub chain: Arc<Chain>,
-    /// Which servers there are, and what is changed about their tools.
+    /// Servers and overrides.
     pub settings: Arc<McpSettings>,
     /// Every policy could be loaded.
     pub policies_loaded: bool,
@@ -87,9 +90,9 @@ pub struct Core {
     mounts: Arc<Mounts>,
     metrics: McpMetrics,
     calls: Arc<Semaphore>,
-    /// Those whose clients are told of changes.
+    /// Leases whose clients get `list_changed`.
     watched: Mutex<Vec<Weak<Lease>>>,
-    /// Where work goes on that no client waits for.
+    /// Runs background work.
     runtime: Handle,
     me: Weak<Self>,
 }
@@ -100,7 +103,7 @@ impl Core {
         (self.rules)().policies_loaded
     }
 
-    /// A core over these mounts. Work that no client waits for runs in the runtime that calls this.
+    /// A core over these mounts. Background work runs in the runtime that calls this.
     pub fn new(rules: CurrentRules, mounts: Arc<Mounts>, metrics: McpMetrics) -> Arc<Self> {
         let runtime = Handle::current();
         let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
@@ -122,67 +125,51 @@ impl Core {
         &self.mounts
     }
 
-    /// Answers a client's request. What the server sends before its answer goes to `events`.
-    ///
-    /// Dropping the future cancels the request at the server.
-    pub async fn request(
-        self: Arc<Self>,
-        caller: Arc<Caller>,
-        method: Arc<str>,
-        params: Option<Box<RawValue>>,
-        events: Events,
-    ) -> Outcome {
-        let (caller, method, params) = (&caller, &method, params.as_deref());
-        let lease = Lease::of(&caller.container);
+    /// Answers a client's request. Dropping the future cancels the request at the server.
+    pub async fn request(self: Arc<Self>, request: ClientRequest) -> Outcome {
+        let container = &request.caller.container;
+        let lease = Lease::of(container);
         let _ours = lease
             .begin()
-            .map_err(|denial| self.refuse(caller, method, None, denial))?;
+            .map_err(|denial| self.refuse(&request, None, denial))?;
         let Ok(_all) = Arc::clone(&self.calls).try_acquire_owned() else {
-            return Err(self.refuse(caller, method, None, too_many("of all containers")));
+            return Err(self.refuse(&request, None, too_many("of all containers")));
         };
-        let level = caller.container.level();
-        let answer = self.route(caller, method, params, &events).await;
-        if caller.container.level() != level {
+        let level = container.level();
+        let answer = self.route(&request).await;
+        if container.level() != level {
             lease.changed.tell(List::Tools);
         }
         answer
     }
 
-    async fn route(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let legacy = caller.version.era() == Era::Legacy;
-        match &**method {
-            "tools/list" => self.list(caller, method, Listing::Tools, params).await,
-            "prompts/list" => self.list(caller, method, Listing::Prompts, params).await,
-            "resources/list" => self.list(caller, method, Listing::Resources, params).await,
-            "resources/templates/list" => {
-                self.list(caller, method, Listing::Templates, params).await
-            }
-            "tools/call" => self.call_tool(caller, method, params, events).await,
-            "prompts/get" => self.get_prompt(caller, method, params, events).await,
-            "completion/complete" => self.complete(caller, method, params, events).await,
-            "resources/read" => self.read_resource(caller, method, params, events).await,
-            "resources/subscribe" if legacy => self.subscribe(caller, method, params, events).await,
-            "resources/unsubscribe" if legacy => self.unsubscribe(caller, method, params).await,
-            "logging/setLevel" if legacy => self.set_log_level(caller, method, params).await,
-            _ => self.extension(caller, method, params, events).await,
+    async fn route(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let legacy = request.caller.version.era() == Era::Legacy;
+        match &*request.method {
+            "tools/list" => self.list(request, Listing::Tools).await,
+            "prompts/list" => self.list(request, Listing::Prompts).await,
+            "resources/list" => self.list(request, Listing::Resources).await,
+            "resources/templates/list" => self.list(request, Listing::Templates).await,
+            "tools/call" => self.call_tool(request).await,
+            "prompts/get" => self.get_prompt(request).await,
+            "completion/complete" => self.complete(request).await,
+            "resources/read" => self.read_resource(request).await,
+            "resources/subscribe" if legacy => self.subscribe(request).await,
+            "resources/unsubscribe" if legacy => self.unsubscribe(request).await,
+            "logging/setLevel" if legacy => self.set_log_level(request).await,
+            _ => self.extension(request).await,
         }
     }
 
-    /// Records and renders a denial of a message that was not judged.
+    /// Records and renders a denial of a request that was not judged.
     fn refuse(
         &self,
-        caller: &Caller,
-        method: &Arc<str>,
+        request: &ClientRequest,
         server: Option<&Arc<str>>,
         denial: Denial,
     ) -> RpcError {
-        let mut live = self.flow(&(self.rules)().chain, caller, method, server, None);
+        let chain = (self.rules)().chain;
+        let mut live = self.flow(&chain, &request.caller, &request.method, server, None);
         live.denied(&denial);
         rpc_error(&denial)
     }
@@ -210,8 +197,8 @@ impl Core {
 }
 
 /// The members of a request's params.
-fn members(params: Option<&RawValue>) -> Result<Members<'_>, RpcError> {
-    match params {
+fn members(request: &ClientRequest) -> Result<Members<'_>, RpcError> {
+    match request.params.as_deref() {
         Some(params) => Members::read(params).map_err(|_| invalid_params("params is no object")),
         None => Ok(Members::default()),
     }

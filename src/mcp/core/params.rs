@@ -1,11 +1,12 @@
-//! Params of a client's message, as they are sent to a server: in the server's era, with our
-//! progress token, and with the trace that the client is in.
+//! Params of a client's message as the server gets them: in its era, with a progress token of ours
+//! and the client's trace context.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use addons::raw_json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
+use super::super::caller::TraceContext;
 use super::{Caller, Era, LogLevel, Version};
 
 /// Keys of `_meta` that only the modern era has.
@@ -15,39 +16,42 @@ const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// The key of `_meta` that says which subscription a notification belongs to.
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-const PROGRESS_TOKEN: &str = "progressToken";
+/// The member that holds a progress token.
+pub(super) const PROGRESS_TOKEN: &str = "progressToken";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 
 /// A change of a member: its key, and its new JSON text or `None` to remove it.
 pub(super) type Change<'a> = (&'a str, Option<&'a str>);
 
-/// Params that a server is sent.
+/// Params as the server gets them.
 pub(super) struct ServerParams {
     pub params: Option<Box<RawValue>>,
     pub progress: Option<Progress>,
 }
 
-/// The client's progress token, and ours in its place.
+/// A progress token, and ours in its place.
 pub(super) struct Progress {
-    /// As the server knows it.
+    /// As the receiver of the request knows it.
     pub ours: u64,
-    /// As the client wrote it.
+    /// As the sender of the request wrote it: JSON.
     pub theirs: Box<str>,
 }
 
-/// What the params of a message are made for.
+/// The server and the client that params are translated for.
 pub(super) struct Destination<'a> {
     pub caller: &'a Caller,
     /// The revision of the session with the server.
     pub version: Version,
-    /// The least severe log messages that a modern server is asked for.
+    /// The log level that a modern server is sent.
     pub log_level: Option<LogLevel>,
+    /// The trace that the client's request is part of.
+    pub trace: Option<&'a TraceContext>,
 }
 
 impl Destination<'_> {
-    /// Makes the params of a request or notification. Everything that is not changed stays as the
-    /// client wrote it. `None` where the client's params are no object.
+    /// Translates the params of a request or notification. Unchanged members keep the client's
+    /// text. `None` where the client's params are no object.
     pub fn params(
         &self,
         params: Option<&RawValue>,
@@ -112,11 +116,8 @@ impl Destination<'_> {
         if is_request {
             changes.push((PROGRESS_TOKEN, token.as_deref()));
         }
-        let trace = caller
-            .trace
-            .as_ref()
-            .filter(|_| is_request && meta.get(TRACEPARENT).is_none());
-        let quoted = trace.map(|(parent, state)| (quote(parent), state.as_deref().map(quote)));
+        let trace = self.trace.filter(|_| meta.get(TRACEPARENT).is_none());
+        let quoted = trace.map(|trace| (quote(&trace.parent), trace.state.as_deref().map(quote)));
         if let Some((parent, state)) = &quoted {
             changes.push((TRACEPARENT, Some(parent)));
             changes.push((TRACESTATE, state.as_deref()));
@@ -127,7 +128,8 @@ impl Destination<'_> {
 }
 
 impl Progress {
-    fn of(meta: &Members<'_>) -> Option<Self> {
+    /// The token in `_meta`, and a new one of ours.
+    pub fn of(meta: &Members<'_>) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let theirs = meta.get(PROGRESS_TOKEN)?;
         let is_token = theirs

@@ -1,4 +1,4 @@
-//! What a server sends to a client during a call: progress, log messages, requests.
+//! Relays progress, log messages and requests of a server to the client during a call.
 
 use std::sync::Arc;
 
@@ -10,28 +10,32 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use super::super::error::SERVER_ERROR;
-use super::params::{Progress, edit};
+use super::client_progress::{Asker, Reporting};
+use super::lease::Lease;
+use super::params::{PROGRESS_TOKEN, Progress, edit};
 use super::results::into_outcome;
 use super::{
-    Caller, Core, Era, Event, Events, LogLevel, Outcome, method_not_found, protocol_error,
-    rpc_error,
+    Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, method_not_found,
+    protocol_error, rpc_error,
 };
 
 /// Requests of one call that may wait for the client at once.
 const MAX_ASKED: usize = 16;
 
-/// Passes on what comes from one server to one client.
+/// Relays from one server to one client.
 pub(super) struct Relay<'a> {
     pub core: &'a Arc<Core>,
     pub chain: &'a Arc<Chain>,
     pub caller: &'a Arc<Caller>,
     pub server: &'a Arc<str>,
-    /// Where the client takes them.
+    /// The queue of the client.
     pub client: &'a Events,
     /// The definition of the tool that is called.
     pub definition: Option<&'a Arc<Definition>>,
     /// The tokens of the call's progress.
     pub progress: Option<&'a Progress>,
+    /// Takes the client's progress on requests of the server; `None` where there can be none.
+    pub session: Option<&'a Arc<dyn MountSession>>,
 }
 
 /// Waits for the client's answer and hands it to the server.
@@ -97,15 +101,14 @@ impl Relay<'_> {
         }
     }
 
-    /// The params of a progress notification with the client's token; `None` where it is about no
-    /// request of this client.
+    /// The params of a progress notification with the client's token; `None` for another call's.
     fn progress(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
         let progress = self.progress?;
         let members = Members::read(params?).ok()?;
-        if members.get("progressToken")?.parse() != Ok(progress.ours) {
+        if members.get(PROGRESS_TOKEN)?.parse() != Ok(progress.ours) {
             return None;
         }
-        let text = edit(&members, &[("progressToken", Some(&progress.theirs))]);
+        let text = edit(&members, &[(PROGRESS_TOKEN, Some(&progress.theirs))]);
         RawValue::from_string(text).ok()
     }
 
@@ -123,6 +126,11 @@ impl Relay<'_> {
         params: Option<Box<RawValue>>,
         reply: oneshot::Sender<Outcome>,
     ) -> Option<Asking> {
+        let reporting = params.as_deref().and_then(|params| self.reporting(params));
+        let (params, reporting) = match reporting {
+            Some((params, reporting)) => (Some(params), Some(reporting)),
+            None => (params, None),
+        };
         let mut live = self.flow(&method);
         let mut frame = Frame::request(Direction::ToClient, &method, params);
         frame.definition = self.definition.cloned();
@@ -145,7 +153,23 @@ impl Relay<'_> {
             let _ = reply.send(Err(nobody_answers()));
             return None;
         }
-        Some(Box::pin(answer_server(live, method, answer, reply)))
+        Some(Box::pin(async move {
+            answer_server(live, method, answer, reply).await;
+            drop(reporting);
+        }))
+    }
+
+    /// Lets a client with a handshake report progress on a request; others have no way to.
+    fn reporting(&self, params: &RawValue) -> Option<(Box<RawValue>, Reporting)> {
+        let session = self
+            .session
+            .filter(|_| self.caller.version.era() == Era::Legacy)?;
+        let asker = Asker {
+            client: Arc::clone(self.caller),
+            server: Arc::clone(self.server),
+            session: Arc::clone(session),
+        };
+        asker.begin(params, &Lease::of(&self.caller.container).reports)
     }
 
     fn flow(&self, method: &Arc<str>) -> LiveFlow {
@@ -215,7 +239,7 @@ async fn judged_answer(
     into_outcome(frame)
 }
 
-/// Whether a client said that it answers requests of this method.
+/// Whether a client declared the capability for requests of this method.
 pub(super) fn can(caller: &Caller, method: &str) -> bool {
     let capability = match method {
         "sampling/createMessage" => "sampling",

@@ -1,5 +1,5 @@
-//! Resources and completions: routed by the server that a URI belongs to. URIs are not rewritten,
-//! since results and links name them too.
+//! Resources and completions, routed by the server that owns the URI. URIs are not rewritten, since
+//! results and links contain them too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,21 @@ use super::lists::Resources;
 use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
 use super::target::Ask;
-use super::{Caller, Core, Era, Events, LogLevel, Mount, Outcome, invalid_params, members};
+use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
 
-/// Servers that are asked for a URI that none of them lists.
+/// Servers that are asked for an unlisted URI.
 const MAX_ASKED: usize = 8;
 /// Links of one result that are remembered.
 const MAX_LINKS: usize = 64;
 
 impl Core {
-    pub(super) async fn read_resource(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let uri = uri(params)?;
+    pub(super) async fn read_resource(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let uri = uri(request)?;
         let owners = self.owners(caller, &uri).await;
         let mut last = Err(not_found(caller, &uri));
         for settings in owners {
-            let target = match self.target(caller, method, &settings, Some(&uri)).await {
+            let target = match self.target(request, &settings, Some(&uri)).await {
                 Ok(target) => target,
                 Err(error) => {
                     last = Err(error);
@@ -42,44 +37,31 @@ impl Core {
                 }
             };
             let ask = Ask {
-                caller,
+                request,
                 target: &target,
-                method,
-                params,
                 changes: &[],
-                events,
             };
-            last = self.ask(ask).await;
-            if let Ok(result) = &last {
-                let lease = Lease::of(&caller.container);
-                lease.learn(&uri, &settings.name);
-                learn_links(lease, &settings.name, result);
+            last = self.ask_and_learn(ask).await;
+            if last.is_ok() {
+                Lease::of(&caller.container).learn(&uri, &settings.name);
                 break;
             }
         }
         last
     }
 
-    pub(super) async fn subscribe(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let uri = uri(params)?;
+    pub(super) async fn subscribe(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let uri = uri(request)?;
         let lease = Lease::of(&caller.container);
         let owner = self.owners(caller, &uri).await.into_iter().next();
         let owner = owner.ok_or_else(|| not_found(caller, &uri))?;
-        let target = self.target(caller, method, &owner, Some(&uri)).await?;
+        let target = self.target(request, &owner, Some(&uri)).await?;
         if target.pooled.session.version().era() == Era::Legacy {
             let ask = Ask {
-                caller,
+                request,
                 target: &target,
-                method,
-                params,
                 changes: &[],
-                events,
             };
             self.ask(ask).await?;
             lease.sessions.subscribed(&target.pooled, &uri);
@@ -92,29 +74,20 @@ impl Core {
         object(caller.version, &[], false)
     }
 
-    pub(super) async fn unsubscribe(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-    ) -> Outcome {
-        let uri = uri(params)?;
+    pub(super) async fn unsubscribe(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let uri = uri(request)?;
         let lease = Lease::of(&caller.container);
         lease.wishes(caller).unsubscribe(&uri);
-        // The server is told unless another client still follows the resource.
+        // Unsubscribes at the server unless another client follows the resource.
         self.interest_changed(lease, caller, Duration::ZERO);
         let done = async { object(caller.version, &[], false) };
-        self.answer(caller, method, params, done).await
+        self.answer(request, done).await
     }
 
-    pub(super) async fn complete(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let members = members(params)?;
+    pub(super) async fn complete(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let members = members(request)?;
         let reference = members
             .get("ref")
             .and_then(|text| Members::parse(text).ok());
@@ -143,28 +116,21 @@ impl Core {
                 ));
             }
         };
-        let target = self.target(caller, method, &settings, Some(&name)).await?;
+        let target = self.target(request, &settings, Some(&name)).await?;
         let changes = [("ref", changed.as_deref())];
         let changes = if changed.is_some() { &changes[..] } else { &[] };
         let ask = Ask {
-            caller,
+            request,
             target: &target,
-            method,
-            params,
             changes,
-            events,
         };
         self.ask(ask).await
     }
 
-    /// Takes the level of a session's log messages.
-    pub(super) async fn set_log_level(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-    ) -> Outcome {
-        let members = members(params)?;
+    /// Sets the level of a session's log messages.
+    pub(super) async fn set_log_level(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let members = members(request)?;
         let level = members
             .text("level")
             .and_then(|level| LogLevel::parse(&level));
@@ -176,11 +142,11 @@ impl Core {
             self.level_changed(caller).await;
             object(caller.version, &[], false)
         };
-        self.answer(caller, method, params, work).await
+        self.answer(request, work).await
     }
 
-    /// The servers that may have a resource: the one that lists it or named it, else all that have
-    /// resources.
+    /// The servers that may have a resource: the one that lists it or linked to it, else all with
+    /// the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
         if let Some(owner) = self.owner(caller, uri) {
@@ -191,7 +157,7 @@ impl Core {
         if let Some(mount) = learned {
             return vec![mount.settings()];
         }
-        // Reads what was not read yet.
+        // Reads the lists that were not read yet.
         self.read::<Resources>(caller, true).await;
         if let Some(owner) = self.owner(caller, uri) {
             return vec![owner];
@@ -236,7 +202,7 @@ impl Core {
     }
 }
 
-/// Remembers who named the URIs of a result, so that they can be read.
+/// Remembers the server of the URIs in a result, so that `resources/read` is routed to it.
 pub(super) fn learn_links(lease: &Lease, server: &Arc<str>, result: &RawValue) {
     let text = result.get();
     if !text.contains("\"resource") {
@@ -255,8 +221,8 @@ pub(super) fn learn_links(lease: &Lease, server: &Arc<str>, result: &RawValue) {
     }
 }
 
-fn uri(params: Option<&RawValue>) -> Result<Arc<str>, RpcError> {
-    let members = members(params)?;
+fn uri(request: &ClientRequest) -> Result<Arc<str>, RpcError> {
+    let members = members(request)?;
     let uri = members
         .text("uri")
         .ok_or_else(|| invalid_params("uri is missing"))?;

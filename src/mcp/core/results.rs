@@ -1,4 +1,4 @@
-//! Answers of servers in the form of the client's era.
+//! Translates answers to the client's era.
 
 use addons::contract::{Denial, Frame, FrameBody, RpcError};
 use addons::raw_json::Members;
@@ -8,12 +8,12 @@ use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
 use super::params::{Change, edit};
 use super::{Era, Outcome, Version};
 
-/// An unknown resource, up to 2025-11-25.
+/// Code of an unknown resource, up to 2025-11-25.
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
-/// A URL must be visited first: 2025-11-25 alone.
+/// Code of "visit this URL first": 2025-11-25 alone.
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 
-/// Members that say how long a result may be kept.
+/// Members that forbid caching a result.
 const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
 
 /// The answer of a server of one revision, for a client of another.
@@ -33,7 +33,7 @@ pub(super) fn for_client(
     }
 }
 
-/// Adds what results of the modern era say besides.
+/// Adds the members that modern results require.
 fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     let Ok(members) = Members::read(&result) else {
         return result;
@@ -51,7 +51,7 @@ fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     RawValue::from_string(text).unwrap_or(result)
 }
 
-/// The modern era has other codes for what it has at all.
+/// Error codes differ between the eras.
 fn newer_error(error: RpcError) -> RpcError {
     let code = match error.code {
         RESOURCE_NOT_FOUND => INVALID_PARAMS,
@@ -75,7 +75,7 @@ fn older_error(method: &str, error: RpcError) -> RpcError {
     RpcError { code, ..error }
 }
 
-/// An object for a client: members, and what the modern era wants of a result besides.
+/// A result of our own, with the members that the client's era requires.
 pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bool) -> Outcome {
     let mut object = addons::raw_json::ObjectText::default();
     for (key, value) in members {
@@ -89,7 +89,7 @@ pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bo
             }
         }
     }
-    // It is made of JSON texts.
+    // Made of JSON texts: it always parses.
     RawValue::from_string(object.end())
         .map_err(|_| super::protocol_error(SERVER_ERROR, "Internal error"))
 }

@@ -1,5 +1,5 @@
-//! Sessions with servers, kept in step with what their clients want: subscriptions, the level of
-//! log messages, and in the modern era a stream of changes.
+//! Keeps sessions with servers in step with their clients: subscriptions, log level, and in the
+//! modern era a stream of changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::known_sessions::KnownSession;
 use super::lease::Lease;
 use super::params::{edit, quote};
 use super::target::{Ask, Target};
-use super::{Caller, Core, Era, LogLevel, Mount, MountError, Pooled};
+use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Pooled};
 
-/// How long a server may take that only has to be told something.
+/// Time-out of a request of our own, such as a subscription.
 const TELLING: Duration = Duration::from_secs(10);
 
 impl Core {
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Tells servers what clients like this one want now, after a while.
+    /// Brings the sessions of this kind of clients up to date after a delay.
     pub(super) fn interest_changed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -53,7 +53,7 @@ impl Core {
         after: Duration,
     ) {
         let (core, lease) = (Arc::clone(self), Arc::clone(lease));
-        // A client that went away must not be kept by this.
+        // A copy: the task must not keep the session of a client that disconnected alive.
         let caller = Arc::new(caller.like());
         self.runtime.spawn(async move {
             sleep(after).await;
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Asks a server for log messages of a severity, if that is news.
+    /// Sends `logging/setLevel` if the level changed.
     async fn tell_level(
         self: &Arc<Self>,
         known: &KnownSession,
@@ -137,7 +137,7 @@ impl Core {
         }
     }
 
-    /// A modern client's request asks a legacy server for log messages of a severity.
+    /// Sends `logging/setLevel` to a legacy server for a modern client's request.
     pub(super) async fn ensure_level(self: &Arc<Self>, caller: &Arc<Caller>, target: &Target) {
         let Some(level) = caller.log_level else {
             return;
@@ -174,7 +174,7 @@ impl Core {
                 known.subscribed.lock().insert(Arc::clone(uri));
             }
         }
-        // Other containers may follow it in the same session.
+        // Other containers may follow the resource in the same shared session.
         let left = told
             .difference(wanted)
             .filter(|_| !target.mount.is_shared());
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Sends a request whose answer says nothing but whether it went well.
+    /// Sends a request of our own; returns whether it succeeded.
     async fn say(
         self: &Arc<Self>,
         target: &Target,
@@ -207,14 +207,17 @@ impl Core {
             return false;
         };
         let (events, _) = mpsc::channel(1);
-        let method = method.into();
+        let request = ClientRequest {
+            caller: Arc::clone(caller),
+            method: method.into(),
+            params: Some(params),
+            trace: None,
+            events,
+        };
         let ask = Ask {
-            caller,
+            request: &request,
             target,
-            method: &method,
-            params: Some(&params),
             changes: &[],
-            events: &events,
         };
         let said = timeout(TELLING, self.ask_once(&ask)).await;
         matches!(said, Ok(Ok(Ok(_))))

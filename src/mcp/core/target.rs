@@ -1,15 +1,14 @@
-//! A request to one server, before it is made.
+//! The destination of a request.
 
 use std::sync::Arc;
 
 use addons::contract::Definition;
 use addons::mcp::ServerSettings;
-use serde_json::value::RawValue;
 
 use super::params::Change;
-use super::{Caller, Events, Mount, Pooled};
+use super::{ClientRequest, Mount, Pooled};
 
-/// The server that a request goes to, and what it is about there.
+/// The server, the session and the object that a request addresses.
 #[derive(Clone)]
 pub(super) struct Target {
     pub mount: Arc<Mount>,
@@ -22,18 +21,14 @@ pub(super) struct Target {
 
 /// A request to a server.
 pub(super) struct Ask<'a> {
-    pub caller: &'a Arc<Caller>,
+    pub request: &'a ClientRequest,
     pub target: &'a Target,
-    pub method: &'a Arc<str>,
-    /// As the client wrote them.
-    pub params: Option<&'a RawValue>,
-    /// What is changed in them.
+    /// Changes of the client's params.
     pub changes: &'a [Change<'a>],
-    pub events: &'a Events,
 }
 
 impl Target {
-    /// A session, to tell its server something on the gateway's own account.
+    /// A session, for a request of the gateway's own.
     pub fn of_session(mount: &Arc<Mount>, pooled: &Arc<Pooled>) -> Self {
         Self {
             settings: mount.settings(),

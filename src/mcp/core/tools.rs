@@ -5,7 +5,6 @@ use std::sync::Arc;
 use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::ServerSettings;
 use futures_util::FutureExt;
-use serde_json::value::RawValue;
 
 use super::lease::Lease;
 use super::lists::{Prompts, Tools};
@@ -13,11 +12,10 @@ use super::params::quote;
 use super::resources::learn_links;
 use super::target::{Ask, Target};
 use super::view::{PromptView, ToolView};
-use super::{Caller, Core, Events, List, Outcome, invalid_params, members};
+use super::{Caller, ClientRequest, Core, List, Outcome, invalid_params, members};
 
 impl Core {
-    /// The tools that the caller sees. With `wait`, servers whose tools are not known are waited
-    /// for.
+    /// The tools that the caller sees. With `wait`, waits for servers whose tools are unknown.
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
         let lists = self.read::<Tools>(caller, wait).await;
         let settings = (self.rules)().settings;
@@ -37,31 +35,26 @@ impl Core {
         view.prompts(&settings, lists)
     }
 
-    pub(super) async fn call_tool(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let exposed = name(params, "the name of the tool is missing")?;
+    pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let exposed = name(request, "the name of the tool is missing")?;
         let found = match self.find_tool(caller, &exposed, false).await {
             Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
                 Some((settings, tool))
             }
-            // Its server may not have been asked yet, or said that its tools changed: a definition
-            // that changed must be compared with its pin before the call.
+            // The list was not read yet or is outdated. A changed definition must be compared with
+            // its pin before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
         let (settings, definition) = match found {
             Some(found) => found,
             None => {
                 let denial = self.why_unknown(caller, "tool", &exposed).await;
-                return Err(self.refuse(caller, method, None, denial));
+                return Err(self.refuse(request, None, denial));
             }
         };
         let target = self
-            .target(caller, method, &settings, Some(&definition.name))
+            .target(request, &settings, Some(&definition.name))
             .await?;
         let target = Target {
             definition: Some(Arc::clone(&definition)),
@@ -76,21 +69,25 @@ impl Core {
         };
         self.ensure_level(caller, &target).await;
         let ask = Ask {
-            caller,
+            request,
             target: &target,
-            method,
-            params,
             changes,
-            events,
         };
+        self.ask_and_learn(ask).await
+    }
+
+    /// Sends a request, and remembers the server of the resources that its result links to.
+    pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
+        let lease = Lease::of(&ask.request.caller.container);
+        let server = &ask.target.settings.name;
         let outcome = self.ask(ask).await;
         if let Ok(result) = &outcome {
-            learn_links(Lease::of(&caller.container), &settings.name, result);
+            learn_links(lease, server, result);
         }
         outcome
     }
 
-    /// Whether the tools of a server are known as they are by now.
+    /// Whether the list of a server's tools is up to date.
     fn has_tools_of(self: &Arc<Self>, caller: &Arc<Caller>, settings: &ServerSettings) -> bool {
         let mounts = self.mounts.of(&caller.container);
         let mut mounts = mounts.iter();
@@ -113,47 +110,33 @@ impl Core {
 
     /// The definition of a tool by the name that the caller knows it by.
     pub async fn tool(
-        self: Arc<Self>,
-        caller: Arc<Caller>,
-        name: Arc<str>,
-    ) -> Option<Arc<Definition>> {
-        let (_, definition) = match self.find_tool(&caller, &name, false).await {
-            Some(found) => found,
-            None => self.find_tool(&caller, &name, true).await?,
-        };
-        Some(definition)
-    }
-
-    pub(super) async fn get_prompt(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
-    ) -> Outcome {
-        let exposed = name(params, "the name of the prompt is missing")?;
+        name: &str,
+    ) -> Option<Arc<Definition>> {
+        let found = match self.find_tool(caller, name, false).await {
+            Some(found) => Some(found),
+            None => self.find_tool(caller, name, true).await,
+        };
+        found.map(|(_, definition)| definition)
+    }
+
+    pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let caller = &request.caller;
+        let exposed = name(request, "the name of the prompt is missing")?;
         let Some((settings, original)) = self.find_prompt(caller, &exposed).await else {
             let denial = self.why_unknown(caller, "prompt", &exposed).await;
-            return Err(self.refuse(caller, method, None, denial));
+            return Err(self.refuse(request, None, denial));
         };
-        let target = self
-            .target(caller, method, &settings, Some(&original))
-            .await?;
+        let target = self.target(request, &settings, Some(&original)).await?;
         let original = quote(&original);
         let changes = [("name", Some(&*original))];
         let ask = Ask {
-            caller,
+            request,
             target: &target,
-            method,
-            params,
             changes: &changes,
-            events,
         };
-        let outcome = self.ask(ask).await;
-        if let Ok(result) = &outcome {
-            learn_links(Lease::of(&caller.container), &settings.name, result);
-        }
-        outcome
+        self.ask_and_learn(ask).await
     }
 
     /// The server of a prompt, and its own name for it.
@@ -173,11 +156,11 @@ impl Core {
     /// An open session with a server, to send it something.
     pub(super) async fn target(
         self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
+        request: &ClientRequest,
         settings: &Arc<ServerSettings>,
         name: Option<&Arc<str>>,
     ) -> Result<Target, RpcError> {
+        let caller = &request.caller;
         let opened = match self.mounts.find(&caller.container, &settings.name) {
             Some(mount) => self
                 .session(caller, &mount)
@@ -197,12 +180,12 @@ impl Core {
             }),
             Err(error) => {
                 let denial = error.into_denial(&settings.name);
-                Err(self.refuse(caller, method, Some(&settings.name), denial))
+                Err(self.refuse(request, Some(&settings.name), denial))
             }
         }
     }
 
-    /// Why a name is not known: nobody has it, or the server that may have it does not answer.
+    /// Denies an unknown name: no server has it, or the server that may have it does not answer.
     async fn why_unknown(&self, caller: &Arc<Caller>, what: &str, name: &str) -> Denial {
         for mount in self.mounts.of(&caller.container) {
             let settings = mount.settings();
@@ -227,8 +210,8 @@ impl Core {
 }
 
 /// The `name` of a request.
-fn name(params: Option<&RawValue>, missing: &'static str) -> Result<String, RpcError> {
-    let members = members(params)?;
+fn name(request: &ClientRequest, missing: &'static str) -> Result<String, RpcError> {
+    let members = members(request)?;
     let name = members
         .text("name")
         .ok_or_else(|| invalid_params(missing))?;

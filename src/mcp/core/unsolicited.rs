@@ -1,4 +1,4 @@
-//! Messages of servers that belong to no request, and of clients that are no requests.
+//! Messages of servers outside requests, and notifications of clients.
 
 use std::sync::{Arc, Weak};
 
@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 use super::attached::Attached;
 use super::lease::Lease;
-use super::params::Destination;
+use super::params::{Change, Destination, PROGRESS_TOKEN};
 use super::relay::{Relay, can, severity};
-use super::{Caller, Core, Event, Origin, Unsolicited, method_not_found};
+use super::{Caller, Core, Event, MountSession, Origin, Unsolicited, method_not_found};
 
 impl Unsolicited for Core {
     fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()> {
@@ -27,8 +27,8 @@ impl Unsolicited for Core {
 }
 
 impl Core {
-    /// What a session that several containers share says to nobody in particular may be about any
-    /// of them: only updates are passed on, to those who follow the resource.
+    /// A message of a shared session may concern any container: only resource updates are relayed,
+    /// to the clients that follow the resource.
     async fn shared(self: &Arc<Self>, origin: &Origin, event: Event) {
         let Event::Notification { method, params } = event else {
             return refuse(event);
@@ -82,8 +82,12 @@ impl Core {
                 let newest = able.find(|one| one.takes_unrelated() && can(&one.caller, &method));
                 match newest {
                     Some(newest) => {
-                        self.ask_client(newest, &server, method, params, reply)
-                            .await
+                        let request = Event::Request {
+                            method,
+                            params,
+                            reply,
+                        };
+                        self.ask_client(newest, origin, request).await;
                     }
                     None => refuse(Event::Request {
                         method,
@@ -95,7 +99,7 @@ impl Core {
         }
     }
 
-    /// Tells clients that a resource changed, those that follow it.
+    /// Relays a resource update to the clients that follow the resource.
     pub(super) async fn updated(
         self: &Arc<Self>,
         clients: &[Arc<Attached>],
@@ -114,7 +118,7 @@ impl Core {
             .await;
     }
 
-    /// Judges a notification for each client, and passes it on.
+    /// Judges a notification for each client, and relays it.
     async fn broadcast(
         self: &Arc<Self>,
         clients: Vec<Arc<Attached>>,
@@ -141,32 +145,21 @@ impl Core {
         }
     }
 
-    /// Asks a client what a server wants to know, beside other work.
-    async fn ask_client(
-        self: &Arc<Self>,
-        client: &Arc<Attached>,
-        server: &Arc<str>,
-        method: Arc<str>,
-        params: Option<Box<RawValue>>,
-        reply: tokio::sync::oneshot::Sender<super::Outcome>,
-    ) {
+    /// Relays a request of a server to a client in a task of its own.
+    async fn ask_client(self: &Arc<Self>, client: &Arc<Attached>, origin: &Origin, request: Event) {
         let chain = (self.rules)().chain;
         let relay = Relay {
             core: self,
             chain: &chain,
             caller: &client.caller,
-            server,
+            server: &origin.mount.settings().name,
             client: client.events(),
             definition: None,
             progress: None,
-        };
-        let event = Event::Request {
-            method,
-            params,
-            reply,
+            session: Some(&origin.session),
         };
         let ended = client.caller.container.ended().clone();
-        if let Some(asking) = relay.pass_on(event, client.asked()).await {
+        if let Some(asking) = relay.pass_on(request, client.asked()).await {
             let asked = client.ask();
             self.runtime.spawn(async move {
                 ended.run_until_cancelled_owned(asking).await;
@@ -175,49 +168,70 @@ impl Core {
         }
     }
 
-    /// Takes a client's notification. Servers are told of changed roots; nothing else concerns
-    /// them.
+    /// Takes a client's notification: servers are told of changed roots, and of progress on a
+    /// request of theirs.
     pub async fn notify(
         self: Arc<Self>,
         caller: Arc<Caller>,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     ) {
-        let (caller, method, params) = (&caller, &method, params.as_deref());
-        if &**method != "notifications/roots/list_changed" {
-            return;
-        }
-        let chain = (self.rules)().chain;
-        for (known, pooled) in Lease::of(&caller.container).sessions.open(caller) {
-            let Some(mount) = known.mount.upgrade() else {
-                continue;
-            };
-            let destination = Destination {
-                caller,
-                version: pooled.session.version(),
-                log_level: None,
-            };
-            let Some(made) = destination.params(params, &[], false) else {
-                return;
-            };
-            let server = &mount.settings().name;
-            let mut live = self.flow(&chain, caller, method, Some(server), None);
-            let frame = Frame::notification(Direction::ToServer, method, made.params);
-            let judged = chain.mcp_request(&mut live.flow, frame).await;
-            let sent = match judged {
-                Ok(permit) => {
-                    let sent = pooled.session.notify(permit).await;
-                    sent.map_err(|error| error.into_denial(server))
+        let (caller, params) = (&caller, params.as_deref());
+        match (&*method, params) {
+            ("notifications/roots/list_changed", _) => {
+                for (known, pooled) in Lease::of(&caller.container).sessions.open(caller) {
+                    if let Some(mount) = known.mount.upgrade() {
+                        let (server, session) = (&mount.settings().name, &*pooled.session);
+                        self.tell_server(caller, server, session, (&method, params), &[])
+                            .await;
+                    }
                 }
-                Err(denial) => Err(denial),
-            };
-            match sent {
-                Ok(()) => {
-                    live.answered(200);
-                    live.complete();
-                }
-                Err(denial) => live.denied(&denial),
             }
+            ("notifications/progress", Some(params)) => {
+                let reports = &Lease::of(&caller.container).reports;
+                if let Some((asker, token)) = reports.find(caller, params) {
+                    let (server, session) = (&asker.server, &*asker.session);
+                    let changes = [(PROGRESS_TOKEN, Some(&*token))];
+                    self.tell_server(caller, server, session, (&method, Some(params)), &changes)
+                        .await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Judges a client's notification and sends it to a server.
+    pub(super) async fn tell_server(
+        &self,
+        caller: &Arc<Caller>,
+        server: &Arc<str>,
+        session: &dyn MountSession,
+        (method, params): (&Arc<str>, Option<&RawValue>),
+        changes: &[Change<'_>],
+    ) {
+        let destination = Destination {
+            caller,
+            version: session.version(),
+            log_level: None,
+            trace: None,
+        };
+        let Some(made) = destination.params(params, changes, false) else {
+            return;
+        };
+        let chain = (self.rules)().chain;
+        let mut live = self.flow(&chain, caller, method, Some(server), None);
+        let frame = Frame::notification(Direction::ToServer, method, made.params);
+        let sent = async {
+            let permit = chain.mcp_request(&mut live.flow, frame).await?;
+            let sent = session.notify(permit).await;
+            sent.map_err(|error| error.into_denial(server))
+        };
+        match sent.await {
+            Ok(()) => {
+                live.answered(200);
+                live.complete();
+            }
+            Err(denial) => live.denied(&denial),
         }
     }
 }
@@ -232,7 +246,7 @@ fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
     attached.iter().filter(is_like).cloned().collect()
 }
 
-/// Tells a server that nobody answers its request.
+/// Refuses a request of a server; drops a notification.
 fn refuse(event: Event) {
     if let Event::Request { method, reply, .. } = event {
         // It may have given up.

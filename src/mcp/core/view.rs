@@ -1,4 +1,4 @@
-//! What clients of one kind see: the tools and prompts of all mounts under their exposed names.
+//! Tools and prompts of all mounts under their exposed names, for one kind of clients.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -17,7 +17,7 @@ pub(super) struct View {
     capabilities: Arc<RawValue>,
     tools: Mutex<Option<Arc<ToolView>>>,
     prompts: Mutex<Option<Arc<PromptView>>>,
-    /// Hashes of the lists as clients were last told of them.
+    /// Hashes of the lists at the last `list_changed`.
     announced: Mutex<[Option<u64>; 3]>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct PromptView {
     pub exposed: ExposedPrompts,
 }
 
-/// What a view was made of. It holds the values, so that an equal address is the same value.
+/// The inputs of a view. Holding them makes comparison by address valid.
 struct MadeOf<T> {
     settings: Arc<McpSettings>,
     lists: Vec<Listed<T>>,
@@ -85,7 +85,7 @@ impl View {
         self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
     }
 
-    /// The tools under their exposed names; made anew only where something is different.
+    /// The tools under their exposed names; rebuilt only when an input changed.
     pub fn tools(
         &self,
         settings: &Arc<McpSettings>,
@@ -155,13 +155,12 @@ impl View {
         view
     }
 
-    /// Forgets what clients were told of.
+    /// Forgets the announced hashes.
     pub fn forget(&self) {
         *self.announced.lock() = [None; 3];
     }
 
-    /// Whether a list differs from what clients were last told of. The first time, they are told
-    /// nothing.
+    /// Whether a list differs from the one last announced; `false` the first time.
     pub fn differs(&self, list: List, hash: u64) -> bool {
         let mut announced = self.announced.lock();
         let slot = match list {

@@ -1,4 +1,4 @@
-//! News for clients: a list that looks different than before is told of once.
+//! `list_changed`: sent once for each real difference of a list.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::lease::{Lease, same_kind};
 use super::{Caller, Core, Event, List};
 
 impl Core {
-    /// Begins to compare what clients of a lease see with what they saw. `caller` was just
+    /// Starts comparing the lists of a lease with the ones last announced. `caller` was just
     /// attached.
     pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
         if lease.like(caller).len() == 1 {
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Tells every kind of attached clients of the lists that differ for them.
+    /// Announces the lists that differ, for every kind of attached clients.
     async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {

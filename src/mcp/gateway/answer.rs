@@ -1,4 +1,6 @@
-//! What a request is answered with: one body, or events as they happen.
+//! The HTTP answer to a message: one body, or a stream of events.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
@@ -11,9 +13,13 @@ use super::memory::Memory;
 use super::refusal::JSON;
 use crate::http::{OriginRequest, Pieces, Reply};
 
+/// After this time a request that is under way is answered with a stream in the place of JSON, so
+/// that no intermediary takes the connection for dead.
+pub const STREAM_AFTER: Duration = Duration::from_secs(5);
+
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// An answer, before it has a connection.
+/// An answer that is not sent yet.
 pub enum Answered {
     Whole(Response<Bytes>),
     Events(Pieces),
@@ -53,7 +59,7 @@ impl Answered {
     }
 }
 
-/// A response of JSON-RPC as bytes that hold their memory; an error where there is none.
+/// A JSON-RPC response as bytes that hold their reservation; an error where memory is short.
 pub fn response_bytes(memory: &Memory, id: &Id, outcome: &Outcome) -> Bytes {
     let text = write_response(Some(id), outcome);
     let charged = memory.charge(text);

@@ -1,15 +1,10 @@
-//! A request under way at the servers, and what they send meanwhile.
-
-use std::sync::Arc;
+//! A request under way, with the events that its server sends.
 
 use futures_util::future::BoxFuture;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::super::caller::Caller;
-use super::super::event::{EVENT_QUEUE, Event};
+use super::super::event::Event;
 use super::super::message::Outcome;
-use super::backend::Backend;
 
 /// A request under way. Dropping it cancels the request at its server.
 pub struct Call {
@@ -18,22 +13,17 @@ pub struct Call {
     done: Option<Outcome>,
 }
 
-/// What happens next in a call.
+/// The next event or the outcome of a call.
 pub enum Step {
     Event(Event),
     Done(Outcome),
 }
 
 impl Call {
-    pub fn begin(
-        backend: &dyn Backend,
-        caller: Arc<Caller>,
-        method: Arc<str>,
-        params: Option<Box<RawValue>>,
-    ) -> Self {
-        let (sender, events) = mpsc::channel(EVENT_QUEUE);
+    /// A request whose outcome comes from this future, and whose events from this queue.
+    pub fn new(outcome: BoxFuture<'static, Outcome>, events: mpsc::Receiver<Event>) -> Self {
         Self {
-            outcome: backend.request(caller, method, params, sender),
+            outcome,
             events,
             done: None,
         }
@@ -49,7 +39,7 @@ impl Call {
                 outcome = &mut self.outcome => self.done = Some(outcome),
             }
         }
-        // What was sent before the outcome goes out before it.
+        // Events that precede the outcome are delivered before it.
         if let Ok(event) = self.events.try_recv() {
             return Step::Event(event);
         }
@@ -59,7 +49,7 @@ impl Call {
         }
     }
 
-    /// An event that waits already.
+    /// An event that is already queued.
     pub fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
@@ -79,6 +69,8 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::super::super::message::Outcome;
     use super::*;
 

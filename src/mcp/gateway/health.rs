@@ -2,17 +2,42 @@
 
 use std::net::SocketAddr;
 
-use addons::contract::Denial;
+use addons::contract::{Container, Denial};
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::super::core::Core;
 use super::super::mounts::{MountHealth, MountState};
 use super::Gateway;
 use super::answer::Answered;
-use super::backend::Parts;
 use super::visit::Visit;
 use crate::http::OriginRequest;
+
+/// How the parts of the gateway are.
+struct Parts {
+    /// Every policy could be loaded.
+    policy: bool,
+    servers: Vec<MountHealth>,
+}
+
+impl Parts {
+    /// The parts with the servers of a container, or with all of them.
+    fn of(core: &Core, container: Option<&Container>) -> Self {
+        let mounts = core.mounts();
+        let servers = match container {
+            Some(container) => {
+                let mounts = mounts.of(container);
+                mounts.iter().map(|mount| mount.health()).collect()
+            }
+            None => mounts.health(),
+        };
+        Self {
+            policy: core.policies_loaded(),
+            servers,
+        }
+    }
+}
 
 /// Answers containers, each with its own servers, and this machine itself, with all of them:
 /// health checks run beside the process.
@@ -20,10 +45,10 @@ pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<An
     let peer = request.session.client.peer;
     let is_local = peer.as_ref().is_some_and(is_loopback);
     let parts = if is_local && request.session.container.is_none() {
-        gateway.backend.health(None)
+        Parts::of(&gateway.core, None)
     } else {
         let visit = Visit::begin(gateway, request).await?;
-        gateway.backend.health(Some(&visit.container))
+        Parts::of(&gateway.core, Some(&visit.container))
     };
     let (status, body) = report(&parts);
     Ok(Answered::json(status, Bytes::from(format!("{body}\n"))))

@@ -1,4 +1,4 @@
-//! `Host` and `Origin`: what a browser sends for a name that was rebound to this machine.
+//! Checks `Host` and `Origin` against DNS rebinding.
 
 use addons::contract::{Authority, Code, Denial, Host};
 use http::HeaderMap;

@@ -1,4 +1,4 @@
-//! What the gateway keeps for one lease.
+//! Sessions, streams and suspended calls of one lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ pub struct LeaseState {
     session_count: Count,
     /// Streams that wait for events.
     pub streams: Count,
-    /// Calls that wait for the client's next request.
+    /// Calls that wait for the next request of their client.
     pub suspended: Arc<Suspended>,
-    /// What streams keep for clients that come back.
+    /// Bytes that streams keep for clients that reconnect.
     pub kept: KeptBytes,
 }
 
@@ -44,8 +44,8 @@ impl LeaseState {
         Arc::clone(container.state_or_init(made))
     }
 
-    /// Opens a session with this id. The one that was not used for the longest time gives way
-    /// where there are too many; `None` where all of them are in use.
+    /// Opens a session with this id. At [`MAX_SESSIONS`] the least recently used idle one is
+    /// closed; `None` where none is idle.
     pub fn open_session(
         &self,
         id: &str,
@@ -74,7 +74,7 @@ impl LeaseState {
         Some(session)
     }
 
-    /// The session with this id, if it is spoken so. Those of other leases are not found.
+    /// The session with this id and transport. Those of other leases are not found.
     pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
         let found = self.sessions.lock().open.get(id).cloned()?;
         let session = Some(found).filter(|found| found.transport == transport)?;

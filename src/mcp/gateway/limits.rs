@@ -1,12 +1,11 @@
-//! How much one container, and all of them, may have at the gateway at once.
+//! Limits of one container, and of all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
-/// Legacy sessions of one lease. The one that was not used for the longest time gives way to a new
-/// one.
+/// Legacy sessions of one lease. The least recently used idle one is closed for a new one.
 pub const MAX_SESSIONS: usize = 1024;
 /// Streams of one lease that wait for events: GET streams, those of HTTP+SSE, subscriptions.
 pub const MAX_STREAMS: usize = 1024;
@@ -16,20 +15,20 @@ pub const MAX_CALLS: usize = 256;
 pub const MAX_KEPT_STREAMS: usize = 16;
 /// Requests of servers that one legacy session has not answered yet.
 pub const MAX_QUESTIONS: usize = 64;
-/// Calls of one lease that wait for the client to come back with an answer.
+/// Calls of one lease that wait for an answer in the next request of their client.
 pub const MAX_SUSPENDED: usize = 64;
 /// Those of all leases.
 pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
-/// What a client says that it can do, in bytes of JSON.
+/// A client's capabilities, in bytes of JSON.
 pub const MAX_CAPABILITIES: usize = 16 * 1024;
-/// What a client says of itself, in bytes of JSON.
+/// A client's name and version, in bytes of JSON.
 pub const MAX_INFO: usize = 4 * 1024;
 /// Resources that one subscription names.
 pub const MAX_SUBSCRIBED: usize = 256;
 /// The longest URI of a subscription, in bytes.
 pub const MAX_URI: usize = 4 * 1024;
 
-/// What the gateway counts.
+/// Metrics of the gateway.
 #[derive(Clone)]
 pub struct GatewayMetrics {
     pub sessions: IntGauge,
@@ -38,7 +37,7 @@ pub struct GatewayMetrics {
     limited: IntCounterVec,
 }
 
-/// The limits that are hit, as labels.
+/// Values of the label `limit`.
 const LIMITS: [&str; 6] = [
     "sessions",
     "streams",

@@ -8,7 +8,7 @@ use super::refusal::{INVALID, JSON, refuse};
 
 pub const EVENT_STREAM: &str = "text/event-stream";
 
-/// Refuses a body that is not JSON as it stands.
+/// Refuses a body that is not uncompressed JSON.
 pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let named = types.next().and_then(|value| value.to_str().ok());
@@ -31,8 +31,8 @@ pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
     }
 }
 
-/// Whether a client that takes both names events first. It says so for a reason: a stream that it
-/// can come back to, say.
+/// Whether a client that accepts both types names events first: it may want a stream that can be
+/// resumed.
 pub fn prefers_events(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter();
     let ranges = values.filter_map(|value| value.to_str().ok());
@@ -65,7 +65,7 @@ fn essence(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// `q=0` says: not this one.
+/// Whether a range has `q=0`.
 fn is_refused(range: &str) -> bool {
     let mut parameters = range.split(';').skip(1).map(str::trim);
     let weight = parameters.find_map(|parameter| {

@@ -1,4 +1,4 @@
-//! Memory of long messages, until they are sent.
+//! Charges long messages to the memory for buffered bodies until they are sent.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Charge {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 impl Memory {
-    /// Memory that nobody pays for.
+    /// Memory that is not counted.
     pub fn uncounted() -> Self {
         let registry = prometheus::Registry::new();
         Self {

@@ -2,13 +2,11 @@
 //! before them, and a health check.
 
 mod answer;
-mod backend;
 mod call;
 mod capabilities;
 mod header;
 mod health;
 mod hosts;
-mod identity;
 mod lease;
 mod legacy;
 mod limits;
@@ -29,23 +27,24 @@ use http::header::ALLOW;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
+use super::core::Core;
 use super::error::PARSE_ERROR;
+use super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::message::{Message, MessageError};
 use super::version::{Era, Version};
 use crate::http::{OriginRequest, Reply, Session};
 use addons::strict_json::StrictJsonError;
 
-pub use backend::{Backend, Parts};
 pub use limits::GatewayMetrics;
 
 use answer::Answered;
-use header::{PROTOCOL_VERSION, SESSION_ID, only};
+use header::only;
 use limits::Count;
 use media::{EVENT_STREAM, check_accept, check_body};
 use refusal::{INVALID, JSON, refuse};
 use visit::{Visit, own_subject};
 
-/// Messages longer than this are parsed on a thread that may take its time.
+/// Longer messages are parsed on a blocking thread, in bytes.
 const PARSED_IN_PLACE: usize = 64 * 1024;
 
 /// The paths of the gateway.
@@ -58,17 +57,17 @@ const PATHS: [(&str, &str); 4] = [
 
 /// Answers MCP clients.
 pub struct Gateway {
-    backend: Arc<dyn Backend>,
+    core: Arc<Core>,
     metrics: GatewayMetrics,
     /// Calls of all leases that wait for their clients.
     suspended: Count,
 }
 
 impl Gateway {
-    /// A gateway in front of these servers.
-    pub fn new(backend: Arc<dyn Backend>, metrics: GatewayMetrics) -> Self {
+    /// A gateway in front of the servers that `core` routes to.
+    pub fn new(core: Arc<Core>, metrics: GatewayMetrics) -> Self {
         Self {
-            backend,
+            core,
             metrics,
             suspended: Count::default(),
         }
@@ -90,7 +89,7 @@ impl Gateway {
         let mut request = OriginRequest::begin(session, request);
         request.carries(own_subject(request.head.method.as_str()));
         Box::pin(async move {
-            // While it waits, the connection's task looks whether the client is still there.
+            // Meanwhile the connection's task checks whether the client is still there.
             let answered = idle.held(gateway.route(&mut request)).await;
             match answered {
                 Ok(answered) => answered.to(request),
@@ -159,7 +158,7 @@ impl Gateway {
     }
 }
 
-/// Reads a message, and notes what it is.
+/// Reads a message, and records its method.
 async fn read(request: &mut OriginRequest) -> Result<(Message, Bytes), Denial> {
     let limits = &request.snapshot.config.proxy.limits;
     let (most, values) = (limits.inspect_body_bytes, limits.inspect_values);
@@ -203,7 +202,7 @@ fn unreadable(error: MessageError) -> Denial {
     }
 }
 
-/// The era of a message: a request says so itself, and the header does.
+/// The era of a message, by its `_meta` or its header.
 fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
     let params = match message {
         Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),
@@ -213,7 +212,7 @@ fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
         return Ok(Era::Modern);
     }
     let headers = visit.headers();
-    // Of a header that stands twice the era's own check says what is wrong.
+    // The era's own check refuses a repeated header.
     let version = headers
         .get(&PROTOCOL_VERSION)
         .and_then(|value| value.to_str().ok());
@@ -221,7 +220,7 @@ fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
         match version.map(|version| Version::parse(version.trim())) {
             None => Era::Legacy,
             Some(Some(version)) => version.era(),
-            // One that we do not know: those who have a session are of the era that has sessions.
+            // An unknown revision with a session id is of the era with sessions.
             Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
             Some(None) => Era::Modern,
         },

@@ -1,4 +1,4 @@
-//! Names that nobody can guess.
+//! Unguessable ids.
 
 use addons::contract::Denial;
 use aws_lc_rs::rand;

@@ -1,5 +1,4 @@
-//! Messages that are refused before they are routed: an HTTP status with a JSON-RPC error, which
-//! the audit holds as a denial.
+//! Refusals of messages before routing: an HTTP status with a JSON-RPC error, recorded as a denial.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,13 +9,13 @@ use http::StatusCode;
 use super::super::error::{INVALID_REQUEST, protocol_error};
 use super::super::message::{Id, write_response};
 
-/// What messages are written in.
+/// Media type of messages.
 pub const JSON: &str = "application/json";
 
-/// How much of an unread body is thrown away, for a client that reads no answer before it has sent
-/// all.
+/// Bytes of an unread body that are drained, for clients that read no answer before they have sent
+/// everything.
 const DRAIN_BYTES: u64 = 1 << 20;
-/// When it is worth coming back where a lease is at one of its limits.
+/// `Retry-After` of a lease that is at a limit.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The code of most refusals.
@@ -53,7 +52,8 @@ pub fn over_limit(rule: &'static str, most: usize) -> Denial {
         .retry_after(RETRY_AFTER)
 }
 
-/// An error response. Where the request's id could not be read it has none: MCP has no `null` ids.
+/// An error response; without an id where the request's could not be read, since MCP has no `null`
+/// ids.
 fn error_text(id: Option<&Id>, error: &RpcError) -> String {
     match id {
         Some(_) => write_response(id, &Err(error.clone())),

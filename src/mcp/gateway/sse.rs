@@ -1,13 +1,17 @@
-//! Events as `text/event-stream` has them.
+//! Writing `text/event-stream`.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-/// A comment, which says nothing and keeps a quiet connection open.
+/// A comment, which keeps a quiet connection open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
+/// How often a quiet stream sends a comment: less than the time-outs of proxies and load
+/// balancers, which begin at 30 s.
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How soon a client should come back, in milliseconds.
+/// When a client should reconnect, in milliseconds.
 const RETRY_MS: u32 = 1000;
 
 /// A message. Raw JSON may be written over several lines, each of which is a `data` field: the
@@ -26,12 +30,12 @@ pub fn message(id: Option<&str>, json: &str) -> Bytes {
     text.into()
 }
 
-/// An event without data. It gives a client the id to come back with, and says when.
+/// An event without data, which gives a client the id and the delay for reconnecting.
 pub fn priming(id: &str) -> Bytes {
     format!("id: {id}\nretry: {RETRY_MS}\ndata:\n\n").into()
 }
 
-/// The event of the HTTP+SSE transport that says where messages are posted.
+/// The event of the HTTP+SSE transport that names the URL for messages.
 pub fn endpoint(path: &str) -> Bytes {
     format!("event: endpoint\ndata: {path}\n\n").into()
 }

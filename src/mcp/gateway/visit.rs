@@ -9,16 +9,20 @@ use addons::identity::claimed_id;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
+use tokio::sync::mpsc;
 
-use super::super::caller::{Caller, LogLevel};
+use super::super::caller::{Caller, LogLevel, TraceContext};
+use super::super::core::ClientRequest;
 use super::super::error::rpc_error;
+use super::super::event::EVENT_QUEUE;
 use super::super::version::Version;
 use super::Gateway;
+use super::call::Call;
 use super::lease::LeaseState;
 use super::memory::Memory;
 use crate::http::{OriginRequest, Session};
 
-/// A request, and whose it is.
+/// A request and its container.
 pub struct Visit<'a> {
     pub gateway: &'a Gateway,
     pub request: &'a mut OriginRequest,
@@ -28,7 +32,7 @@ pub struct Visit<'a> {
     pub memory: Memory,
 }
 
-/// What a client says of itself.
+/// How a client describes itself.
 pub struct Introduction {
     pub version: Version,
     pub capabilities: Arc<RawValue>,
@@ -38,7 +42,7 @@ pub struct Introduction {
 }
 
 impl<'a> Visit<'a> {
-    /// Finds out whose request it is.
+    /// Identifies the container.
     pub async fn begin(
         gateway: &'a Gateway,
         request: &'a mut OriginRequest,
@@ -78,11 +82,39 @@ impl<'a> Visit<'a> {
             info: introduction.info,
             session: introduction.session,
             log_level: introduction.log_level,
-            trace: trace(self.headers()),
         })
     }
 
-    /// Records a message that goes nowhere although it is accepted.
+    /// Begins a client's request.
+    pub fn call(
+        &self,
+        caller: Arc<Caller>,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Call {
+        let (sender, events) = mpsc::channel(EVENT_QUEUE);
+        let request = ClientRequest {
+            caller,
+            method,
+            params,
+            trace: self.trace(),
+            events: sender,
+        };
+        let core = Arc::clone(&self.gateway.core);
+        Call::new(Box::pin(core.request(request)), events)
+    }
+
+    /// The trace that the request is part of.
+    fn trace(&self) -> Option<TraceContext> {
+        let headers = self.headers();
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        Some(TraceContext {
+            parent: text("traceparent")?.to_owned(),
+            state: text("tracestate").map(str::to_owned),
+        })
+    }
+
+    /// Records a message that is accepted and dropped.
     pub fn note(&self, method: &str, sentence: &'static str) {
         let mut live = self.flow(method);
         live.denied(&Denial::new(Code::MalformedRequest, sentence).by(names::PROXY));
@@ -131,7 +163,7 @@ pub fn own_subject(method: &str) -> McpSubject {
     }
 }
 
-/// Checks who sends. Where something is wrong the chain is asked, whose word it is.
+/// Checks the sender. Where the check fails, the chain is asked for the denial.
 async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let (session, snapshot) = (&request.session, &request.snapshot);
     let claimed = claimed_id(&request.head.headers);
@@ -150,7 +182,7 @@ async fn identify(request: &OriginRequest) -> Result<(), Denial> {
         .for_mcp(session.client.clone(), own_subject(method));
     start.claimed_id = claimed;
     start.principal = session.principal.clone();
-    // It has no effects: the denial is recorded as the request's.
+    // A dry run: the denial is recorded with the request.
     let mut flow = start.begin_dry();
     let frame = Frame::request(Direction::ToServer, method, None);
     snapshot.chain().mcp_request(&mut flow, frame).await?;
@@ -159,10 +191,4 @@ async fn identify(request: &OriginRequest) -> Result<(), Denial> {
 
 fn unknown_source() -> Denial {
     Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY)
-}
-
-fn trace(headers: &HeaderMap) -> Option<(String, Option<String>)> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let parent = text("traceparent")?;
-    Some((parent.to_owned(), text("tracestate").map(str::to_owned)))
 }

@@ -1,4 +1,4 @@
-//! What a server lists, as one session reads it.
+//! The lists of a server, as one session reads them.
 //!
 //! A list is read when it is first asked for, and again after the server said that it changed.
 //! Since not every server says so, a list that is older than [`MAX_AGE`] (or than the server
@@ -17,8 +17,8 @@ use addons::contract::{
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
 
+use super::cache::{Cache, Differs, Found, PAUSE, Resources};
 use super::changes::{List, ListNews};
 use super::known::{Entry, EntryKey, Known, Owned, named};
 use super::meta;
@@ -32,10 +32,6 @@ use super::{Era, MountError, MountSession, Outcome};
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// A list of a server that announces changes.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
-/// After a list could not be read, the last one is returned for so long without trying again.
-const PAUSE: Duration = Duration::from_secs(5);
-/// How long it may take to read a whole list.
-const READING: Duration = Duration::from_secs(30);
 
 /// The lists of one session's server.
 #[derive(Clone)]
@@ -44,7 +40,7 @@ pub struct Catalog(Arc<Inner>);
 struct Inner {
     /// Keeps what was read for the time after the session.
     known: Arc<Mutex<Known>>,
-    /// Tells those who see the lists.
+    /// Announces changes of the lists.
     news: Arc<ListNews>,
     server: Arc<str>,
     session: Arc<dyn MountSession>,
@@ -58,115 +54,6 @@ struct Inner {
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
     resources: Cache<Resources>,
-}
-
-/// A list in memory.
-struct Cache<T> {
-    state: Mutex<CacheState<T>>,
-    /// Held by the one who reads it.
-    reading: tokio::sync::Mutex<()>,
-}
-
-struct CacheState<T> {
-    value: Option<T>,
-    /// Fresh until then.
-    until: Option<Instant>,
-    /// The server said that it changed since it was read.
-    is_outdated: bool,
-}
-
-/// What a cache has.
-enum Found<T> {
-    Fresh(T),
-    /// To be read again beside the request.
-    Old(T),
-    Nothing,
-}
-
-impl<T> Default for Cache<T> {
-    fn default() -> Self {
-        Self {
-            state: Mutex::new(CacheState {
-                value: None,
-                until: None,
-                is_outdated: false,
-            }),
-            reading: tokio::sync::Mutex::default(),
-        }
-    }
-}
-
-impl<T: Clone> Cache<T> {
-    fn find(&self) -> Found<T> {
-        let state = self.state.lock();
-        match &state.value {
-            Some(value) if !state.is_outdated => match state.until {
-                Some(until) if Instant::now() < until => Found::Fresh(value.clone()),
-                _ => Found::Old(value.clone()),
-            },
-            _ => Found::Nothing,
-        }
-    }
-
-    fn is_there(&self) -> bool {
-        !matches!(self.find(), Found::Nothing)
-    }
-
-    fn outdate(&self) {
-        self.state.lock().is_outdated = true;
-    }
-
-    /// Reads the list, unless somebody else just did; several who ask wait for one.
-    async fn read(
-        &self,
-        read: impl Future<Output = Result<(T, Duration), MountError>>,
-    ) -> Result<(T, bool), MountError> {
-        let _reading = self.reading.lock().await;
-        if let Found::Fresh(value) = self.find() {
-            return Ok((value, false));
-        }
-        // What changes while it is read has to be read again; so has what is not read to its end.
-        let was_outdated = std::mem::replace(&mut self.state.lock().is_outdated, false);
-        let mut unread = Unread {
-            cache: self,
-            was_outdated,
-        };
-        let read = match timeout(READING, read).await {
-            Ok(read) => read,
-            Err(_elapsed) => Err(MountError::TimedOut),
-        };
-        unread.was_outdated = false;
-        drop(unread);
-        let mut state = self.state.lock();
-        match read {
-            Ok((value, age)) => {
-                state.value = Some(value.clone());
-                state.until = Some(Instant::now() + age);
-                Ok((value, true))
-            }
-            Err(error) => {
-                state.until = Some(Instant::now() + PAUSE);
-                match &state.value {
-                    Some(value) => Ok((value.clone(), false)),
-                    None => Err(error),
-                }
-            }
-        }
-    }
-}
-
-/// Marks a list as outdated again where nobody waited for the end of its reading.
-struct Unread<'a, T> {
-    cache: &'a Cache<T>,
-    was_outdated: bool,
-}
-
-impl<T> Drop for Unread<'_, T> {
-    fn drop(&mut self) {
-        if self.was_outdated {
-            self.cache.state.lock().is_outdated = true;
-        }
-    }
 }
 
 impl Catalog {
@@ -240,8 +127,7 @@ impl Catalog {
         &self.0.server
     }
 
-    /// The server said that a list changed. Sessions call this for what they are sent without
-    /// asking; whoever listens to a subscription calls it for what comes there.
+    /// The server announced a change of a list: outside requests, or on a subscription.
     pub fn changed(&self, list: List) {
         match list {
             List::Tools => self.0.tools.outdate(),
@@ -273,8 +159,7 @@ impl Catalog {
             Found::Fresh(value) => return Ok(value),
             Found::Old(value) => {
                 let inner = Arc::clone(inner);
-                let is_being_read = cache(&inner).reading.try_lock().is_err();
-                if !is_being_read {
+                if !cache(&inner).is_being_read() {
                     let (before, runtime) = (value.clone(), inner.mount.common.runtime.clone());
                     runtime.spawn(async move {
                         let now = cache(&inner).read(read(Arc::clone(&inner))).await;
@@ -292,36 +177,8 @@ impl Catalog {
     }
 }
 
-type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
 /// Reads a list; answers with how long it is fresh.
 type Reading<T> = BoxFuture<'static, Result<(T, Duration), MountError>>;
-
-/// Whether two readings of a list show clients the same.
-trait Differs {
-    fn differs(&self, before: &Self) -> bool;
-}
-
-impl Differs for Arc<[Arc<Definition>]> {
-    fn differs(&self, before: &Self) -> bool {
-        let same = |(now, before): (&Arc<Definition>, &Arc<Definition>)| {
-            now.raw.get() == before.raw.get() && now.pin == before.pin
-        };
-        self.len() != before.len() || !self.iter().zip(before.iter()).all(same)
-    }
-}
-
-impl Differs for Arc<[Entry]> {
-    fn differs(&self, before: &Self) -> bool {
-        let same = |(now, before): (&Entry, &Entry)| now.raw.get() == before.raw.get();
-        self.len() != before.len() || !self.iter().zip(before.iter()).all(same)
-    }
-}
-
-impl Differs for Resources {
-    fn differs(&self, before: &Self) -> bool {
-        self.0.differs(&before.0) || self.1.differs(&before.1)
-    }
-}
 
 impl Inner {
     /// Has the tools read again where an operator accepted a definition since the last look.
@@ -332,22 +189,13 @@ impl Inner {
         }
     }
 
-    /// Keeps the value that is there where the one that was read is the same: whoever derived
-    /// something from it need not do so again.
-    fn same_or<T: Differs + Clone>(cache: &Cache<T>, now: T) -> T {
-        match &cache.state.lock().value {
-            Some(before) if !now.differs(before) => before.clone(),
-            _ => now,
-        }
-    }
-
     async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
         let definitions = &self.mount.common.ports.definitions;
         let check = |tool: &RawValue| self.session.check_definition(tool);
         let pins = (!self.session.is_built_in()).then_some(&**definitions);
         let tools = pinned(&self.server, entries, check, pins).await?;
-        let tools = Self::same_or(&self.tools, tools.into());
+        let tools = self.tools.same_or(tools.into());
         self.known.lock().tools = Some(Arc::clone(&tools));
         Ok((tools, age))
     }
@@ -355,7 +203,7 @@ impl Inner {
     async fn read_prompts(self: Arc<Self>) -> Result<(Arc<[Entry]>, Duration), MountError> {
         let (entries, age) = self.read_pages(Kind::Prompts).await?;
         let prompts = named(entries, EntryKey::Name).into();
-        let prompts = Self::same_or(&self.prompts, prompts);
+        let prompts = self.prompts.same_or(prompts);
         self.known.lock().prompts = Some(Arc::clone(&prompts));
         Ok((prompts, age))
     }
@@ -366,7 +214,8 @@ impl Inner {
         let resources = named(resources, EntryKey::Uri);
         let templates = named(templates, EntryKey::UriTemplate);
         let owned = Arc::new(Owned::of(&resources, &templates));
-        let all = Self::same_or(&self.resources, (resources.into(), templates.into(), owned));
+        let all = (resources.into(), templates.into(), owned);
+        let all = self.resources.same_or(all);
         let (resources, templates, owned) = &all;
         let mut known = self.known.lock();
         known.resources = Some(Arc::clone(resources));

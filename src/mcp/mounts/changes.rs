@@ -1,4 +1,4 @@
-//! News of lists that may differ: for one lease, and for what all leases share.
+//! Change notices of lists: of one lease, and of shared sessions.
 
 use tokio::sync::watch;
 
@@ -45,7 +45,7 @@ impl List {
 /// How often each list changed.
 type Generations = [u64; 3];
 
-/// Tells of changes.
+/// Publishes changes.
 #[derive(Debug)]
 pub(super) struct ListNews(watch::Sender<Generations>);
 

@@ -1,4 +1,4 @@
-//! Messages of servers that nobody gets.
+//! Counts messages of servers that are dropped.
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 

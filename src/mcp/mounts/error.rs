@@ -1,36 +1,33 @@
-//! JSON-RPC errors that are made here: for requests of servers, and of those that are built in.
+//! JSON-RPC errors for requests of servers, and of built-in servers.
 
 use addons::contract::RpcError;
 
-fn error(code: i64, message: &'static str) -> RpcError {
-    RpcError {
-        code,
-        message: message.into(),
-        data: None,
-    }
-}
+use crate::mcp::error::{INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR, protocol_error};
 
-/// Nobody takes the server's requests.
+/// JSON-RPC: a bug of ours.
+const INTERNAL_ERROR: i64 = -32603;
+
+/// Servers send no requests of this method in this session.
 pub(super) fn method_not_found() -> RpcError {
-    error(-32601, "Method not found")
+    protocol_error(METHOD_NOT_FOUND, "Method not found")
 }
 
-/// What is asked for does not exist.
+/// The params name something that does not exist.
 pub(super) fn invalid_params(message: &'static str) -> RpcError {
-    error(-32602, message)
+    protocol_error(INVALID_PARAMS, message)
 }
 
 /// Something of ours broke.
 pub(super) fn internal() -> RpcError {
-    error(-32603, "Internal error")
+    protocol_error(INTERNAL_ERROR, "Internal error")
 }
 
 /// Too many requests wait.
 pub(super) fn busy() -> RpcError {
-    error(-32000, "Too many requests wait for the client")
+    protocol_error(SERVER_ERROR, "Too many requests wait for the client")
 }
 
 /// The client is gone, or does not answer.
 pub(super) fn nobody_answers() -> RpcError {
-    error(-32000, "No client answers")
+    protocol_error(SERVER_ERROR, "No client answers")
 }

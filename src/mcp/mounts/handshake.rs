@@ -2,10 +2,12 @@
 
 use addons::contract::RpcError;
 use serde::Deserialize;
-use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value};
+use serde_json::json;
+use serde_json::value::RawValue;
 
-use super::{Described, MountError};
+use super::{Described, MountError, meta};
+use crate::mcp::implementation::implementation;
+use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
 
 /// Errors that only a server of 2026-07-28 or later gives: header mismatch, missing capability,
@@ -23,25 +25,14 @@ pub fn initialize_params(
     raw(format!(
         "{{\"protocolVersion\":\"{}\",\"capabilities\":{capabilities},\"clientInfo\":{}}}",
         version.as_str(),
-        client_info(),
+        implementation(),
     ))
 }
 
 /// The params of `server/discover`.
 pub fn discover_params(capabilities: &RawValue) -> Result<Box<RawValue>, MountError> {
-    raw(format!(
-        "{{\"_meta\":{{\
-         \"io.modelcontextprotocol/protocolVersion\":\"{}\",\
-         \"io.modelcontextprotocol/clientInfo\":{},\
-         \"io.modelcontextprotocol/clientCapabilities\":{capabilities}}}}}",
-        Version::V2026_07_28.as_str(),
-        client_info(),
-    ))
-}
-
-fn client_info() -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    format!("{{\"name\":\"unified-proxy\",\"version\":\"{version}\"}}")
+    let meta = meta::of_request(Version::V2026_07_28, capabilities);
+    raw(json!({ "_meta": meta }).to_string())
 }
 
 fn raw(text: String) -> Result<Box<RawValue>, MountError> {
@@ -52,7 +43,7 @@ fn raw(text: String) -> Result<Box<RawValue>, MountError> {
 pub struct Initialized {
     /// The revision that it chose.
     pub version: Version,
-    /// What it said of itself.
+    /// How it described itself.
     pub described: Described,
 }
 
@@ -77,7 +68,7 @@ impl Initialized {
         Ok(Self {
             version,
             described: Described {
-                capabilities: without_tasks(text.capabilities)?,
+                capabilities: declared(text.capabilities)?,
                 server_info: text.server_info,
                 instructions: text.instructions,
             },
@@ -89,7 +80,7 @@ impl Initialized {
 pub struct Discovered {
     /// The revisions that it speaks, of those that we speak.
     pub versions: Vec<Version>,
-    /// What it said of itself.
+    /// How it described itself.
     pub described: Described,
 }
 
@@ -116,7 +107,7 @@ impl Discovered {
         Ok(Self {
             versions: known(&text.supported_versions),
             described: Described {
-                capabilities: without_tasks(text.capabilities)?,
+                capabilities: declared(text.capabilities)?,
                 server_info: in_meta.or(text.server_info),
                 instructions: text.instructions,
             },
@@ -124,7 +115,7 @@ impl Discovered {
     }
 }
 
-/// What an error says about the era of the server that gave it.
+/// The era of a server, as far as its error tells.
 pub enum Refusal {
     /// The server speaks these revisions, of those that we speak.
     Speaks(Vec<Version>),
@@ -168,22 +159,13 @@ fn read_result<'a, T: Deserialize<'a>>(
     })
 }
 
-/// Capabilities without tasks, whose results would pass no judge.
-fn without_tasks(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountError> {
+/// The capabilities of a server without tasks; none where it declares none.
+fn declared(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountError> {
     let Some(capabilities) = capabilities else {
         return raw("{}".to_owned());
     };
-    if !capabilities.get().contains("tasks") && !capabilities.get().contains("\\u") {
-        return Ok(capabilities);
-    }
-    let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
-    let mut map: Map<String, Value> =
-        serde_json::from_str(capabilities.get()).map_err(not_written)?;
-    map.shift_remove("tasks");
-    if let Some(Value::Object(extensions)) = map.get_mut("extensions") {
-        extensions.shift_remove("io.modelcontextprotocol/tasks");
-    }
-    to_raw_value(&map).map_err(not_written)
+    let unreadable = |error: serde_json::Error| MountError::Protocol(error.to_string());
+    without_tasks(capabilities).map_err(unreadable)
 }
 
 #[cfg(test)]

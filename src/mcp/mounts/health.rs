@@ -1,4 +1,4 @@
-//! How a mount is doing, over all its sessions.
+//! The health of a mount, over all its sessions.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::MountError;
 
-/// How a mount is doing.
+/// The health of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountState {
     /// Nobody asked for a session yet, or the first ones are being opened.
@@ -36,7 +36,7 @@ impl MountState {
 pub struct MountHealth {
     /// The server's name.
     pub server: Arc<str>,
-    /// How it is doing.
+    /// Its state.
     pub state: MountState,
     /// What failed last, for operators.
     pub failure: Option<String>,
@@ -66,7 +66,7 @@ impl HealthRecord {
         self.0.lock().failure = Some(error.to_string());
     }
 
-    /// An open session ended; `failure` says why if nobody wanted it to.
+    /// An open session ended; `failure` for an end that was not ours.
     pub fn ended(&self, failure: Option<String>) {
         let mut counts = self.0.lock();
         counts.open = counts.open.saturating_sub(1);

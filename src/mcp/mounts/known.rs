@@ -1,4 +1,4 @@
-//! What is known of a server: its lists as they were last read.
+//! The last readings of a server's lists.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ pub struct Entry {
 /// Templates of one server that URIs are compared with.
 const MAX_TEMPLATES: usize = 200;
 
-/// What was last read of a server for one lease, whether or not a session is open. Lists that were
-/// never read are empty.
+/// The last readings of a server's lists for one lease; they outlive its sessions. `None` for a
+/// list that was never read.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// What the server said of itself.
+    /// How the server described itself.
     pub described: Option<Arc<Described>>,
     /// Its tools.
     pub tools: Option<Arc<[Arc<Definition>]>>,

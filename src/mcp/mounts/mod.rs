@@ -10,6 +10,7 @@
 //! [`Mounts::changes`] tells a container's clients when lists may differ. What a server sends
 //! besides that belongs to no request goes to [`Unsolicited`].
 
+mod cache;
 mod catalog;
 mod changes;
 mod coding;
@@ -27,6 +28,8 @@ mod pool;
 mod pooled;
 mod ports;
 mod process;
+mod related;
+mod room;
 mod sessions;
 mod stdio;
 mod tools;
@@ -53,10 +56,7 @@ pub use changes::{List, ListChanges};
 pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{
-    EventReader, HttpParts, HttpTransport, LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID,
-    add_param_fields, request_fields,
-};
+pub use http::{EventReader, HttpParts, HttpTransport, add_param_fields, request_fields};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::Mounts;
@@ -66,8 +66,11 @@ pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
+pub use room::MessageMemory;
 pub use sessions::MAX_SESSIONS;
-pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
+pub use stdio::{
+    CurrentLimits, MakeProcess, MessageLimits, OpenMemory, StdioPorts, StdioTransport,
+};
 pub use transports::{ServerTransports, process_manager};
 pub use way_out::{OpenWayOut, WayOut};
 
@@ -77,7 +80,7 @@ pub trait MountSession: Send + Sync {
     /// The revision that was agreed on.
     fn version(&self) -> Version;
 
-    /// What the server said of itself.
+    /// How the server described itself.
     fn described(&self) -> &Described;
 
     /// Sends a request and awaits its answer. Messages of the server that belong to this request
@@ -108,7 +111,7 @@ pub trait MountSession: Send + Sync {
         None
     }
 
-    /// Cancelled when the session has ended, whoever ended it. Cancelling it ends the session.
+    /// Cancelled when the session has ended. Cancelling it ends the session.
     fn ended(&self) -> &CancellationToken;
 }
 
@@ -122,27 +125,27 @@ pub trait Transport: Send + Sync {
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
 }
 
-/// What a session is begun with.
+/// Parameters of a new session.
 #[derive(Clone)]
 pub struct Opening {
     /// The lease that the session belongs to; `None` for one that all containers share.
     pub container: Option<Arc<Container>>,
     /// The client's revision.
     pub version: Version,
-    /// What the client can do, without `tasks`.
+    /// The capabilities of the client, without `tasks`.
     pub capabilities: Arc<RawValue>,
     /// Takes the server's messages that belong to no request.
     pub unsolicited: Events,
 }
 
-/// What a server said of itself, as raw JSON. `tasks` is removed from the capabilities.
+/// How a server described itself, as raw JSON. `tasks` is removed from the capabilities.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Box<RawValue>,
     /// Its name and version.
     pub server_info: Option<Box<RawValue>>,
-    /// What it tells the model.
+    /// Instructions for the model.
     pub instructions: Option<String>,
 }
 
@@ -167,7 +170,7 @@ pub enum MountError {
     /// It runs where this version starts nothing.
     #[error("{0}")]
     NotImplemented(String),
-    /// It sent what is no MCP.
+    /// It violated the protocol.
     #[error("{0}")]
     Protocol(String),
     /// Too many requests are under way in the session, or sessions in use.
@@ -179,7 +182,7 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// What the client is told.
+    /// The denial for the client.
     pub fn into_denial(self, server: &str) -> Denial {
         let code = match &self {
             Self::Denied(denial) => return denial.clone(),

@@ -66,9 +66,7 @@ impl Mount {
     }
 
     pub(super) fn is_for(&self, container: &Container) -> bool {
-        let settings = self.settings();
-        let mut patterns = settings.containers.iter();
-        patterns.any(|pattern| fits(pattern, container.id.as_str()))
+        self.settings().is_for(&container.id)
     }
 
     /// Whether the sessions of this definition serve another one: only names are different, and
@@ -144,50 +142,5 @@ impl LeaseMounts {
         let set = Arc::new(SessionSet::default());
         sets.push((Arc::downgrade(mount), Arc::clone(&set)));
         set
-    }
-}
-
-/// Whether a text is what a pattern says, in which `*` stands for any text.
-fn fits(pattern: &str, text: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else {
-        return pattern == text;
-    };
-    let Some(mut text) = text.strip_prefix(start) else {
-        return false;
-    };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let end = parts.pop().unwrap_or_default();
-    for part in parts {
-        let Some((_, after)) = text.split_once(part) else {
-            return false;
-        };
-        text = after;
-    }
-    text.ends_with(end)
-}
-
-#[cfg(test)]
-mod tests {
-    use testkit::each_row;
-
-    use super::*;
-
-    #[test]
-    fn a_star_stands_for_any_text() {
-        each_row(
-            [
-                ("*", "web", true),
-                ("agent-*", "agent-1", true),
-                ("agent-*", "web", false),
-                ("web", "web", true),
-                ("web", "web1", false),
-                ("a*b*c", "a1b2c", true),
-                ("a*b*c", "a1c", false),
-                ("a*a", "a", false),
-                ("*-dev", "web-dev", true),
-                ("*-dev", "web-devel", false),
-            ],
-            |(pattern, id, expected)| assert_eq!(fits(pattern, id), expected, "{pattern} {id}"),
-        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Delegation, Denial, System};
+use addons::contract::{Denial, System};
 
 use super::{MountError, Opening};
 use crate::http::{OwnClient, Service};
@@ -13,13 +13,6 @@ pub(super) fn own_client(
     system: &System,
     opening: &Opening,
 ) -> Result<OwnClient, MountError> {
-    let (service, system) = (Arc::clone(service), system.clone());
-    let client = match &opening.container {
-        Some(container) => {
-            let delegation = Delegation::new(system, Arc::clone(container));
-            Some(OwnClient::delegated(service, Arc::new(delegation)))
-        }
-        None => OwnClient::system(service, Arc::new(system)),
-    };
+    let client = OwnClient::of(service, system.clone(), opening.container.as_ref());
     client.ok_or_else(|| MountError::Denied(Denial::internal()))
 }

@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Templates,
 }
 
-/// What a server declares about a list.
+/// The capability of a list.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Declared {
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// What the server declares about the list; `None` where it has none.
+    /// The capability of the list; `None` where the server lacks it.
     pub fn declared_by(self, capabilities: &RawValue) -> Option<Declared> {
         let declared: Capabilities = serde_json::from_str(capabilities.get()).ok()?;
         match self {

@@ -24,7 +24,7 @@ pub struct Pooled {
 }
 
 impl Pooled {
-    /// Whether nothing is under way.
+    /// Whether no request is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.calls.0.available_permits() == MAX_CALLS as usize
     }
@@ -40,14 +40,14 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Lets no further request begin and waits until those under way have ended, at most `limit`.
+    /// Refuses further requests and waits at most `limit` for those under way.
     pub async fn finish(&self, limit: Duration) {
-        // Whoever waits in a fair semaphore keeps others from its permits.
+        // The semaphore is fair: nobody overtakes this waiter.
         let _ = timeout(limit, self.0.acquire_many(MAX_CALLS)).await;
         self.0.close();
     }
 
-    /// Lets no further request begin.
+    /// Refuses further requests.
     pub fn close(&self) {
         self.0.close();
     }

@@ -1,4 +1,4 @@
-//! What mounts need from the rest of the appliance, and what they share.
+//! Ports of the mounts, and their shared state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::changes::ListNews;
 use super::health::HealthRecord;
-use super::{Event, Transport, Version};
+use super::{Event, MountSession, Transport, Version};
 
 /// The chain of the configuration in force; `None` before there is one.
 pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
 
-/// What mounts need from the rest of the appliance.
+/// Ports of the mounts.
 pub struct MountPorts {
-    /// Judges what a mount asks for its lists.
+    /// Judges the requests for lists.
     pub chain: CurrentChain,
     /// Remembers tools' definitions.
     pub definitions: Arc<dyn Definitions>,
@@ -53,9 +53,11 @@ pub struct Origin {
     pub version: Version,
     /// What these clients can do.
     pub capabilities: Arc<RawValue>,
+    /// Takes messages to the server.
+    pub session: Arc<dyn MountSession>,
 }
 
-/// What all mounts share.
+/// State that all mounts share.
 pub(super) struct Common {
     pub ports: MountPorts,
     pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,

@@ -14,23 +14,22 @@ use super::known::Known;
 use super::pooled::{Calls, Counted};
 use super::ports::{Mounted, Origin};
 use super::wanted::Wanted;
-use super::{EVENT_QUEUE, Event, List, MountError, MountSession, Opening, Pooled, Version};
+use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Pooled, Version};
 
-/// Sessions of one lease with one server. The one that was used least lately makes room for
-/// another if nobody uses it.
+/// Sessions of one lease with one server. The least recently used idle one is closed for another.
 pub const MAX_SESSIONS: usize = 8;
 /// How long a session may take to be opened. Package runners fetch their server first.
 const OPENING: Duration = Duration::from_secs(60);
 /// How long requests under way may go on after their mount's definition changed.
 const LAST_CALLS: Duration = Duration::from_secs(10);
-/// A session that ended after this time had been opened well.
+/// A session that lasted this long resets the backoff.
 const STABLE: Duration = Duration::from_secs(30);
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Sessions, and what stays when they end.
+/// Sessions, and the state that outlives them.
 #[derive(Default)]
 pub(super) struct SessionSet {
     slots: Mutex<Vec<Slot>>,
@@ -49,7 +48,7 @@ struct Slot {
 /// `None` while it is being opened.
 type Opened = Option<Result<Arc<Pooled>, MountError>>;
 
-/// What failed lately, and when it is worth trying again.
+/// The last failure, and when to try again.
 #[derive(Default)]
 struct Backoff {
     failures: u32,
@@ -123,7 +122,7 @@ impl SessionSet {
         Ok(opened)
     }
 
-    /// Opens a session and attends to it until it has ended.
+    /// Opens a session and serves it until it ends.
     async fn open(
         self: Arc<Self>,
         mount: Arc<Mounted>,
@@ -131,30 +130,9 @@ impl SessionSet {
         opened: watch::Sender<Opened>,
     ) {
         let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
-        let opening = Opening {
-            container: wanted.container.clone(),
-            version: wanted.version,
-            capabilities: Arc::clone(&wanted.capabilities),
-            unsolicited,
-        };
-        let session = tokio::select! {
-            session = timeout(OPENING, mount.transport.open(opening)) => session,
-            () = lease_ended(wanted.container.as_ref()) => {
-                return self.answer(&opened, Err(MountError::Died { exit: None }));
-            }
-            () = mount.retired.cancelled() => {
-                return self.answer(&opened, Err(MountError::Died { exit: None }));
-            }
-        };
-        let session = match session.unwrap_or(Err(MountError::TimedOut)) {
+        let session = match self.handshake(&mount, &wanted, unsolicited).await {
             Ok(session) => session,
-            Err(error) => {
-                let server = &mount.settings().name;
-                tracing::warn!(%server, %error, "no session with the MCP server");
-                mount.record.failed(&error);
-                self.backoff.lock().failed(error.clone());
-                return self.answer(&opened, Err(error));
-            }
+            Err(error) => return self.answer(&opened, Err(error)),
         };
         mount.record.opened();
         self.known.lock().described = Some(Arc::new(session.described().clone()));
@@ -176,6 +154,7 @@ impl SessionSet {
             container: wanted.container,
             version: wanted.version,
             capabilities: wanted.capabilities,
+            session: Arc::clone(&counted),
         };
         let ending = tokio::select! {
             ending = wait_for_end(&origin, &*counted, &calls) => ending,
@@ -185,12 +164,42 @@ impl SessionSet {
         self.ended(&mount, ending, began, counted.why_ended());
     }
 
+    /// Opens a session, unless lease or definition end meanwhile; records a failure.
+    async fn handshake(
+        &self,
+        mount: &Mounted,
+        wanted: &Wanted,
+        unsolicited: Events,
+    ) -> Result<Arc<dyn MountSession>, MountError> {
+        let opening = Opening {
+            container: wanted.container.clone(),
+            version: wanted.version,
+            capabilities: Arc::clone(&wanted.capabilities),
+            unsolicited,
+        };
+        let session = tokio::select! {
+            session = timeout(OPENING, mount.transport.open(opening)) => session,
+            () = lease_ended(wanted.container.as_ref()) => {
+                return Err(MountError::Died { exit: None });
+            }
+            () = mount.retired.cancelled() => return Err(MountError::Died { exit: None }),
+        };
+        session
+            .unwrap_or(Err(MountError::TimedOut))
+            .inspect_err(|error| {
+                let server = &mount.settings().name;
+                tracing::warn!(%server, %error, "no session with the MCP server");
+                mount.record.failed(error);
+                self.backoff.lock().failed(error.clone());
+            })
+    }
+
     fn answer(&self, opened: &watch::Sender<Opened>, outcome: Result<Arc<Pooled>, MountError>) {
-        // Whoever waited for it may have gone.
+        // Nobody may be waiting any more.
         opened.send_replace(Some(outcome));
     }
 
-    /// Forgets the session, and remembers that it failed if it ended by itself.
+    /// Forgets the session, and records a failure if the server ended it.
     fn ended(&self, mount: &Mounted, ending: Ending, began: Instant, why: Option<String>) {
         self.slots.lock().retain(Slot::is_of_use);
         let Ending::ByItself = ending else {
@@ -225,7 +234,7 @@ impl Slot {
         }
     }
 
-    /// Whether it is open, and nobody has it.
+    /// Whether it is open, idle, and not referenced elsewhere.
     fn is_idle(&self) -> bool {
         match &*self.opened.borrow() {
             Some(Ok(pooled)) => pooled.is_idle() && Arc::strong_count(pooled) == 1,
@@ -241,7 +250,7 @@ impl Slot {
     }
 }
 
-/// How a session came to its end.
+/// Why a session ended.
 enum Ending {
     /// The server or the connection to it ended.
     ByItself,
@@ -278,7 +287,7 @@ async fn lease_ended(container: Option<&Arc<Container>>) {
     }
 }
 
-/// Passes on what a server sends without being asked.
+/// Relays messages of the server outside requests.
 async fn pass_on(
     origin: &Origin,
     catalog: &Catalog,

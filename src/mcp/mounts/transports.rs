@@ -13,13 +13,13 @@ use super::{Transport, Transports};
 
 /// Makes all of them.
 pub struct ServerTransports {
-    /// What stdio servers share.
+    /// Parts that stdio servers share.
     pub stdio: Arc<StdioPorts>,
     /// Starts local processes.
     pub spawner: Spawner,
-    /// What they see.
+    /// The file system that they see.
     pub machine: Arc<Machine>,
-    /// What servers over HTTP share.
+    /// Parts that servers over HTTP share.
     pub http: HttpParts,
 }
 
@@ -70,7 +70,7 @@ impl Transports for ServerTransports {
     }
 }
 
-/// What of its settings a process anywhere has.
+/// The settings of an e2b process that a local one has, too.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

@@ -1,4 +1,4 @@
-//! What a session is opened for.
+//! The clients that a session is opened for.
 
 use std::sync::{Arc, Weak};
 
@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use super::Version;
 use super::changes::ListNews;
 
-/// What a session is wanted for.
+/// The clients that a session is opened for.
 pub(super) struct Wanted {
     /// `None` for a session that all containers share.
     pub container: Option<Arc<Container>>,
     /// The container that asked first.
     pub asked_by: Weak<Container>,
-    /// Tells those who see the session's lists.
+    /// Announces changes of the session's lists.
     pub news: Arc<ListNews>,
     pub version: Version,
     pub capabilities: Arc<RawValue>,

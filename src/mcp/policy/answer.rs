@@ -1,4 +1,4 @@
-//! What a policy decided.
+//! The answer of a policy.
 
 use addons::contract::Effect;
 use regorus::Value;
@@ -8,7 +8,7 @@ use super::error::EvaluationError;
 
 /// A longer reason is cut: it goes to the agent and the audit log.
 const MAX_REASON_BYTES: usize = 1024;
-/// What is said where the policy has no decision.
+/// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";
 
 /// A decision and its reason.
@@ -20,8 +20,8 @@ pub struct Answer {
     pub reason: Option<String>,
 }
 
-/// Reads what the collecting rule has: a list with one object, or lists of `decision`, `reason` and
-/// `modified`; each list is empty where the value is undefined.
+/// Reads the value of the collecting rule: a list with one object, or lists of `decision`, `reason`
+/// and `modified`; each list is empty where the value is undefined.
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let parts: Vec<Option<Value>> = match value {
         Value::Array(lists) => lists.iter().map(first).collect(),
@@ -79,7 +79,7 @@ fn of(
     Ok(Answer { effect, reason })
 }
 
-/// What stands in place of the arguments or the result.
+/// The replacement of the arguments or the result.
 fn replacement(modified: Option<Value>) -> Result<Box<RawValue>, EvaluationError> {
     match modified {
         Some(object @ Value::Object(_)) => serde_json::value::to_raw_value(&object)

@@ -10,7 +10,7 @@ use super::error::LoadError;
 use super::files::{Files, file_name};
 use super::yaml;
 
-/// What is evaluated.
+/// The contents of a bundle.
 #[derive(Debug)]
 pub struct Bundle {
     /// Text by path.
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub roots: Vec<String>,
     /// 0 or 1: the syntax of the policies.
     pub rego_version: u8,
-    /// Whatever the author noted.
+    /// Free-form notes of the author.
     pub metadata: Map<String, Value>,
 }
 
@@ -87,7 +87,7 @@ impl Bundle {
         Err(self.outside(file, &path))
     }
 
-    /// Puts a document where its directory says, and merges it with what is there.
+    /// Merges a document into `data` at the path of its directory.
     fn add_data(&mut self, file: &str, document: Value) -> Result<(), LoadError> {
         let directory = file.rsplit_once('/').map(|(directory, _)| directory);
         let parts = directory.map(|directory| directory.split('/'));

@@ -17,7 +17,7 @@ const MAX_ENTRIES: usize = 4096;
 /// Directories above a file. Their names are the path of its data.
 const MAX_DEPTH: usize = 16;
 
-/// What a bundle consists of, by path from its root. Directories are separated by `/`.
+/// The files of a bundle by path from its root. Directories are separated by `/`.
 #[derive(Debug, Default)]
 pub struct Files {
     /// The content of each file that a bundle gives a meaning.

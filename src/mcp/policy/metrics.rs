@@ -62,7 +62,7 @@ impl PolicyMetrics {
         self.durations.with_label_values(&[bundle]);
     }
 
-    /// Counts what a bundle decided, or that it did not.
+    /// Counts a decision of a bundle, or its failure.
     pub fn count(&self, bundle: &str, label: &str) {
         self.decisions.with_label_values(&[label, bundle]).inc();
     }

@@ -110,7 +110,7 @@ fn imports(module: &Value) -> BTreeMap<String, Path> {
     paths.collect()
 }
 
-/// Collects what a rule refers to.
+/// Collects the references of a rule.
 struct Reader<'m> {
     package: &'m Path,
     imports: &'m BTreeMap<String, Path>,

@@ -1,4 +1,4 @@
-//! What the syntax trees of a policy tell before it runs.
+//! Checks of the syntax trees of a policy before it runs.
 //!
 //! regorus has two evaluators: an interpreter that passes OPA's own tests, and a virtual machine
 //! that takes a quarter of the time and differs. The machine goes on where `x := input.missing` is
@@ -78,7 +78,7 @@ impl Syntax {
             .any(|rule| rule_name(rule).as_deref() == Some(name))
     }
 
-    /// Whether the virtual machine makes of the policies what the interpreter makes of them.
+    /// Whether the virtual machine gives the same results as the interpreter.
     pub fn suits_machine(&self) -> bool {
         let mut complete: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for module in &self.0 {
@@ -141,8 +141,8 @@ fn collect_members(tree: &Value, members: &mut BTreeSet<String>) -> Option<()> {
 
 /// Whether a rule with these definitions cannot have two values at once: all are one constant, or
 /// there is one definition. Nothing iterates, so one body has one value. The machine ends with the
-/// first body that holds, the interpreter with the first that has a value: with `else`, values must be
-/// constants.
+/// first body that holds, the interpreter with the first that has a value: with `else`, values must
+/// be constants.
 fn has_one_value(specs: &[&Value]) -> bool {
     let constants: Option<Vec<String>> = specs.iter().map(|spec| constant(spec)).collect();
     if let Some(constants) = constants {
@@ -184,7 +184,7 @@ fn literal_text(assign: &Value) -> Option<String> {
     is_scalar(value).then(|| kind["value"].to_string())
 }
 
-/// Whether both evaluators make the same of every expression of a rule.
+/// Whether both evaluators agree on every expression of a rule.
 fn plain_expressions(rule: &Value) -> bool {
     const KINDS: [&str; 14] = [
         "Spec",

@@ -73,7 +73,7 @@ impl PolicyThreads {
         Ok(this)
     }
 
-    /// Runs `work` on one of the threads. `bytes` is what it holds while it waits. Dropping the
+    /// Runs `work` on one of the threads. `bytes` is its memory while it is queued. Dropping the
     /// future before `work` began cancels it.
     pub async fn run<T: Send + 'static>(
         &self,

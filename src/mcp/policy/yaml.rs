@@ -85,7 +85,7 @@ fn add_member(
     Ok(())
 }
 
-/// The core schema of YAML 1.2: what is not quoted may be null, a boolean or a number.
+/// The core schema of YAML 1.2: an unquoted scalar may be null, a boolean or a number.
 fn scalar(text: &str, style: ScalarStyle) -> Value {
     if style != ScalarStyle::Plain {
         return Value::String(text.to_owned());

@@ -15,6 +15,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use unified_proxy::http::{Inspection, Reservation};
 use unified_proxy::mcp::*;
 
 use crate::loopback::{FakeContainers, Log, chain};
@@ -49,6 +50,24 @@ impl Definitions for AllAccepted {
         tools: Vec<(Arc<str>, [u8; 32])>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
         Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
+    }
+}
+
+/// Memory of one container that nobody else uses.
+pub struct Memory(Arc<Inspection>, Arc<Container>);
+
+impl Memory {
+    pub fn of_one() -> Arc<dyn MessageMemory> {
+        let inspection = Inspection::new(&prometheus::Registry::new()).unwrap();
+        let containers = FakeContainers::at(&[ONE]);
+        let container = Arc::clone(containers.get(ONE));
+        Arc::new(Self(Arc::new(inspection), container))
+    }
+}
+
+impl MessageMemory for Memory {
+    fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+        self.0.begin(&self.1, 256 << 20)
     }
 }
 
@@ -117,6 +136,7 @@ impl Fixture {
             children: Children::new(&metrics).unwrap(),
             way_out: Arc::new(Named(state.clone())),
             limits: Arc::new(|| LIMITS),
+            memory: Arc::new(|_, _| Some(Memory::of_one())),
         };
         let in_force = Arc::clone(&chain);
         let transports: Arc<dyn Transports> = Arc::new(StdioAlone {
@@ -157,7 +177,6 @@ impl Fixture {
             info: None,
             session: None,
             log_level: None,
-            trace: None,
         }
     }
 

@@ -41,6 +41,7 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
         confine: Confine::None,
         way_out: None,
         longest_line: 1 << 20,
+        memory: Memory::of_one(),
     }
 }
 

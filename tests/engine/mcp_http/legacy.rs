@@ -297,7 +297,7 @@ async fn the_servers_own_stream_is_read_and_continued() {
     eventually("the request is refused", || {
         let seen = server.seen();
         seen.iter()
-            .any(|one| one.message["error"]["code"] == -32603)
+            .any(|one| one.message["error"]["code"] == -32000)
     })
     .await;
     assert_eq!(

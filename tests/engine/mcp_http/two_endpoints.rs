@@ -23,6 +23,15 @@ struct Sse {
 
 impl Sse {
     async fn start(endpoint: &'static str, script: fn(&Value) -> Vec<Value>) -> Self {
+        Self::refusing("405 Method Not Allowed", endpoint, script).await
+    }
+
+    /// Answers a POST to the stream's own URL with this status.
+    async fn refusing(
+        status: &'static str,
+        endpoint: &'static str,
+        script: fn(&Value) -> Vec<Value>,
+    ) -> Self {
         use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -62,12 +71,17 @@ impl Sse {
                             }
                             return;
                         }
+                        let mut body = vec![0; length];
+                        stream.read_exact(&mut body).await.unwrap();
+                        if request.starts_with("POST /sse ") {
+                            let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                            stream.write_all(head.as_bytes()).await.unwrap();
+                            continue;
+                        }
                         assert!(
                             request.starts_with("POST /messages?session=1 "),
                             "{request}"
                         );
-                        let mut body = vec![0; length];
-                        stream.read_exact(&mut body).await.unwrap();
                         let message: Value = serde_json::from_slice(&body).unwrap();
                         seen.lock().push(message.clone());
                         let accepted = "HTTP/1.1 202 Accepted\r\ncontent-length: 8\r\n\r\nAccepted";
@@ -118,6 +132,34 @@ fn answers(message: &Value) -> Vec<Value> {
             ]
         }
         _ => Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_a_post_to_its_url_is_asked_for_a_stream() {
+    let refusals = ["400 Bad Request", "404 Not Found", "405 Method Not Allowed"];
+    for (status, version) in refusals.into_iter().flat_map(|status| {
+        [
+            (status, Version::V2025_11_25),
+            (status, Version::V2026_07_28),
+        ]
+    }) {
+        let server = Sse::refusing(status, "/messages?session=1", answers).await;
+        let fixture = Fixture::at(&server.url);
+        let (session, _events) = fixture.open(version).await;
+        assert_eq!(session.version(), Version::V2025_11_25, "{status}");
+        let (outcome, _) = fixture
+            .call(&session, "tools/call", json!({"name": "a"}))
+            .await;
+        assert_eq!(outcome.unwrap().unwrap().get(), r#"{"ok":true}"#);
+    }
+    // Any server may fail or refuse a client, whatever it speaks.
+    for status in ["401 Unauthorized", "500 Internal Server Error"] {
+        let server = Sse::refusing(status, "/messages?session=1", answers).await;
+        let fixture = Fixture::at(&server.url);
+        let error = fixture.cannot_open(Version::V2025_11_25).await.to_string();
+        assert!(error.contains(status), "{error}");
+        assert!(server.posted("initialize").is_empty());
     }
 }
 

@@ -157,6 +157,49 @@ fn a_client_answers_only_what_it_was_asked() {
 }
 
 #[test]
+fn progress_of_a_client_reaches_the_server_that_asked_it_and_no_other_client_reports_it() {
+    let gateway = Gateway::start();
+    let (asked, other) = (gateway.session(), gateway.session());
+    let mut events = gateway.events(&asked, &call(1, "survey", json!({})));
+    let question = events.next_json();
+    let token = &question["params"]["_meta"]["progressToken"];
+    assert!(token.is_number(), "the server's own token: {question}");
+    let report = |progress: u32, token: &serde_json::Value| {
+        let params = json!({ "progressToken": token, "progress": progress, "message": "typing" });
+        json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
+    };
+    assert_eq!(gateway.post(&other, &report(1, token)).status, 202);
+    assert_eq!(
+        gateway.post(&asked, &report(2, &json!("survey"))).status,
+        202
+    );
+    assert_eq!(gateway.post(&asked, &report(3, token)).status, 202);
+    let answer =
+        json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "decline" } });
+    assert_eq!(gateway.post(&asked, &answer).status, 202);
+    assert_eq!(events.next_json()["params"]["progressToken"], "mine");
+    let reports = events.next_json()["result"]["content"][0]["text"].clone();
+    let reports: serde_json::Value = serde_json::from_str(reports.as_str().unwrap()).unwrap();
+    let expected = json!({ "progressToken": "survey", "progress": 3, "message": "typing" });
+    assert_eq!(reports, json!([expected]));
+}
+
+#[test]
+fn each_request_of_a_session_goes_on_in_its_own_trace() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    for trace in ["1", "2"] {
+        let trace = trace.repeat(32);
+        let fields = format!("{session}traceparent: 00-{trace}-{}-01\r\n", "a".repeat(16));
+        let answer = gateway.post(&fields, &call(1, "trace", json!({}))).json();
+        let text = answer["result"]["content"][0]["text"].to_string();
+        assert!(text.contains(&trace), "{text} is not in {trace}");
+    }
+    let answer = gateway.post(&session, &call(2, "trace", json!({}))).json();
+    assert_eq!(answer["result"]["content"][0]["text"], "null");
+}
+
+#[test]
 fn a_call_is_cancelled_by_its_client_and_with_its_session() {
     let gateway = Gateway::start();
     let session = gateway.session();

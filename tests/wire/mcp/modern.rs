@@ -88,6 +88,31 @@ fn what_is_missing_in_a_retry_is_asked_again() {
 }
 
 #[test]
+fn a_retry_gets_progress_under_its_own_token_and_none_without_one() {
+    let gateway = Gateway::start();
+    for (number, token) in [json!("again"), json!(null)].into_iter().enumerate() {
+        let first = 10 * number as u32;
+        let (_, asked) = post(&gateway, call(first, "survey", json!({})));
+        let asked = &asked["result"];
+        let mut retry = call(first + 1, "survey", json!({}));
+        retry["params"]["requestState"] = asked["requestState"].clone();
+        retry["params"]["inputResponses"] = json!({ "request-1": { "action": "decline" } });
+        retry["params"]["_meta"] = match &token {
+            Value::Null => json!({}),
+            token => json!({ "progressToken": token }),
+        };
+        if token.is_null() {
+            let (_, done) = post(&gateway, retry);
+            assert_eq!(done["result"]["resultType"], "complete");
+            continue;
+        }
+        let mut told = events(&gateway, retry);
+        assert_eq!(told.next_json()["params"]["progressToken"], token);
+        assert_eq!(told.next_json()["id"], first + 1);
+    }
+}
+
+#[test]
 fn progress_comes_on_the_stream_of_the_request_and_closing_it_cancels() {
     let gateway = Gateway::start();
     let mut told = events(&gateway, call(1, "tell", json!({})));
@@ -105,6 +130,24 @@ fn progress_comes_on_the_stream_of_the_request_and_closing_it_cancels() {
     eventually("the call is cancelled", SOON, || {
         gateway.seen.cancelled() == 1
     });
+}
+
+#[test]
+fn a_client_that_does_not_read_its_stream_loses_it_in_the_idle_time() {
+    let gateway = Gateway::start_with(|setup| {
+        setup.proxy["upstream"]["idle_timeout"] = "2s".into();
+    });
+    let (fields, message) = modern(call(1, "flood", json!({})));
+    let mut stream = gateway.connect();
+    let fields = format!("{}{fields}", super::client::POST);
+    super::client::write_request(&mut stream, "POST /mcp", &fields, &message.to_string());
+    // The buffers between have to fill up first.
+    eventually("the call is cancelled", 3 * SOON, || {
+        gateway.seen.cancelled() == 1
+    });
+    // What was on its way arrives, and then the end.
+    let mut rest = vec![0; 65_536];
+    while matches!(std::io::Read::read(&mut stream, &mut rest), Ok(1..)) {}
 }
 
 #[test]

@@ -22,6 +22,8 @@ struct State {
     cancelled: usize,
     /// Calls that began.
     calls: usize,
+    /// What the client said of its progress.
+    reports: Vec<Value>,
 }
 
 impl Seen {
@@ -113,12 +115,16 @@ fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()
         ),
         Some("tools/list") => {
             let tool = |name| json!({ "name": name, "inputSchema": { "type": "object" } });
-            let tools = ["echo", "tell", "ask", "wait"].map(tool);
+            let tools = ["echo", "tell", "ask", "wait", "trace", "survey", "flood"].map(tool);
             result(stream, id, &json!({ "tools": tools }))
         }
         Some("tools/call") => call(stream, id, &message["params"], seen),
         Some("notifications/cancelled") => {
             seen.change(|state| state.cancelled += 1);
+            accepted(stream)
+        }
+        Some("notifications/progress") => {
+            seen.change(|state| state.reports.push(message["params"].clone()));
             accepted(stream)
         }
         Some(method) if method.starts_with("notifications/") => accepted(stream),
@@ -159,6 +165,50 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
             let answer = seen.wait(|state| state.answers.remove(&number.to_string()));
             last_event(stream, id, &text(&answer.unwrap_or_default().to_string()))
         }
+        // Asks with a progress token, and reports on its own progress once it was answered.
+        "survey" => {
+            events(stream)?;
+            let number = seen.0.0.lock().unwrap().calls + 1000;
+            let asked = json!({
+                "message": "Who?", "requestedSchema": { "type": "object", "properties": {} },
+                "_meta": { "progressToken": "survey" },
+            });
+            let question = json!({ "jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": asked });
+            event(stream, &question)?;
+            seen.wait(|state| state.answers.remove(&number.to_string()));
+            let reports = json!(seen.0.0.lock().unwrap().reports);
+            let token = &params["_meta"]["progressToken"];
+            let progress = json!({ "progressToken": token, "progress": 1 });
+            event(
+                stream,
+                &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
+            )?;
+            last_event(stream, id, &text(&reports.to_string()))
+        }
+        // Reports progress in long messages until it is cancelled.
+        "flood" => {
+            events(stream)?;
+            let token = &params["_meta"]["progressToken"];
+            let before = seen.cancelled();
+            for progress in 0.. {
+                if seen.cancelled() > before {
+                    break;
+                }
+                let progress = json!({
+                    "progressToken": token, "progress": progress, "message": "x".repeat(65_536),
+                });
+                event(
+                    stream,
+                    &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
+                )?;
+            }
+            Ok(())
+        }
+        "trace" => result(
+            stream,
+            id,
+            &text(&params["_meta"]["traceparent"].to_string()),
+        ),
         "wait" => {
             events(stream)?;
             let before = seen.cancelled();

@@ -1,4 +1,4 @@
-//! What a container sees of its servers' tools and prompts.
+//! Tools and prompts under the names that a container sees.
 
 mod names;
 mod prompts;
@@ -11,7 +11,7 @@ use super::level;
 use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
 use crate::contract::{Container, Definition, Pin};
 
-pub use names::{MAX_EXPOSED_NAME, Problem};
+pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
 use names::{Named, exposed_name};
@@ -20,8 +20,8 @@ use rewrite::rewrite;
 /// Problems of one view that are reported; a server's list can have thousands.
 const MAX_PROBLEMS: usize = 100;
 
-/// The tools of a container, by the names that it sees. Made of what servers listed and what the
-/// operator says, for one security level: another level needs another view.
+/// The tools of a container by their exposed names, built from the servers' lists and the overrides
+/// for one security level.
 #[derive(Debug, Default)]
 pub struct Exposed {
     tools: Vec<ExposedTool>,
@@ -54,7 +54,7 @@ pub enum Hidden {
     Changed,
 }
 
-/// A server with what it lists.
+/// A server with its tools.
 pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
@@ -130,7 +130,7 @@ impl Exposed {
         self.tools.get(*self.by_origin.get(&origin)?)
     }
 
-    /// What is wrong with what servers list, for the log.
+    /// Problems of the listed tools, for the log.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

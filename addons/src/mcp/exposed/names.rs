@@ -1,18 +1,15 @@
-//! Exposed names, and what is wrong with those that servers give.
+//! Exposed names, and problems of the names that servers choose.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::super::settings::ServerSettings;
+use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
 use crate::raw_json::sha256_hex;
-
-/// The longest exposed name, in bytes: what models' APIs take. A longer one is cut.
-pub const MAX_EXPOSED_NAME: usize = 64;
 
 /// Hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
 
-/// What is wrong with what servers list.
+/// A problem of an entry that a server lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// An exposed name was too long.

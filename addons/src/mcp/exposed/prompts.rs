@@ -1,4 +1,4 @@
-//! What a container sees of its servers' prompts.
+//! Prompts under the names that a container sees.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl ExposedPrompts {
         self.prompts.get(*self.by_name.get(name)?)
     }
 
-    /// What is wrong with what servers list, for the log.
+    /// Problems of the listed prompts, for the log.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

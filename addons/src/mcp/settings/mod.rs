@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
+pub use overrides::MAX_EXPOSED_NAME;
 pub use polis::PolisSettings;
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,

@@ -10,8 +10,8 @@ use super::{Injected, OverrideRule, OverrideRules, containers};
 use crate::contract::Level;
 use crate::contract::settings::{Fields, Setting};
 
-/// The longest exposed name, in characters: what the APIs of models take.
-const MAX_EXPOSED_NAME: usize = 64;
+/// The longest exposed name, in bytes: what the APIs of models take.
+pub const MAX_EXPOSED_NAME: usize = 64;
 /// The hints that an operator may set.
 const HINTS: [&str; 4] = [
     "readOnlyHint",

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::{Bundle, OnUnavailable, PoliciesSettings};
 use crate::contract::settings::{Fields, Setting};
 
-/// What a bundle is asked about unless the file says otherwise.
+/// Default of `methods`.
 const METHODS: [&str; 1] = ["tools/call"];
-/// What a bundle may be asked about.
+/// Allowed values of `methods`.
 const KNOWN_METHODS: [&str; 5] = [
     "tools/call",
     "prompts/get",

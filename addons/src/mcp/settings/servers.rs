@@ -154,6 +154,14 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         at.one_of(&[("container", Scope::Container), ("shared", Scope::Shared)])
     });
     let kind = kind(at, fields)?;
+    if let (Scope::Shared, ServerKind::Stdio(child)) = (scope, &kind)
+        && let Some(hosts) = fields.find("hosts").filter(|_| !child.hosts.is_empty())
+    {
+        hosts.refuse(
+            "a server with scope: shared reaches no host, since what it sends would be no \
+             container's traffic: use scope: container, or leave hosts out",
+        );
+    }
     (!disabled && enabled).then(|| ServerSettings {
         name: Arc::clone(name),
         prefix,

@@ -259,6 +259,10 @@ fn what_is_wrong_is_named_with_its_place() {
                 "mcp.yaml:2:32: mcpServers.a.comand: unknown key; did you mean command?",
             ),
             (
+                "mcpServers: { a: { command: x, scope: shared, hosts: [e.example.com] } }",
+                "mcp.yaml:2:54: mcpServers.a.hosts: a server with scope: shared reaches no host, since what it sends would be no container's traffic: use scope: container, or leave hosts out",
+            ),
+            (
                 "mcpServers: { a: { command: x, read: [relative] } }",
                 "mcp.yaml:2:39: mcpServers.a.read[0]: must be an absolute path, or one below ~, without ..",
             ),

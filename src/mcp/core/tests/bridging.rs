@@ -8,7 +8,8 @@ use addons::contract::{Direction, RpcError};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::double::{Fixture, Server, error, notification, parsed, raw};
+use super::double::{Server, notification, parsed, raw};
+use super::fixture::{Fixture, error};
 use crate::mcp::{Event, Events, Interest, Outcome, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
@@ -257,12 +258,9 @@ async fn meta_is_that_of_the_servers_era() {
     );
     // A legacy client says nothing of it, and a modern server needs it.
     let legacy_client = fixture.client(LEGACY);
-    assert!(
-        fixture
-            .ask(&legacy_client, "tools/call", json!({"name": "echo"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&legacy_client, "tools/call", json!({"name": "echo"}))
+        .await;
     let sent = &modern.sent("tools/call")[1].params["_meta"];
     assert_eq!(sent[format!("{meta}protocolVersion")], "2026-07-28");
     assert_eq!(sent[format!("{meta}clientCapabilities")], capabilities);
@@ -305,7 +303,7 @@ async fn results_say_what_the_clients_era_wants() {
     let expected =
         r#"{"contents":[],"x":1,"resultType":"complete","ttlMs":0,"cacheScope":"private"}"#;
     assert_eq!(read.unwrap().get(), expected);
-    let list = parsed(&fixture.ask(&modern, "tools/list", json!({})).await);
+    let list = fixture.done(&modern, "tools/list", json!({})).await;
     assert_eq!(
         (&list["resultType"], &list["ttlMs"]),
         (&json!("complete"), &json!(0))
@@ -315,7 +313,7 @@ async fn results_say_what_the_clients_era_wants() {
         .ask(&legacy, "resources/read", json!({"uri": "a://1"}))
         .await;
     assert_eq!(read.unwrap().get(), r#"{"contents":[],"x":1}"#);
-    let list = parsed(&fixture.ask(&legacy, "tools/list", json!({})).await);
+    let list = fixture.done(&legacy, "tools/list", json!({})).await;
     assert_eq!(list.as_object().unwrap().len(), 1);
 }
 

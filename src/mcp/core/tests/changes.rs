@@ -8,7 +8,8 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::double::{Fixture, Server, error, notification, parsed, raw, settings_of, tool};
+use super::double::{Server, notification, parsed, raw, tool};
+use super::fixture::{Fixture, error, settings_of};
 use crate::mcp::{Event, Filter, Interest, LogLevel, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
@@ -84,12 +85,9 @@ async fn a_raised_level_hides_tools_and_is_told_once_to_every_client() {
     );
     assert!(told(&mut of_legacy).await.is_empty());
     for _ in 0..3 {
-        assert!(
-            fixture
-                .ask(&legacy, "tools/call", json!({"name": "read"}))
-                .await
-                .is_ok()
-        );
+        fixture
+            .done(&legacy, "tools/call", json!({"name": "read"}))
+            .await;
     }
     assert_eq!(
         told(&mut of_legacy).await,
@@ -137,10 +135,9 @@ async fn updates_go_to_those_who_follow_the_resource() {
     let one = fixture.client_with(LEGACY, capabilities(), "one");
     let two = fixture.client_with(LEGACY, capabilities(), "two");
     // It subscribes before it opens a stream.
-    let outcome = fixture
-        .ask(&one, "resources/subscribe", json!({"uri": "a://1"}))
+    fixture
+        .done(&one, "resources/subscribe", json!({"uri": "a://1"}))
         .await;
-    assert!(outcome.is_ok());
     let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
     let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
     let updated = |uri: &str| notification("notifications/resources/updated", json!({"uri": uri}));
@@ -148,18 +145,12 @@ async fn updates_go_to_those_who_follow_the_resource() {
     server.say(updated("b://1")).await;
     assert_eq!(told(&mut of_one).await, ["notifications/resources/updated"]);
     assert!(told(&mut of_two).await.is_empty());
-    assert!(
-        fixture
-            .ask(&two, "resources/subscribe", json!({"uri": "a://1"}))
-            .await
-            .is_ok()
-    );
-    assert!(
-        fixture
-            .ask(&one, "resources/unsubscribe", json!({"uri": "a://1"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&two, "resources/subscribe", json!({"uri": "a://1"}))
+        .await;
+    fixture
+        .done(&one, "resources/unsubscribe", json!({"uri": "a://1"}))
+        .await;
     server.say(updated("a://1")).await;
     assert!(told(&mut of_one).await.is_empty());
     assert_eq!(told(&mut of_two).await, ["notifications/resources/updated"]);
@@ -167,12 +158,9 @@ async fn updates_go_to_those_who_follow_the_resource() {
         server.sent("resources/unsubscribe").is_empty(),
         "another client follows it"
     );
-    assert!(
-        fixture
-            .ask(&two, "resources/unsubscribe", json!({"uri": "a://1"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&two, "resources/unsubscribe", json!({"uri": "a://1"}))
+        .await;
     told(&mut of_two).await;
     assert_eq!(server.sent("resources/unsubscribe").len(), 1);
 }
@@ -192,10 +180,7 @@ async fn a_modern_clients_stream_follows_resources_of_a_legacy_server() {
     assert_eq!(server.sent("resources/subscribe")[0].params["uri"], "a://1");
     assert_eq!(server.sent("resources/subscribe").len(), 1);
     server
-        .say(notification(
-            "notifications/resources/updated",
-            json!({"uri": "a://1"}),
-        ))
+        .tell("notifications/resources/updated", json!({"uri": "a://1"}))
         .await;
     assert_eq!(told(&mut events).await, ["notifications/resources/updated"]);
     drop(attachment);
@@ -226,10 +211,7 @@ async fn log_messages_are_filtered_for_each_client_and_the_server_hears_the_most
         .collect();
     assert_eq!(levels, ["error", "debug"]);
     server
-        .say(notification(
-            "notifications/message",
-            json!({"level": "info", "data": 1}),
-        ))
+        .tell("notifications/message", json!({"level": "info", "data": 1}))
         .await;
     assert!(told(&mut of_one).await.is_empty());
     assert_eq!(told(&mut of_two).await, ["notifications/message"]);
@@ -290,12 +272,9 @@ async fn a_request_that_belongs_to_no_call_goes_to_the_newest_client_that_can_an
     };
     let capabilities = || json!({"roots": {}});
     let one = fixture.client_with(LEGACY, capabilities(), "one");
-    assert!(
-        fixture
-            .ask(&one, "tools/call", json!({"name": "echo"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&one, "tools/call", json!({"name": "echo"}))
+        .await;
     let (event, answer) = ask();
     server.say(event).await;
     assert_eq!(
@@ -356,18 +335,12 @@ async fn a_session_that_is_opened_again_is_told_everything_again() {
     let fixture = Fixture::sole(&server);
     let client = fixture.client(LEGACY);
     let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
-    assert!(
-        fixture
-            .ask(&client, "resources/subscribe", json!({"uri": "a://1"}))
-            .await
-            .is_ok()
-    );
-    assert!(
-        fixture
-            .ask(&client, "logging/setLevel", json!({"level": "info"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&client, "resources/subscribe", json!({"uri": "a://1"}))
+        .await;
+    fixture
+        .done(&client, "logging/setLevel", json!({"level": "info"}))
+        .await;
     server.die();
     *server.is_down.lock() = false;
     server.seen.lock().clear();
@@ -420,34 +393,25 @@ async fn what_a_shared_session_says_reaches_only_those_who_follow_it() {
     let fixture = Fixture::with(&[("only", &server)], vec![Arc::new(settings)]);
     let client = fixture.client(LEGACY);
     let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
-    assert!(
-        fixture
-            .ask(&client, "resources/subscribe", json!({"uri": "a://1"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&client, "resources/subscribe", json!({"uri": "a://1"}))
+        .await;
     told(&mut events).await;
     server
-        .say(notification(
+        .tell(
             "notifications/message",
             json!({"level": "error", "data": 1}),
-        ))
+        )
         .await;
     server
-        .say(notification(
-            "notifications/resources/updated",
-            json!({"uri": "b://1"}),
-        ))
+        .tell("notifications/resources/updated", json!({"uri": "b://1"}))
         .await;
     assert!(
         told(&mut events).await.is_empty(),
         "it may be about another container"
     );
     server
-        .say(notification(
-            "notifications/resources/updated",
-            json!({"uri": "a://1"}),
-        ))
+        .tell("notifications/resources/updated", json!({"uri": "a://1"}))
         .await;
     assert_eq!(told(&mut events).await, ["notifications/resources/updated"]);
 }

@@ -1,32 +1,19 @@
-//! Servers that do as a test says, behind a chain that keeps what it judged.
+//! Servers whose answers a test scripts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use addons::contract::settings::Place;
-use addons::contract::{
-    Addon, AuthMode, BoxFuture, CallPermit, Chain, Client, Code, Container, ContainerId,
-    Definitions, Denial, Direction, Flow, Frame, FrameBody, Identified, Identify, LeaseId, Level,
-    Link, Outcome as Ended, Pin, Principal, Registration, Request, RpcError, Source, Standing,
-    Step, Unavailable, names,
-};
-use addons::mcp::{
-    Confine, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
-};
-use arc_swap::ArcSwap;
+use addons::contract::{BoxFuture, CallPermit};
+use addons::mcp::ServerSettings;
 use parking_lot::Mutex;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{
-    Caller, Core, Described, Event, Events, Interest, MountError, Outcome, Rules, Version,
-};
-use crate::mcp::mounts::{MountPorts, MountSession, Mounts, Opening, Transport, Transports};
+use super::super::{Described, Event, Events, MountError, Outcome, Version};
+use crate::mcp::mounts::{MountSession, Opening, Transport, Transports};
 
 /// A message that a server was sent.
 #[derive(Clone, Debug)]
@@ -101,7 +88,12 @@ impl Server {
             .collect()
     }
 
-    /// Sends what belongs to no request.
+    /// Sends a notification that belongs to no request.
+    pub async fn tell(&self, method: &str, params: Value) {
+        self.say(notification(method, params)).await;
+    }
+
+    /// Sends a message that belongs to no request.
     pub async fn say(&self, event: Event) {
         let events = self.unsolicited.lock().clone().unwrap();
         events.send(event).await.unwrap();
@@ -249,7 +241,7 @@ impl Transport for Opens {
     }
 }
 
-struct All(BTreeMap<Arc<str>, Arc<Server>>);
+pub struct All(pub BTreeMap<Arc<str>, Arc<Server>>);
 
 impl Transports for All {
     fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
@@ -259,257 +251,4 @@ impl Transports for All {
     fn settled(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
-}
-
-struct AcceptAll;
-
-impl Definitions for AcceptAll {
-    fn pin<'a>(
-        &'a self,
-        _server: &'a str,
-        tools: Vec<(Arc<str>, [u8; 32])>,
-    ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
-        Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
-    }
-}
-
-/// What the chain judged: direction, method, params or outcome.
-pub type Judged = (Direction, String, Value);
-
-/// Keeps what it judges. Denies methods, and raises the level after calls of a tool.
-#[derive(Default)]
-pub struct Judge {
-    pub requests: Mutex<Vec<Judged>>,
-    pub responses: Mutex<Vec<Judged>>,
-    pub denied: Mutex<Vec<&'static str>>,
-    pub raises: Mutex<Option<&'static str>>,
-    pub ended: Mutex<Vec<(String, bool, u16)>>,
-}
-
-impl Addon for Judge {
-    fn name(&self) -> &'static str {
-        names::POLICY
-    }
-
-    fn mcp_request<'a>(&'a self, _flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
-        let params = frame.params().map_or("{}", RawValue::get);
-        let params = serde_json::from_str(params).unwrap();
-        let judged = (frame.direction, frame.method.to_string(), params);
-        self.requests.lock().push(judged);
-        if self.denied.lock().contains(&&*frame.method) {
-            let denial = Denial::new(Code::PolicyDeniedContinue, "No");
-            return Err(denial.with("reason", "No")).into();
-        }
-        Step::PASS
-    }
-
-    fn mcp_response<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
-        let FrameBody::Outcome(outcome) = &frame.body else {
-            panic!("a response has an outcome");
-        };
-        let outcome = match outcome {
-            Ok(result) => serde_json::from_str(result.get()).unwrap(),
-            Err(error) => json!({"error": error.code}),
-        };
-        let judged = (frame.direction, frame.method.to_string(), outcome);
-        self.responses.lock().push(judged);
-        let called = flow.mcp().and_then(|subject| subject.name.as_deref());
-        if called.is_some() && called == *self.raises.lock() {
-            flow.container().unwrap().raise_level(Level::Confidential);
-        }
-        Step::PASS
-    }
-
-    fn finished(&self, flow: &Flow, outcome: &Ended) {
-        let method = flow.mcp().unwrap().method.to_string();
-        self.ended
-            .lock()
-            .push((method, outcome.aborted, outcome.status));
-    }
-}
-
-struct Known;
-
-impl Identify for Known {
-    fn name(&self) -> &'static str {
-        names::IDENTITY
-    }
-
-    fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
-        Identified {
-            principal: None,
-            verdict: Ok(()),
-        }
-    }
-}
-
-/// A core over some servers.
-pub struct Fixture {
-    pub core: Arc<Core>,
-    pub container: Arc<Container>,
-    pub judge: Arc<Judge>,
-    pub settings: Arc<ArcSwap<McpSettings>>,
-}
-
-pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
-    Arc::new(ServerSettings {
-        name: name.into(),
-        prefix: prefix.into(),
-        kind: ServerKind::Stdio(StdioSettings {
-            command: vec!["server".to_owned()],
-            env: Vec::new(),
-            work_dir: None,
-            hosts: Vec::new(),
-            read: Vec::new(),
-            write: Vec::new(),
-            confine: Confine::None,
-        }),
-        timeout: Duration::from_secs(20),
-        containers: vec!["*".into()],
-        scope: Scope::Container,
-        place: Place { line: 1, column: 1 },
-    })
-}
-
-impl Fixture {
-    /// Servers by name, each with its name as its prefix.
-    pub fn of(servers: &[(&str, &Arc<Server>)]) -> Self {
-        let settings = servers
-            .iter()
-            .map(|(name, _)| settings_of(name, &format!("{name}_")));
-        Self::with(servers, settings.collect())
-    }
-
-    /// One server whose tools keep their names.
-    pub fn sole(server: &Arc<Server>) -> Self {
-        Self::with(&[("only", server)], vec![settings_of("only", "")])
-    }
-
-    pub fn with(servers: &[(&str, &Arc<Server>)], settings: Vec<Arc<ServerSettings>>) -> Self {
-        let named = settings.into_iter().map(|one| (Arc::clone(&one.name), one));
-        let settings = McpSettings {
-            servers: named.collect(),
-            ..McpSettings::default()
-        };
-        let judge = Arc::new(Judge::default());
-        let links = vec![
-            Link::Identity(Arc::new(Known)),
-            Link::from(Arc::clone(&judge)),
-        ];
-        let chain = Arc::new(Chain::new(links, Duration::from_secs(5)).unwrap());
-        let all = servers
-            .iter()
-            .map(|(name, server)| ((*name).into(), Arc::clone(server)));
-        let of_lists = Arc::clone(&chain);
-        let ports = MountPorts {
-            chain: Arc::new(move || Some(Arc::clone(&of_lists))),
-            definitions: Arc::new(AcceptAll),
-            transports: Arc::new(All(all.collect())),
-        };
-        let mounts = Arc::new(Mounts::new(ports, &settings.servers));
-        let settings = Arc::new(ArcSwap::from_pointee(settings));
-        let in_force = Arc::clone(&settings);
-        let rules = move || Rules {
-            policies_loaded: true,
-            chain: Arc::clone(&chain),
-            settings: in_force.load_full(),
-        };
-        Self {
-            core: Core::new(
-                Box::new(rules),
-                mounts,
-                McpMetrics::new(&prometheus::Registry::new()).unwrap(),
-            ),
-            container: container(),
-            judge,
-            settings,
-        }
-    }
-
-    pub fn client(&self, version: Version) -> Arc<Caller> {
-        self.client_with(
-            version,
-            json!({"elicitation": {}, "sampling": {}, "roots": {}}),
-            "one",
-        )
-    }
-
-    pub fn client_with(&self, version: Version, capabilities: Value, session: &str) -> Arc<Caller> {
-        Arc::new(Caller {
-            client: Client::default(),
-            principal: Principal::from(Arc::clone(&self.container)),
-            container: Arc::clone(&self.container),
-            version,
-            capabilities: to_raw_value(&capabilities).unwrap().into(),
-            info: None,
-            session: Some(session.into()),
-            log_level: None,
-            trace: None,
-        })
-    }
-
-    pub async fn ask(&self, caller: &Arc<Caller>, method: &str, params: Value) -> Outcome {
-        self.ask_with(caller, method, params, mpsc::channel(256).0)
-            .await
-    }
-
-    pub async fn ask_with(
-        &self,
-        caller: &Arc<Caller>,
-        method: &str,
-        params: Value,
-        events: Events,
-    ) -> Outcome {
-        let params = Some(to_raw_value(&params).unwrap());
-        let core = Arc::clone(&self.core);
-        core.request(Arc::clone(caller), method.into(), params, events)
-            .await
-    }
-
-    /// The names of a list.
-    pub async fn names(&self, caller: &Arc<Caller>, method: &str) -> Vec<String> {
-        let result = parsed(&self.ask(caller, method, json!({})).await);
-        let (_, list) = result
-            .as_object()
-            .unwrap()
-            .iter()
-            .find(|(_, value)| value.is_array())
-            .unwrap();
-        let name = |entry: &Value| {
-            let keys = ["name", "uri", "uriTemplate"];
-            let key = keys.iter().rev().find_map(|key| entry.get(key));
-            key.unwrap().as_str().unwrap().to_owned()
-        };
-        list.as_array().unwrap().iter().map(name).collect()
-    }
-
-    /// Attaches a client; returns what keeps it, and its events.
-    pub fn attach(
-        &self,
-        caller: &Arc<Caller>,
-        interest: Interest,
-    ) -> (super::super::Attachment, mpsc::Receiver<Event>) {
-        let (sender, events) = mpsc::channel(256);
-        (self.core.attach(caller, interest, sender), events)
-    }
-}
-
-pub fn container() -> Arc<Container> {
-    let now = OffsetDateTime::now_utc();
-    let id = ContainerId::parse("web").unwrap();
-    Arc::new(Container::new(Registration {
-        source: Source::Listener(id.clone()),
-        id,
-        lease: LeaseId::generate(),
-        repos: Vec::new(),
-        auth_mode: AuthMode::User,
-        created_at: now,
-        expires_at: now + time::Duration::HOUR,
-        allowed_domains: None,
-        standing: Standing::default(),
-    }))
-}
-
-pub fn error(outcome: Outcome) -> RpcError {
-    outcome.unwrap_err()
 }

@@ -1,5 +1,6 @@
 mod bridging;
 mod changes;
 mod double;
+mod fixture;
 mod properties;
 mod routing;

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::double::{Fixture, Server, parsed, raw};
-use crate::mcp::{Caller, Version};
+use super::double::{Server, parsed, raw};
+use super::fixture::Fixture;
+use crate::mcp::{Caller, ClientRequest, TraceContext, Version};
 
 fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -47,6 +48,17 @@ fn odd_numbers(arguments: &str) -> String {
     format!("{{\"n\": [1.0, 1.50e+10, -0, 12345678901234567890123], \"rest\": {arguments} }}")
 }
 
+/// A request whose client takes no events.
+fn request_of(caller: Arc<Caller>, method: &str, params: Box<RawValue>) -> ClientRequest {
+    ClientRequest {
+        caller,
+        method: method.into(),
+        params: Some(params),
+        trace: None,
+        events: tokio::sync::mpsc::channel(8).0,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
@@ -73,9 +85,8 @@ proptest! {
             let written = odd_numbers(&arguments.to_string());
             let params = format!("{{\"name\":\"one_echo\",\"arguments\":{written},\"{unknown}\":1.50}}");
             let params = RawValue::from_string(params).unwrap();
-            let (events, _) = tokio::sync::mpsc::channel(8);
-            let core = Arc::clone(&fixture.core);
-            let outcome = core.request(caller, "tools/call".into(), Some(params), events).await;
+            let request = request_of(caller, "tools/call", params);
+            let outcome = Arc::clone(&fixture.core).request(request).await;
             let seen = mount.sent("tools/call");
             let kept = format!("\"arguments\":{written},\"{unknown}\":1.50");
             prop_assert!(seen[0].text.contains(&kept), "{}", seen[0].text);
@@ -107,20 +118,22 @@ proptest! {
             mount.answers(|seen, _| async move { raw(json!({"meta": seen.params["_meta"]})) });
             let fixture = Fixture::sole(&mount);
             let mut own: Map<String, Value> = meta.into_iter().collect();
-            let mut caller = fixture.client(client).like();
-            if in_header {
-                caller.trace = Some((parent.clone(), state.clone()));
-            } else {
+            let mut header = TraceContext { parent: parent.clone(), state: state.clone() };
+            if !in_header {
                 // What the message says counts; the header is the hop's.
-                caller.trace = Some((format!("00-{}-{}-00", "1".repeat(32), "2".repeat(16)), None));
+                header.parent = format!("00-{}-{}-00", "1".repeat(32), "2".repeat(16));
+                header.state = None;
                 own.insert("traceparent".to_owned(), json!(parent));
                 if let Some(state) = &state {
                     own.insert("tracestate".to_owned(), json!(state));
                 }
             }
-            let caller = Arc::new(Caller { ..caller });
-            let call = json!({"name": "echo", "_meta": own});
-            let answer = parsed(&fixture.ask(&caller, "tools/call", call).await);
+            let call = to_raw_value(&json!({"name": "echo", "_meta": own})).unwrap();
+            let request = ClientRequest {
+                trace: Some(header),
+                ..request_of(fixture.client(client), "tools/call", call)
+            };
+            let answer = parsed(&Arc::clone(&fixture.core).request(request).await);
             prop_assert_eq!(&answer["meta"]["traceparent"], &json!(parent));
             let state = state.map(Value::from);
             prop_assert_eq!(answer["meta"].get("tracestate"), state.as_ref());
@@ -138,9 +151,8 @@ proptest! {
             let fixture = Fixture::sole(&mount);
             let caller = fixture.client(Version::V2025_11_25);
             let params = to_raw_value(&json!({"cursor": text})).unwrap();
-            let (events, _) = tokio::sync::mpsc::channel(8);
-            let core = Arc::clone(&fixture.core);
-            let outcome = core.request(caller, "tools/list".into(), Some(params), events).await;
+            let request = request_of(caller, "tools/list", params);
+            let outcome = Arc::clone(&fixture.core).request(request).await;
             // The list has one entry: only its own cursor is one, which is never given out.
             prop_assert!(outcome.is_err() || text == "MA", "{text}");
             Ok(())

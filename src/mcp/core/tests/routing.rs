@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use testkit::each_row_async;
 use tokio::sync::mpsc;
 
-use super::double::{Fixture, Server, error, notification, parsed, raw, tool};
+use super::double::{Server, notification, parsed, raw, tool};
+use super::fixture::{Fixture, error};
 use crate::mcp::{Event, Version};
 
 const ERAS: [Version; 2] = [Version::V2025_11_25, Version::V2026_07_28];
@@ -155,11 +156,9 @@ async fn resources_are_routed_by_the_server_that_lists_or_named_them() {
         ("t://5", "two"),
         ("x://9", "two"),
     ] {
-        let read = parsed(
-            &fixture
-                .ask(&client, "resources/read", json!({"uri": uri}))
-                .await,
-        );
+        let read = fixture
+            .done(&client, "resources/read", json!({"uri": uri}))
+            .await;
         assert_eq!(read["by"], owner, "{uri}");
     }
     let reference = json!({"ref": {"type": "ref/resource", "uri": "t://{id}"}, "argument": {"name": "id", "value": ""}});
@@ -179,11 +178,9 @@ async fn prompts_go_by_their_prefix_and_so_do_their_completions() {
     let client = fixture.client(Version::V2025_11_25);
     let names = fixture.names(&client, "prompts/list").await;
     assert_eq!(names, ["one_review", "two_review"]);
-    let got = parsed(
-        &fixture
-            .ask(&client, "prompts/get", json!({"name": "two_review"}))
-            .await,
-    );
+    let got = fixture
+        .done(&client, "prompts/get", json!({"name": "two_review"}))
+        .await;
     assert_eq!(got["seen"]["name"], "review");
     let complete =
         json!({"ref": {"type": "ref/prompt", "name": "two_review", "x": 1.0}, "argument": {}});
@@ -209,12 +206,7 @@ async fn methods_of_extensions_reach_only_a_sole_server_that_declares_them() {
     server.capabilities.lock()["experimental"] = json!({"x.example": {}});
     let fixture = Fixture::sole(&server);
     let client = fixture.client(Version::V2025_11_25);
-    assert!(
-        fixture
-            .ask(&client, "x.example/do", json!({"a": 1}))
-            .await
-            .is_ok()
-    );
+    fixture.done(&client, "x.example/do", json!({"a": 1})).await;
     for method in [
         "tasks/get",
         "tasks/result",
@@ -338,7 +330,7 @@ async fn a_lease_has_a_bounded_number_of_messages_under_way_and_others_are_unhar
     let data = error(refused).data.unwrap();
     assert!(data.get().contains("\"status\":429"), "{data}");
     drop(held);
-    assert!(fixture.ask(&client, "tools/list", json!({})).await.is_ok());
+    fixture.done(&client, "tools/list", json!({})).await;
 }
 
 #[tokio::test]
@@ -423,20 +415,14 @@ async fn clients_of_one_kind_share_a_session_and_others_have_their_own() {
         fixture.client(Version::V2025_11_25),
     );
     for client in [&one, &two, &one] {
-        assert!(
-            fixture
-                .ask(client, "tools/call", json!({"name": "echo"}))
-                .await
-                .is_ok()
-        );
+        fixture
+            .done(client, "tools/call", json!({"name": "echo"}))
+            .await;
     }
     assert_eq!(server.opened.load(Ordering::SeqCst), 1);
     let plain = fixture.client_with(Version::V2025_11_25, json!({}), "plain");
-    assert!(
-        fixture
-            .ask(&plain, "tools/call", json!({"name": "echo"}))
-            .await
-            .is_ok()
-    );
+    fixture
+        .done(&plain, "tools/call", json!({"name": "echo"}))
+        .await;
     assert_eq!(server.opened.load(Ordering::SeqCst), 2);
 }

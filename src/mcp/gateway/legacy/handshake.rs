@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_PARAMS, protocol_error, raw};
+use super::super::super::implementation::implementation;
 use super::super::super::message::Outcome;
 use super::super::super::version::{Era, Version};
 use super::super::capabilities;
-use super::super::identity::server_info;
 use super::super::visit::{Introduction, Visit};
 
 #[derive(Deserialize)]
@@ -25,7 +25,7 @@ struct InitializeParams<'a> {
     client_info: Option<&'a RawValue>,
 }
 
-/// Reads who a client is. It gets the revision that it asks for, or the newest with a handshake.
+/// Reads the params. The client gets the revision that it requests, or the newest with a handshake.
 pub fn read(
     visit: &Visit<'_>,
     params: Option<&RawValue>,
@@ -54,13 +54,13 @@ pub fn read(
     }))
 }
 
-/// What the client is told of us.
+/// The result of `initialize`.
 pub async fn answer(visit: &Visit<'_>, caller: &Arc<Caller>) -> Outcome {
-    let described = visit.gateway.backend.describe(caller).await;
+    let described = visit.gateway.core.describe(caller).await;
     let mut result = json!({
         "protocolVersion": caller.version.as_str(),
         "capabilities": described.capabilities,
-        "serverInfo": server_info(),
+        "serverInfo": implementation(),
     });
     if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
         result.insert("instructions".into(), instructions.into());

@@ -1,5 +1,5 @@
-//! HTTP with SSE (2024-11-05): `GET /sse` opens a session and its one stream, `POST /message` takes
-//! the client's messages.
+//! HTTP with SSE (2024-11-05): `GET /sse` opens a session with its one stream, `POST /message`
+//! carries the client's messages.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use serde_json::value::RawValue;
 use super::super::super::error::{METHOD_NOT_FOUND, protocol_error};
 use super::super::super::message::{Id, Message, Outcome};
 use super::super::answer::Answered;
-use super::super::call::Call;
 use super::super::lease::LeaseState;
 use super::super::limits::{Counted, MAX_SESSIONS};
 use super::super::media::{EVENT_STREAM, check_accept};
@@ -23,10 +22,10 @@ use super::post::{answered, begin_call, line, notify, ping};
 use super::session::{LegacySession, Transport};
 use super::streams::{attach, count_stream};
 
-/// Where messages are posted, but for the session's id.
+/// Path and query for messages, without the session's id.
 const MESSAGE_PATH: &str = "/message?sessionId=";
 
-/// Ends its session with the stream.
+/// Closes the session when the stream is dropped.
 struct Open {
     lease: Arc<LeaseState>,
     id: Arc<str>,
@@ -83,7 +82,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         }
         (Message::Request { id, method, params }, Some(caller)) => {
             let guard = begin_call(visit, &session, &id)?;
-            let call = Call::begin(&*visit.gateway.backend, caller, method, params);
+            let call = visit.call(caller, method, params);
             let (stream, _) = session.standalone(false, false);
             let line = line(visit, session, stream);
             let tasks = &visit.session().service.tasks;
@@ -95,7 +94,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         (Message::Response { id, outcome }, Some(_)) => {
             return answered(visit, &session, id.as_ref(), outcome);
         }
-        // A client that knows a later revision asks for it first, and goes on with `initialize`.
+        // A client of a later revision asks for that first, and falls back to `initialize`.
         (Message::Request { id, method, .. }, None) if &*method == "server/discover" => {
             let outcome = Err(protocol_error(
                 METHOD_NOT_FOUND,

@@ -1,4 +1,4 @@
-//! The way to a client.
+//! The connection from a call to its client.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::super::memory::Memory;
 use super::event_stream::EventStream;
 use super::session::LegacySession;
 
-/// Where messages for a client go.
+/// The stream that a client reads, and what writing to it needs.
 #[derive(Clone)]
 pub struct Line {
     pub session: Arc<LegacySession>,
     pub stream: Arc<EventStream>,
     pub memory: Memory,
     pub metrics: GatewayMetrics,
-    /// Ends everything at once.
+    /// Cancelled when the process must stop at once.
     pub killed: CancellationToken,
 }

@@ -1,7 +1,6 @@
 //! POST to `/mcp` in a revision with a handshake.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use addons::contract::Denial;
 use futures_util::stream;
@@ -13,11 +12,12 @@ use tokio::time::timeout;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_REQUEST, raw};
+use super::super::super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::super::super::message::{Id, Message, Outcome};
 use super::super::super::version::{Era, Version};
-use super::super::answer::{Answered, response_bytes};
+use super::super::answer::{Answered, STREAM_AFTER, response_bytes};
 use super::super::call::{Call, Step};
-use super::super::header::{PROTOCOL_VERSION, SESSION_ID, only};
+use super::super::header::only;
 use super::super::limits::{MAX_CALLS, MAX_SESSIONS};
 use super::super::media::prefers_events;
 use super::super::random;
@@ -27,10 +27,6 @@ use super::event_stream::EventStream;
 use super::handshake;
 use super::line::Line;
 use super::session::{CallGuard, LegacySession, NotBegun, Transport};
-
-/// How long a request may go on before its client gets a stream in the place of a JSON answer, so
-/// that nobody between us takes the connection for dead.
-const STREAM_AFTER: Duration = Duration::from_secs(5);
 
 /// Answers a message.
 pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
@@ -47,8 +43,7 @@ pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denia
         }
         Message::Request { id, method, params } => {
             let guard = begin_call(visit, &session, &id)?;
-            let backend = &*visit.gateway.backend;
-            let call = Call::begin(backend, caller, method, params);
+            let call = visit.call(caller, method, params);
             Ok(run(visit, session, id, call, guard).await)
         }
         Message::Notification { method, params } => {
@@ -121,14 +116,14 @@ async fn initialize(
     Ok(answered)
 }
 
-/// Answers that we are here.
+/// Answers `ping`.
 pub async fn ping(visit: &Visit<'_>, params: Option<Box<RawValue>>) -> Outcome {
     let mut live = visit.judge("ping", params).await?;
     live.complete();
     Ok(raw(json!({})).unwrap_or_default())
 }
 
-/// Notes a request as under way.
+/// Registers a request as under way.
 pub fn begin_call(
     visit: &Visit<'_>,
     session: &Arc<LegacySession>,
@@ -143,8 +138,8 @@ pub fn begin_call(
     })
 }
 
-/// Waits for the outcome; where a server has something to say before, or takes long, the client
-/// gets a stream that it can come back to.
+/// Waits for the outcome. Where an event comes first, or the call takes longer than
+/// [`STREAM_AFTER`], the client gets a stream that it can resume.
 async fn run(
     visit: &Visit<'_>,
     session: Arc<LegacySession>,
@@ -154,7 +149,7 @@ async fn run(
 ) -> Answered {
     let first = tokio::select! {
         biased;
-        // It is not answered: the stream ends without a response.
+        // A cancelled request gets no response.
         () = guard.cancelled.cancelled() => return Answered::Events(Box::pin(stream::empty())),
         step = timeout(STREAM_AFTER, call.next()) => step,
     };
@@ -185,7 +180,7 @@ async fn run(
     Answered::Events(Box::pin(reader))
 }
 
-/// The way to a stream.
+/// Makes the line to a stream.
 pub fn line(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Line {
     Line {
         session,
@@ -202,7 +197,7 @@ struct Cancelled<'a> {
     request_id: &'a RawValue,
 }
 
-/// Takes a notification. A cancellation is ours: ids of clients go no further.
+/// Handles a notification. Cancellations end here, since ids of clients are not forwarded.
 pub async fn notify(
     visit: &Visit<'_>,
     session: &LegacySession,
@@ -211,7 +206,8 @@ pub async fn notify(
     params: Option<Box<RawValue>>,
 ) {
     if &*method != "notifications/cancelled" {
-        return visit.gateway.backend.notify(caller, method, params).await;
+        let core = Arc::clone(&visit.gateway.core);
+        return core.notify(caller, method, params).await;
     }
     let text = params.as_deref().map_or("", RawValue::get);
     let cancelled = text.starts_with('{').then(|| serde_json::from_str(text));
@@ -222,8 +218,8 @@ pub async fn notify(
     }
 }
 
-/// Takes a response. One to a request that the client was not sent, or has answered, goes nowhere;
-/// it is accepted all the same, since a client may answer just when its server stops waiting.
+/// Handles a response. One to an unknown or answered request is accepted and dropped: a client may
+/// answer just when its server stops waiting.
 pub fn answered(
     visit: &Visit<'_>,
     session: &LegacySession,

@@ -5,28 +5,17 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-use super::super::super::error::method_not_found;
 use super::super::super::message::{Id, Outcome, write_request};
-use super::super::capabilities::can_answer;
 use super::line::Line;
 
-/// Sends a request to the client, and its answer to the server when it comes. A server that stops
-/// waiting has the request cancelled at the client.
+/// Sends a request to the client and relays the answer to the server. When the server stops
+/// waiting, the request is cancelled at the client.
 pub async fn ask(
     line: &Line,
     method: &str,
     params: Option<&RawValue>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
-    let capable = line
-        .session
-        .caller()
-        .is_some_and(|caller| can_answer(&caller.capabilities, method));
-    if !capable {
-        // It fails where the server has gone.
-        let _ = reply.send(Err(method_not_found(method)));
-        return;
-    }
     let Some((number, answer)) = line.session.ask() else {
         line.metrics.hit("questions");
         return;
@@ -58,7 +47,7 @@ async fn withdraw(line: &Line, number: u64) {
     let cancelled = write_request(None, "notifications/cancelled", params.as_deref());
     let session = Arc::clone(&line.session);
     tokio::select! {
-        // Without memory for it, the client answers in vain.
+        // Where memory is short, the client is not told and its answer is dropped.
         _ = line.stream.push(&cancelled, &line.memory) => {}
         () = session.ended.cancelled() => {}
     }

@@ -1,11 +1,11 @@
-//! From a call, or from what belongs to none, to the stream that the client reads.
+//! Relays calls, and messages outside calls, to the stream that the client reads.
 
 use tokio::sync::mpsc;
 
+use super::super::super::core::Attachment;
 use super::super::super::error::{SERVER_ERROR, protocol_error, rpc_error};
 use super::super::super::event::Event;
 use super::super::super::message::{Id, Outcome, write_request, write_response};
-use super::super::backend::Attached;
 use super::super::call::{Call, Step};
 use super::event_stream::MAX_BYTES;
 use super::line::Line;
@@ -13,8 +13,8 @@ use super::questions;
 use super::session::CallGuard;
 
 impl Line {
-    /// Relays a call to its end, to a stream of its own. It is cancelled by the client, or when
-    /// the client has been away for too long.
+    /// Relays a call to a stream of its own. The client cancels it, or stays away longer than
+    /// [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
         tokio::select! {
             biased;
@@ -36,9 +36,9 @@ impl Line {
         }
     }
 
-    /// Relays what belongs to no request, until the session ends or its client has been away for
-    /// too long.
-    pub async fn unsolicited(self, mut events: mpsc::Receiver<Event>, attachment: Attached) {
+    /// Relays messages outside requests until the session ends, or its client stays away for too
+    /// long.
+    pub async fn unsolicited(self, mut events: mpsc::Receiver<Event>, attachment: Attachment) {
         let relay = async {
             while let Some(event) = events.recv().await {
                 self.deliver(event).await;
@@ -83,8 +83,8 @@ impl Line {
         }
     }
 
-    /// Writes the response. One that is too long to be kept for a client that is away becomes an
-    /// error, which says so.
+    /// Writes the response. For a disconnected client, one that is too long to be kept is replaced
+    /// by an error.
     pub async fn respond(&self, id: &Id, outcome: &Outcome) {
         let text = write_response(Some(id), outcome);
         let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {
@@ -97,7 +97,7 @@ impl Line {
         };
         if let Err(denial) = pushed {
             let error = write_response(Some(id), &Err(rpc_error(&denial)));
-            // Short messages need no memory of the budget.
+            // A short message needs no reservation.
             let _ = self.stream.push(&error, &self.memory).await;
         }
     }

@@ -1,4 +1,4 @@
-//! A legacy session: what begins with `initialize` and belongs to one lease.
+//! A session that begins with `initialize` and belongs to one lease.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use super::event_stream::{EventStream, KeptBytes};
 pub struct LegacySession {
     /// 128 random bits in hexadecimal.
     pub id: Arc<str>,
-    /// Cancelled when the session ends: by DELETE, by its lease, or because another took its place.
+    /// Cancelled when the session ends: by DELETE, with its lease, or to make room for another.
     pub ended: CancellationToken,
-    /// How it is spoken.
+    /// Its transport.
     pub transport: Transport,
-    /// Who calls; set by `initialize`.
+    /// The client; set by `initialize`.
     caller: OnceLock<Arc<Caller>>,
     kept: KeptBytes,
     /// The end of its last request.
@@ -39,13 +39,13 @@ pub struct LegacySession {
 #[derive(Default)]
 struct Streams {
     next: u64,
-    /// What belongs to no request.
+    /// The stream for messages outside requests.
     standalone: Option<Arc<EventStream>>,
     /// Those of requests, oldest first.
     of_calls: Vec<Arc<EventStream>>,
 }
 
-/// How the messages of a session travel.
+/// The transport of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Each request has an answer of its own (2025-03-26 and later).
@@ -64,7 +64,7 @@ pub enum NotBegun {
 }
 
 impl LegacySession {
-    /// A session whose client has not said who it is.
+    /// A session before `initialize`.
     pub fn new(id: &str, transport: Transport, kept: KeptBytes, counted: Counted) -> Arc<Self> {
         Arc::new(Self {
             id: id.into(),
@@ -81,22 +81,22 @@ impl LegacySession {
         })
     }
 
-    /// Who calls, once it said so.
+    /// The client, after `initialize`.
     pub fn caller(&self) -> Option<&Arc<Caller>> {
         self.caller.get()
     }
 
-    /// Sets who calls. `false` where it said so before.
+    /// Sets the client; `false` if `initialize` was sent before.
     pub fn initialize(&self, caller: Arc<Caller>) -> bool {
         self.caller.set(caller).is_ok()
     }
 
-    /// Notes that it was used.
+    /// Marks the session as used now.
     pub fn touch(&self) {
         *self.used.lock() = Instant::now();
     }
 
-    /// When it was used last; `None` while something of it is under way.
+    /// Time of the last use; `None` while a request or stream is open.
     pub fn idle_since(&self) -> Option<Instant> {
         let streams = self.streams.lock();
         let standalone = streams.standalone.iter();
@@ -108,7 +108,7 @@ impl LegacySession {
         is_idle.then(|| *self.used.lock())
     }
 
-    /// Notes a request of the client as under way. The token is cancelled by the client.
+    /// Registers a request of the client.
     pub fn begin_call(self: &Arc<Self>, id: &Id) -> Result<CallGuard, NotBegun> {
         let mut calls = self.calls.lock();
         if calls.contains_key(id) {
@@ -127,14 +127,14 @@ impl LegacySession {
         })
     }
 
-    /// Cancels a request of the client. Of one that is not under way nothing is to be done.
+    /// Cancels a request of the client, if it is under way.
     pub fn cancel_call(&self, id: &Id) {
         if let Some(cancelled) = self.calls.lock().get(id) {
             cancelled.cancel();
         }
     }
 
-    /// Notes a request that is sent to the client; `None` where it has too many to answer.
+    /// Registers a request to the client; `None` at [`MAX_QUESTIONS`].
     pub fn ask(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
         let mut questions = self.questions.lock();
         if questions.len() >= MAX_QUESTIONS {
@@ -146,8 +146,7 @@ impl LegacySession {
         Some((number, receiver))
     }
 
-    /// Takes the client's answer to a request that it was sent. `false` where it was sent none with
-    /// this id, or has answered it.
+    /// Passes the client's answer on. `false` for an unknown or answered request.
     pub fn answered(&self, id: &Id, outcome: Outcome) -> bool {
         let number = id.as_json().parse::<u64>().ok();
         let asked = number.and_then(|number| self.questions.lock().remove(&number));
@@ -155,12 +154,12 @@ impl LegacySession {
         asked.is_some_and(|asked| asked.send(outcome).is_ok())
     }
 
-    /// Forgets a request that the client need not answer any more.
+    /// Forgets a request that the client need not answer.
     pub fn withdraw(&self, number: u64) -> bool {
         self.questions.lock().remove(&number).is_some()
     }
 
-    /// The stream of what belongs to no request, and whether it was made just now.
+    /// The stream for messages outside requests; `true` where it is new.
     pub fn standalone(&self, named: bool, primed: bool) -> (Arc<EventStream>, bool) {
         let mut streams = self.streams.lock();
         if let Some(open) = streams.standalone.as_ref().filter(|one| !one.is_finished()) {
@@ -171,7 +170,8 @@ impl LegacySession {
         (stream, true)
     }
 
-    /// A stream for a request that is under way. The oldest of those that are over give way.
+    /// Opens a stream for a request. The oldest finished ones are dropped over
+    /// [`MAX_KEPT_STREAMS`].
     pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
         let mut streams = self.streams.lock();
         streams.of_calls.retain(|stream| !stream.is_over());

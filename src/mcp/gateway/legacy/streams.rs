@@ -1,5 +1,5 @@
-//! GET and DELETE of `/mcp`: the stream of what belongs to no request, streams that broke off, and
-//! the end of a session.
+//! GET and DELETE of `/mcp`: the stream for messages outside requests, resumed streams, and the end
+//! of a session.
 
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use tokio::sync::mpsc;
 use super::super::super::caller::Caller;
 use super::super::super::core::Interest;
 use super::super::super::event::EVENT_QUEUE;
+use super::super::super::fields::{LAST_EVENT_ID, SESSION_ID};
 use super::super::super::version::Version;
 use super::super::answer::Answered;
-use super::super::header::{LAST_EVENT_ID, SESSION_ID, only};
+use super::super::header::only;
 use super::super::limits::{Counted, MAX_STREAMS};
 use super::super::media::{EVENT_STREAM, check_accept};
 use super::super::refusal::{INVALID, over_limit, refuse};
@@ -57,7 +58,7 @@ pub fn delete(visit: &Visit<'_>) -> Result<Answered, Denial> {
     Ok(Answered::empty(StatusCode::NO_CONTENT))
 }
 
-/// Counts a stream that waits for events.
+/// Counts a stream against [`MAX_STREAMS`].
 pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
     let metrics = &visit.gateway.metrics;
     let counted = visit
@@ -70,7 +71,7 @@ pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
     })
 }
 
-/// Sends what belongs to no request of a session to its stream.
+/// Relays messages outside requests to the stream of a session.
 pub fn attach(
     visit: &Visit<'_>,
     session: &Arc<LegacySession>,
@@ -78,10 +79,8 @@ pub fn attach(
     caller: &Arc<Caller>,
 ) {
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
-    let attachment = visit
-        .gateway
-        .backend
-        .attach(caller, Interest::Everything, sender);
+    let core = &visit.gateway.core;
+    let attachment = core.attach(caller, Interest::Everything, sender);
     let line = line(visit, Arc::clone(session), Arc::clone(stream));
     tokio::spawn(line.unsolicited(events, attachment));
 }
@@ -93,7 +92,7 @@ fn events(reader: Reader, counted: Counted) -> Answered {
     })))
 }
 
-/// The stream of an event, and the event's number.
+/// Reads an event id: the stream and the number of the event.
 fn find(session: &LegacySession, event: &str) -> Option<(Arc<EventStream>, u64)> {
     let (stream, number) = event.split_once('-')?;
     let stream = session.find_stream(stream.parse().ok()?)?;

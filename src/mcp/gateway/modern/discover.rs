@@ -8,32 +8,32 @@ use serde_json::value::RawValue;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{SERVER_ERROR, protocol_error, raw};
+use super::super::super::implementation::implementation;
 use super::super::super::message::Outcome;
 use super::super::super::version::Version;
-use super::super::identity::server_info;
 use super::super::visit::Visit;
 
-/// How long the answer may be kept, in milliseconds. Servers come and go without a word to those
-/// who do not listen.
+/// How long the answer may be cached, in milliseconds: not at all, since only subscribers hear of
+/// servers that are added or removed.
 const TTL_MS: u32 = 0;
 
-/// Says what there is.
+/// Answers with our revisions and capabilities.
 pub async fn answer(
     visit: &Visit<'_>,
     caller: Arc<Caller>,
     params: Option<Box<RawValue>>,
 ) -> Outcome {
     let mut live = visit.judge("server/discover", params).await?;
-    let described = visit.gateway.backend.describe(&caller).await;
+    let described = visit.gateway.core.describe(&caller).await;
     live.complete();
     let mut result = json!({
         "resultType": "complete",
         "supportedVersions": Version::ALL.map(Version::as_str),
         "capabilities": described.capabilities,
         "ttlMs": TTL_MS,
-        // What a container may see is its own affair.
+        // Containers see different servers.
         "cacheScope": "private",
-        "_meta": { "io.modelcontextprotocol/serverInfo": server_info() },
+        "_meta": { "io.modelcontextprotocol/serverInfo": implementation() },
     });
     if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
         result.insert("instructions".into(), instructions.into());

@@ -1,4 +1,4 @@
-//! `_meta` of a request: which revision it is of, and what its client can do.
+//! `_meta` of a request: its revision, and the capabilities of its client.
 
 use addons::contract::RpcError;
 use http::{HeaderMap, StatusCode};
@@ -18,8 +18,8 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// The status of each error that this reads.
 pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
 
-/// Reads what a request says of its client. The headers are compared before the revision is
-/// looked up: a client that contradicts itself is told so.
+/// Reads the description of the client. Headers are compared first, so that a contradiction is
+/// reported as one.
 pub fn read(
     headers: &HeaderMap,
     method: &str,
@@ -46,7 +46,7 @@ pub fn read(
     })
 }
 
-/// A revision that is not spoken, or not without a handshake.
+/// An unknown revision, or one with a handshake.
 pub fn unsupported(requested: &str) -> RpcError {
     let supported = Version::ALL.map(Version::as_str);
     RpcError {

@@ -1,4 +1,4 @@
-//! Headers that repeat what the body says: they must agree, since others may have routed by them.
+//! Headers that repeat the body. They must agree, since intermediaries may route by them.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 
 use super::super::super::error::{HEADER_MISMATCH, protocol_error};
-use super::super::header::{METHOD, NAME, PROTOCOL_VERSION};
+use super::super::super::fields::{METHOD, NAME, PROTOCOL_VERSION};
 use super::params::{ModernParams, text};
 
 const PREFIX: &str = "=?base64?";
 const SUFFIX: &str = "?=";
 
-/// A header that says something else than the body.
+/// A header that differs from the body.
 pub fn mismatch(message: impl Into<Cow<'static, str>>) -> RpcError {
     protocol_error(HEADER_MISMATCH, message)
 }
 
-/// The value of a header, which stands once and has only the characters that it may have.
+/// The value of a header that appears at most once, in visible ASCII.
 pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, RpcError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
@@ -37,8 +37,8 @@ pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h
     }
 }
 
-/// The text that a value stands for: as it is, or in base64 between markers. `None` where what is
-/// between the markers is not the one base64 of a text.
+/// Decodes a value: plain text, or base64 between markers. `None` for base64 that is not canonical
+/// or not UTF-8.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let marked = value
         .strip_prefix(PREFIX)
@@ -67,7 +67,7 @@ pub fn check(
     };
     match named.and_then(text) {
         Some(named) => agree_encoded(headers, &NAME, &named),
-        // The method's own check says what is wrong with the params.
+        // The method's own check reports invalid params.
         None => value(headers, &NAME).map(|_| ()),
     }
 }

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: a stream of notifications that the client chose.
+//! `subscriptions/listen`: a stream of the notifications that the client subscribed to.
 
 use std::sync::Arc;
 
@@ -13,19 +13,17 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::super::caller::Caller;
-use super::super::super::core::{Filter, Interest};
+use super::super::super::core::{Attachment, Filter, Interest};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::{EVENT_QUEUE, Event};
 use super::super::super::message::Id;
 use super::super::answer::Answered;
-use super::super::backend::Attached;
 use super::super::legacy::count_stream;
 use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
 use super::request::{Request, whole};
-use super::run::KEEP_ALIVE;
 
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -39,7 +37,7 @@ struct Wanted {
     resource_subscriptions: Vec<String>,
 }
 
-/// Opens the stream. Its first message says what the client will get.
+/// Opens the stream. Its first message acknowledges the granted filter.
 pub async fn open(
     visit: &Visit<'_>,
     request: Request<'_>,
@@ -57,13 +55,13 @@ pub async fn open(
         Ok(live) => live,
         Err(error) => return Ok(whole(visit, &request.id, &Err(error))),
     };
-    // It ends when the client closes it, as it should.
+    // A stream that the client closes is complete.
     live.complete();
-    let backend = &visit.gateway.backend;
-    let described = backend.describe(&caller).await;
+    let core = &visit.gateway.core;
+    let described = core.describe(&caller).await;
     let filter = granted(wanted, &described.capabilities);
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
-    let attachment = backend.attach(&caller, Interest::Filter(filter.clone()), sender);
+    let attachment = core.attach(&caller, Interest::Filter(filter.clone()), sender);
     let listening = Listening {
         id: request.id,
         filter,
@@ -87,7 +85,7 @@ fn is_bounded(wanted: &Wanted) -> bool {
     uris.len() <= MAX_SUBSCRIBED && uris.iter().all(|uri| uri.len() <= MAX_URI)
 }
 
-/// What the servers can do of what the client wants.
+/// The part of the filter that the servers support.
 fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
     let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
     let can = |list: &str, what: &str| {
@@ -110,7 +108,7 @@ struct Listening {
     events: mpsc::Receiver<Event>,
     stopping: CancellationToken,
     acknowledged: bool,
-    _attachment: Attached,
+    _attachment: Attachment,
     /// Recorded when the stream ends.
     _live: LiveFlow,
     _counted: Counted,
@@ -130,7 +128,7 @@ impl Listening {
             let event = tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => None,
-                event = timeout(KEEP_ALIVE, self.events.recv()) => match event {
+                event = timeout(sse::KEEP_ALIVE_INTERVAL, self.events.recv()) => match event {
                     Err(_elapsed) => return (sse::KEEP_ALIVE, false),
                     Ok(event) => event,
                 },
@@ -140,7 +138,7 @@ impl Listening {
                     let params = object(params.as_deref()).unwrap_or_default();
                     return (self.tagged(&method, params), false);
                 }
-                // A request gets no answer here, and the server is told so.
+                // Dropping a request tells its server that nobody answers.
                 Some(_) => {}
                 None => return (self.end(), true),
             }
@@ -157,7 +155,7 @@ impl Listening {
         }
     }
 
-    /// A notification that says which subscription it belongs to.
+    /// A notification with the id of its subscription.
     fn tagged(&self, method: &str, mut params: Map<String, Value>) -> Bytes {
         let id: Value = serde_json::from_str(self.id.as_json()).unwrap_or_default();
         match params.entry("_meta").or_insert_with(|| json!({})) {
@@ -170,7 +168,7 @@ impl Listening {
         sse::message(None, &message.to_string())
     }
 
-    /// The response: we end the stream, not the network.
+    /// The response, which tells an orderly end from a broken connection.
     fn end(&self) -> Bytes {
         let id = self.id.as_json();
         let text = format!(

@@ -1,5 +1,5 @@
-//! Revisions without a handshake: from 2026-07-28 on. Each request says what the gateway needs to
-//! know, and nothing is kept between requests but calls that wait for the client.
+//! Revisions without a handshake: from 2026-07-28 on. Between requests, only suspended calls are
+//! kept.
 
 mod discover;
 mod envelope;

@@ -1,4 +1,4 @@
-//! `Mcp-Param-*`: arguments that a tool's schema wants repeated as headers.
+//! `Mcp-Param-*`: headers that repeat arguments, where the tool's schema requires it.
 
 use std::sync::Arc;
 
@@ -32,8 +32,7 @@ pub async fn check(
     let Some(name) = params.name.and_then(text) else {
         return Ok(());
     };
-    let backend = &visit.gateway.backend;
-    let tool = backend.tool(Arc::clone(caller), (*name).into()).await;
+    let tool = visit.gateway.core.tool(caller, &name).await;
     let raw = match &tool {
         Some(tool) if tool.raw.get().contains(ANNOTATION) => tool.raw.get(),
         _ => return Ok(()),
@@ -48,8 +47,8 @@ pub async fn check(
     agree(visit.headers(), &tool.input_schema, &arguments)
 }
 
-/// Each annotated property has a header that says the same, or neither is there. A schema whose
-/// annotations are not in order has no meaning: clients leave such a tool out.
+/// Each annotated property equals its header, or both are absent. A schema with an invalid
+/// annotation is skipped: clients leave such a tool out.
 fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), RpcError> {
     let mut annotated = Vec::new();
     if collect(schema, arguments, &mut annotated).is_none() {
@@ -64,15 +63,14 @@ fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), R
     annotated.iter().try_for_each(|one| one.agrees(headers))
 }
 
-/// A property that is repeated.
+/// A property with the annotation.
 struct Annotated<'a> {
     header: HeaderName,
     is_integer: bool,
     argument: &'a Value,
 }
 
-/// Finds the annotated properties, at any depth of `properties`. `None` where an annotation is not
-/// in order.
+/// Finds the annotated properties at any depth of `properties`. `None` for an invalid annotation.
 fn collect<'a>(
     schema: &'a Value,
     arguments: &'a Value,
@@ -117,7 +115,7 @@ impl Annotated<'_> {
         if agrees {
             return Ok(());
         }
-        let message = format!("Header mismatch: {name} does not say what the argument says");
+        let message = format!("Header mismatch: {name} differs from the argument");
         Err(mismatch(message))
     }
 

@@ -1,4 +1,4 @@
-//! The params of a request, as far as the gateway reads them.
+//! The params that the gateway reads.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub struct ModernParams<'a> {
     pub notifications: Option<&'a RawValue>,
 }
 
-/// Members of `_meta` that say how a request is to be understood.
+/// Members of `_meta` that describe the client.
 #[derive(Default, Deserialize)]
 pub struct Meta<'a> {
     #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
@@ -35,6 +35,8 @@ pub struct Meta<'a> {
     pub info: Option<&'a RawValue>,
     #[serde(borrow, rename = "io.modelcontextprotocol/logLevel")]
     pub log_level: Option<&'a RawValue>,
+    #[serde(borrow, rename = "progressToken")]
+    pub progress_token: Option<&'a RawValue>,
 }
 
 impl<'a> ModernParams<'a> {
@@ -49,7 +51,7 @@ impl<'a> ModernParams<'a> {
     }
 }
 
-/// Whether a message says which revision it is of, as those without a handshake do.
+/// Whether a message names its revision, as those without a handshake do.
 pub fn names_version(params: Option<&RawValue>) -> bool {
     let meta = ModernParams::read(params).meta();
     meta.is_some_and(|meta| meta.version.is_some())

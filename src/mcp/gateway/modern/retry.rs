@@ -1,12 +1,10 @@
-//! A request that comes back with what a server asked for.
+//! A repeated request with `inputResponses`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use addons::contract::Denial;
 use serde_json::value::RawValue;
 
-use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
 use super::super::answer::Answered;
 use super::super::visit::Visit;
@@ -15,12 +13,11 @@ use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
-/// Goes on with the call that waits under `state`. Where an answer is missing, asks again.
+/// Resumes the call that is suspended under `state`. Asks again where an answer is missing.
 pub async fn resume(
     visit: &Visit<'_>,
     request: &Request<'_>,
     read: &ModernParams<'_>,
-    caller: Arc<Caller>,
     state: &str,
 ) -> Result<Answered, Denial> {
     let waiting = &visit.lease.suspended;
@@ -30,7 +27,7 @@ pub async fn resume(
     };
     let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
     if entry.answer(answers) {
-        let running = Running::resume(visit, request, caller, entry.call);
+        let running = Running::resume(visit, request, entry.call);
         return Ok(run(visit, running).await);
     }
     let gateway = visit.gateway;

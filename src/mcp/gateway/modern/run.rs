@@ -1,44 +1,40 @@
-//! A call of a modern client: its answer, as JSON or as a stream. Closing it cancels the call.
+//! A call of a modern client, answered as JSON or as a stream. Closing the stream cancels the call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
+use addons::raw_json::Members;
 use bytes::Bytes;
 use futures_util::stream::unfold;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{method_not_found, rpc_error};
 use super::super::super::event::Event;
 use super::super::super::message::{Id, Outcome, write_request, write_response};
-use super::super::answer::Answered;
+use super::super::answer::{Answered, STREAM_AFTER};
 use super::super::call::{Call, Step};
-use super::super::capabilities::can_answer;
 use super::super::limits::{Count, GatewayMetrics};
 use super::super::media::prefers_events;
 use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
+use super::params::ModernParams;
 use super::request::{Request, whole};
 use super::suspended::{Entry, Question, Suspended, suspend};
-
-/// How long a request may go on before its client gets a stream in the place of a JSON answer, so
-/// that nobody between us takes the connection for dead.
-const STREAM_AFTER: Duration = Duration::from_secs(5);
-/// How often a quiet stream sends a comment.
-pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Requests whose results may ask for input.
 const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
-/// A call under way, and what is to be written first.
+/// A call under way, with messages that are ready to be written.
 pub struct Running {
     call: Option<Call>,
     ready: VecDeque<Progress>,
-    caller: Arc<Caller>,
     id: Id,
     method: Arc<str>,
+    /// The token that this request gave, as JSON. The server reports under that of the first.
+    progress_token: Option<Box<RawValue>>,
     body: Bytes,
     waiting: Arc<Suspended>,
     memory: Memory,
@@ -54,23 +50,19 @@ enum Progress {
 impl Running {
     /// Begins a call.
     pub fn begin(visit: &Visit<'_>, request: &Request<'_>, caller: Arc<Caller>) -> Self {
-        let backend = &*visit.gateway.backend;
         let (method, params) = (Arc::clone(&request.method), request.params.clone());
-        let call = Call::begin(backend, Arc::clone(&caller), method, params);
-        Self::resume(visit, request, caller, call)
+        let call = visit.call(caller, method, params);
+        Self::resume(visit, request, call)
     }
 
-    /// Goes on with one that waited for its client.
-    pub fn resume(
-        visit: &Visit<'_>,
-        request: &Request<'_>,
-        caller: Arc<Caller>,
-        call: Call,
-    ) -> Self {
+    /// Resumes a suspended call.
+    pub fn resume(visit: &Visit<'_>, request: &Request<'_>, call: Call) -> Self {
+        let meta = ModernParams::read(request.params.as_deref()).meta();
+        let progress_token = meta.and_then(|meta| meta.progress_token);
         Self {
             call: Some(call),
             ready: VecDeque::new(),
-            caller,
+            progress_token: progress_token.map(RawValue::to_owned),
             id: request.id.clone(),
             method: Arc::clone(&request.method),
             body: request.body.clone(),
@@ -81,7 +73,7 @@ impl Running {
         }
     }
 
-    /// What happens next. Cancel-safe.
+    /// The next message. Cancel-safe.
     async fn next(&mut self) -> Progress {
         loop {
             if let Some(ready) = self.ready.pop_front() {
@@ -97,23 +89,22 @@ impl Running {
         }
     }
 
-    /// Takes an event, and with a question all that waits behind it.
+    /// Handles an event. A question is collected with all events queued behind it.
     fn take(&mut self, event: Event) {
         let mut questions = Vec::new();
         let mut next = Some(event);
         while let Some(event) = next {
             match event {
                 Event::Notification { method, params } => {
-                    let text = write_request(None, &method, params.as_deref());
-                    self.ready.push_back(Progress::Notification(text));
+                    let notification = self.notification(&method, params.as_deref());
+                    self.ready.extend(notification.map(Progress::Notification));
                 }
                 Event::Request {
                     method,
                     params,
                     reply,
                 } => {
-                    let may_ask = MAY_ASK.contains(&&*self.method);
-                    if may_ask && can_answer(&self.caller.capabilities, &method) {
+                    if MAY_ASK.contains(&&*self.method) {
                         questions.push(Question {
                             method,
                             params,
@@ -136,7 +127,19 @@ impl Running {
         }
     }
 
-    /// Leaves the call to the client's next request.
+    /// The text of a notification, with this request's own progress token; `None` for progress
+    /// that this request did not ask for.
+    fn notification(&self, method: &str, params: Option<&RawValue>) -> Option<String> {
+        if method != "notifications/progress" {
+            return Some(write_request(None, method, params));
+        }
+        let members = Members::read(params?).ok()?;
+        let params = members.with("progressToken", self.progress_token.as_ref()?.get());
+        let params = RawValue::from_string(params).ok()?;
+        Some(write_request(None, method, Some(&params)))
+    }
+
+    /// Suspends the call until the client's next request.
     fn suspend(&self, call: Call, questions: Vec<Question>) -> Outcome {
         let entry = Entry::new(call, &self.method, &self.body, questions);
         let suspended = suspend(&self.waiting, &self.suspended_in_all, &self.metrics, entry);
@@ -145,7 +148,7 @@ impl Running {
 
     /// The next piece of the stream, and whether it is the last.
     async fn piece(&mut self) -> (Bytes, bool) {
-        let (text, is_last) = match timeout(KEEP_ALIVE, self.next()).await {
+        let (text, is_last) = match timeout(sse::KEEP_ALIVE_INTERVAL, self.next()).await {
             Err(_elapsed) => return (sse::KEEP_ALIVE, false),
             Ok(Progress::Notification(text)) => (text, false),
             Ok(Progress::Done(outcome)) => (write_response(Some(&self.id), &outcome), true),
@@ -161,8 +164,8 @@ impl Running {
     }
 }
 
-/// Waits for the outcome; where a server has something to say before, or takes long, the client
-/// gets a stream.
+/// Waits for the outcome. Where an event comes first, or the call takes longer than
+/// [`STREAM_AFTER`], the client gets a stream.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
     match timeout(STREAM_AFTER, running.next()).await {
         // An error may have a status of its own, which a stream cannot have.

@@ -1,5 +1,4 @@
-//! Calls that wait for their client: a server asked for something, and the answer comes with the
-//! client's next request.
+//! Suspended calls: a server asked a question, and the answer comes with the client's next request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,13 +21,13 @@ use super::super::refusal::over_limit;
 /// How long a person may take to answer.
 const TTL: Duration = Duration::from_secs(5 * 60);
 
-/// What our states begin with. Those of servers pass through us as they are.
+/// Prefix of our `requestState`. Those of servers are forwarded unchanged.
 const PREFIX: &str = "unified-proxy:";
 
 /// Members of params that differ between a request and its retry.
 const NOT_BOUND: [&str; 3] = ["_meta", "inputResponses", "requestState"];
 
-/// The waiting calls of a lease, by their state.
+/// The suspended calls of a lease, by `requestState`.
 #[derive(Default)]
 pub struct Suspended(Mutex<Waiting>);
 
@@ -38,7 +37,7 @@ struct Waiting {
     ended: bool,
 }
 
-/// A call that waits.
+/// A suspended call.
 pub struct Entry {
     pub call: Call,
     questions: Vec<(String, Question)>,
@@ -52,7 +51,7 @@ pub struct Question {
     pub reply: oneshot::Sender<Outcome>,
 }
 
-/// Whether a state was made here.
+/// Whether the gateway issued a `requestState`.
 pub fn is_ours(state: &str) -> bool {
     state.starts_with(PREFIX)
 }
@@ -70,7 +69,7 @@ impl Entry {
         }
     }
 
-    /// Passes the client's answers on. Whether all were given that a server still waits for.
+    /// Passes the client's answers on; `true` once no question is open.
     pub fn answer(&mut self, mut answers: HashMap<String, Box<RawValue>>) -> bool {
         let questions = std::mem::take(&mut self.questions);
         for (key, question) in questions {
@@ -84,7 +83,7 @@ impl Entry {
         self.questions.is_empty()
     }
 
-    /// The result that asks the client.
+    /// The `input_required` result.
     fn input_required(&self, state: &str) -> Outcome {
         let requests = self.questions.iter().map(|(key, question)| {
             let method = Value::from(&*question.method);
@@ -100,7 +99,7 @@ impl Entry {
     }
 }
 
-/// Keeps a call until its client comes back. Over a limit it is denied, which cancels it.
+/// Suspends a call for at most [`TTL`]. Over a limit the call is denied, which cancels it.
 pub fn suspend(
     calls: &Arc<Suspended>,
     in_all: &Count,
@@ -136,8 +135,8 @@ pub fn suspend(
 }
 
 impl Suspended {
-    /// Takes the call that waits under a state. `None` where there is none, or it is another
-    /// request that this would go on with.
+    /// Takes the call that is suspended under a state. `None` for an unknown state, or one of
+    /// another request.
     pub fn take(&self, state: &str, method: &str, body: &Bytes) -> Option<Entry> {
         let mut waiting = self.0.lock();
         let (entry, _) = waiting.calls.get(state)?;
@@ -157,7 +156,7 @@ impl Suspended {
     }
 }
 
-/// A digest of a request: its method and params, in whatever order the members stand.
+/// Digest of method and params, independent of the order of members.
 fn binding(method: &str, body: &Bytes) -> [u8; 32] {
     let message: Value = serde_json::from_slice(body).unwrap_or_default();
     let mut params = match message {

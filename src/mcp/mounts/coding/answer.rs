@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::MountError;
-use super::super::http::Room;
+use super::super::room::Room;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
@@ -78,7 +78,7 @@ pub async fn read_whole(
     mut body: Body,
     most: usize,
 ) -> Result<Vec<u8>, Failure> {
-    let mut room = Room::new(client.clone());
+    let mut room = Room::default();
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await? {
         if text.len().saturating_add(chunk.len()) > most {
@@ -87,7 +87,7 @@ pub async fn read_whole(
             return Err(Failure::Wrong(why));
         }
         text.extend_from_slice(&chunk);
-        hold(&mut room, text.capacity())?;
+        hold(&mut room, client, text.capacity())?;
     }
     Ok(text)
 }
@@ -105,6 +105,7 @@ pub async fn read_rest(mut body: Body) {
 
 /// The lines of a body.
 pub struct Lines {
+    client: OwnClient,
     body: Body,
     held: BytesMut,
     /// How much of it has no line's end.
@@ -115,10 +116,11 @@ pub struct Lines {
 impl Lines {
     pub fn of(client: &OwnClient, body: Body) -> Self {
         Self {
+            client: client.clone(),
             body,
             held: BytesMut::new(),
             searched: 0,
-            room: Room::new(client.clone()),
+            room: Room::default(),
         }
     }
 
@@ -142,7 +144,7 @@ impl Lines {
                 return Ok(None);
             };
             self.held.extend_from_slice(&chunk);
-            hold(&mut self.room, self.held.capacity())?;
+            hold(&mut self.room, &self.client, self.held.capacity())?;
         }
     }
 
@@ -152,8 +154,8 @@ impl Lines {
     }
 }
 
-fn hold(room: &mut Room, bytes: usize) -> Result<(), Failure> {
-    room.hold(bytes).map_err(|error| match error {
+fn hold(room: &mut Room, client: &OwnClient, bytes: usize) -> Result<(), Failure> {
+    room.hold(client, bytes).map_err(|error| match error {
         MountError::Denied(denial) => Failure::Denied(denial),
         other => Failure::Wrong(other.to_string()),
     })

@@ -1,6 +1,5 @@
-//! Reading what a server answers: one message, or a stream of them, within bounds.
+//! Reads answers of servers within bounds: one message, or a stream of them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
@@ -10,21 +9,20 @@ use http::header::{CONTENT_TYPE, HeaderMap};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::event_stream::{EventReader, StreamEvent};
-use crate::http::{Answer, AnswerBody, BodyError, OwnClient, Reservation};
+use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::MountError;
+use crate::mcp::mounts::room::Room;
 
-/// Bytes of a message that are held without a reservation.
-const UNRESERVED: usize = 16 * 1024;
 /// Events of a stream that are read in a second; further ones wait at the server.
 const MAX_EVENTS: u32 = 1000;
 /// How long the rest of an answer may take once its message was read, so that its connection
 /// serves the next request.
 const REST: Duration = Duration::from_secs(2);
-/// How much of the rest is read.
+/// Bytes of the rest that are read.
 const REST_BYTES: usize = 64 * 1024;
 
-/// What a POST was answered with.
+/// The answer to a POST.
 pub enum Answered {
     /// One message.
     Message(Message),
@@ -128,14 +126,14 @@ pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
 
 async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Message, MountError> {
     let limits = client.limits();
-    let mut room = Room::new(client.clone());
+    let mut room = Room::default();
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await.map_err(broke_off)? {
         if text.len().saturating_add(chunk.len()) > limits.inspect_body_bytes {
             return Err(too_long(limits.inspect_body_bytes));
         }
         text.extend_from_slice(&chunk);
-        room.hold(text.capacity())?;
+        room.hold(client, text.capacity())?;
     }
     parse(&text, limits.inspect_values)
 }
@@ -158,12 +156,12 @@ fn broke_off(error: BodyError) -> MountError {
     }
 }
 
-/// Leaves an answer whose body says nothing.
+/// Drops an answer whose body does not matter.
 pub fn leave(answer: Answer) {
     read_rest(answer.body);
 }
 
-/// Reads what is left of an answer beside everything else.
+/// Drains an answer in the background.
 fn read_rest(mut body: AnswerBody) {
     let rest = async move {
         let mut left = REST_BYTES;
@@ -175,45 +173,6 @@ fn read_rest(mut body: AnswerBody) {
         }
     };
     tokio::spawn(timeout(REST, rest));
-}
-
-/// Memory of a message that is being read.
-pub struct Room {
-    client: OwnClient,
-    reservation: Option<Arc<Reservation>>,
-    reserved: usize,
-}
-
-impl Room {
-    /// Nothing is held yet.
-    pub fn new(client: OwnClient) -> Self {
-        Self {
-            client,
-            reservation: None,
-            reserved: 0,
-        }
-    }
-
-    /// Reserves for a message of so many bytes.
-    pub fn hold(&mut self, bytes: usize) -> Result<(), MountError> {
-        if bytes <= UNRESERVED {
-            self.reservation = None;
-            self.reserved = 0;
-            return Ok(());
-        }
-        let more = bytes.saturating_sub(self.reserved);
-        if more > 0 {
-            let reservation = match self.reservation.take() {
-                Some(reservation) => reservation,
-                None => self.client.reserve().map_err(MountError::Denied)?,
-            };
-            let grown = reservation.grow(more);
-            self.reservation = Some(reservation);
-            grown.map_err(MountError::Denied)?;
-            self.reserved = bytes;
-        }
-        Ok(())
-    }
 }
 
 /// Why a stream has no next message.
@@ -269,7 +228,7 @@ impl EventStream {
     fn new(client: OwnClient, body: AnswerBody) -> Self {
         let most = client.limits().inspect_body_bytes;
         Self {
-            room: Room::new(client.clone()),
+            room: Room::default(),
             client,
             body,
             input: Bytes::new(),
@@ -296,7 +255,7 @@ impl EventStream {
         Ok(Self::new(client.clone(), answer.body))
     }
 
-    /// Goes on behind what a reader has read, which was told of the new connection.
+    /// Resumes behind the events of a reader, which was reset for the new connection.
     pub fn behind(mut self, reader: EventReader) -> Self {
         self.reader = reader;
         self
@@ -307,7 +266,7 @@ impl EventStream {
         self.quiet = Some(limit);
     }
 
-    /// What was read of it, for another connection that goes on with it.
+    /// The reader, to resume the stream on another connection.
     pub fn into_reader(self) -> EventReader {
         self.reader
     }
@@ -319,7 +278,7 @@ impl EventStream {
             let next = self.reader.next(&mut self.input);
             let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
             self.room
-                .hold(self.reader.held())
+                .hold(&self.client, self.reader.held())
                 .map_err(StreamEnd::Failed)?;
             if let Some(event) = next {
                 self.pace.events = self.pace.events.saturating_add(1);

@@ -1,18 +1,15 @@
 //! Header fields that mirror a message, for intermediaries between us and the server (2026-07-28,
 //! basic/transports/streamable-http, "Request Metadata").
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderName, HeaderValue};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-pub const NAME: HeaderName = HeaderName::from_static("mcp-name");
-pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderValue};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::mcp::fields::{METHOD, NAME, PROTOCOL_VERSION};
 
 const SENTINEL: (&str, &str) = ("=?base64?", "?=");
 

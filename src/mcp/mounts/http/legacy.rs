@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, CallPermit, RpcError};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
-use super::headers::SESSION_ID;
-use super::legacy_peer::{CallError, FAREWELL, LegacyPeer};
+use super::legacy_peer::{CallError, LegacyPeer};
+use super::peer::CancelOnDrop;
 use super::{HttpTransport, cannot_start};
 use crate::mcp::event::Events;
+use crate::mcp::fields::SESSION_ID;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::mounts::handshake::{Initialized, initialize_params};
@@ -23,6 +24,31 @@ use crate::mcp::version::Version;
 
 /// The longest id of a session.
 const MAX_SESSION_ID: usize = 1024;
+
+/// Why no session was opened.
+pub enum NotOpened {
+    /// The server answered `initialize` with an error.
+    Refused(RpcError),
+    /// The server answered with a status that those of the transport before this one answer a
+    /// POST with.
+    NoEndpoint(MountError),
+    Failed(MountError),
+}
+
+impl NotOpened {
+    fn after(status: StatusCode, error: MountError) -> Self {
+        match (status.as_u16(), error) {
+            (400 | 404 | 405, error @ MountError::Protocol(_)) => Self::NoEndpoint(error),
+            (_, error) => Self::Failed(error),
+        }
+    }
+}
+
+impl From<MountError> for NotOpened {
+    fn from(error: MountError) -> Self {
+        Self::Failed(error)
+    }
+}
 
 /// A session.
 pub struct LegacySession {
@@ -37,12 +63,12 @@ pub struct LegacySession {
 }
 
 impl LegacySession {
-    /// Shakes hands. The outer error is the server's own.
+    /// Shakes hands.
     pub async fn open(
         transport: &HttpTransport,
         opening: &Opening,
         version: Version,
-    ) -> Result<Result<Arc<Self>, RpcError>, MountError> {
+    ) -> Result<Arc<Self>, NotOpened> {
         let wire = transport.wire(opening)?;
         let id = Id::number(0);
         let params = initialize_params(version, &opening.capabilities)?;
@@ -50,28 +76,27 @@ impl LegacySession {
         let path = wire.target.path.clone();
         let answer = wire.post(&path, HeaderMap::new(), message).await;
         let answer = answer.map_err(cannot_start)?;
-        let session = session_id(&answer.headers)?;
-        let outcome = match Answered::read(&wire.client, answer).await? {
+        let (session, status) = (session_id(&answer.headers)?, answer.status);
+        let answered = Answered::read(&wire.client, answer).await;
+        let outcome = match answered.map_err(|error| NotOpened::after(status, error))? {
             Answered::Message(message) => outcome_of(message, &id).ok(),
             Answered::Stream(stream) => first_outcome(stream, &id).await?,
             Answered::Accepted => None,
         };
         let unanswered = || MountError::Protocol("it did not answer initialize".to_owned());
-        let result = match outcome.ok_or_else(unanswered)? {
-            Ok(result) => result,
-            Err(error) => return Ok(Err(error)),
-        };
+        let result = outcome.ok_or_else(unanswered)?;
+        let result = result.map_err(NotOpened::Refused)?;
         let Initialized { version, described } = Initialized::read(&result)?;
         let inbox = transport.inbox(opening);
         let peer = Arc::new(LegacyPeer::new(wire, session, version, inbox));
         let ready = write_request(None, "notifications/initialized", None);
         match peer.post(ready).await {
             Ok(_) => {}
-            Err(CallError::SessionGone) => return Err(unanswered()),
-            Err(CallError::Mount(error)) => return Err(error),
+            Err(CallError::SessionGone) => return Err(unanswered().into()),
+            Err(CallError::Mount(error)) => return Err(error.into()),
         }
         transport.spawn(Arc::clone(&peer).live());
-        Ok(Ok(Arc::new(Self {
+        Ok(Arc::new(Self {
             peer,
             described,
             next_id: AtomicU64::new(1),
@@ -79,18 +104,15 @@ impl LegacySession {
             transport: transport.clone(),
             opening: opening.clone(),
             successor: OnceCell::new(),
-        })))
+        }))
     }
 
     async fn call(&self, permit: &CallPermit, events: &Events) -> Result<Outcome, CallError> {
         let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
         let message = write_request(Some(&id), permit.method(), permit.params());
-        let mut cancel = CancelOnDrop {
-            session: self,
-            id: Some(id.clone()),
-        };
+        let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
         let posted = self.peer.post(message).await;
-        let answered = posted.inspect_err(|_unanswered| cancel.id = None)?;
+        let answered = posted.inspect_err(|_unanswered| cancel.is_over())?;
         let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
@@ -102,7 +124,7 @@ impl LegacySession {
             )
             .into()),
         };
-        cancel.id = None;
+        cancel.is_over();
         outcome
     }
 
@@ -123,8 +145,11 @@ impl LegacySession {
     ) -> Result<Outcome, MountError> {
         let ended = || MountError::Died { exit: None };
         let open = || async {
-            let opened = Self::open(&self.transport, &self.opening, self.peer.version).await?;
-            opened.map_err(|_refused| ended())
+            let opened = Self::open(&self.transport, &self.opening, self.peer.version).await;
+            opened.map_err(|why| match why {
+                NotOpened::Refused(_) => ended(),
+                NotOpened::NoEndpoint(error) | NotOpened::Failed(error) => error,
+            })
         };
         // Boxed: a call within a call.
         let successor = Box::pin(self.successor.get_or_try_init(open)).await?;
@@ -192,39 +217,6 @@ impl Drop for LegacySession {
     fn drop(&mut self) {
         self.peer.inbox.ended.cancel();
     }
-}
-
-/// Tells the server that nobody waits for a call any more.
-struct CancelOnDrop<'a> {
-    session: &'a LegacySession,
-    /// The call, until it is answered.
-    id: Option<Id>,
-}
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        let Some(id) = self
-            .id
-            .take()
-            .filter(|_| !self.session.ended().is_cancelled())
-        else {
-            return;
-        };
-        let peer = Arc::clone(&self.session.peer);
-        let message = cancelled(&id);
-        self.session.transport.spawn(async move {
-            // The server finds out by itself, or works in vain.
-            let _ = timeout(FAREWELL, peer.post(message)).await;
-        });
-    }
-}
-
-/// The notification that nobody waits for a call any more.
-pub fn cancelled(id: &Id) -> String {
-    format!(
-        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\
-         \"params\":{{\"requestId\":{id}}}}}"
-    )
 }
 
 /// The id that a server gives to a session.

@@ -10,25 +10,23 @@ use tokio::time::{sleep, timeout};
 
 use super::answer::{Answered, EventStream, StreamEnd, leave, outcome_of};
 use super::event_stream::EventReader;
-use super::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
-use super::peer::{Inbox, Replies};
+use super::peer::{FAREWELL, Inbox, Replies};
 use super::wire::Wire;
 use crate::http::Answer;
 use crate::mcp::event::Events;
+use crate::mcp::fields::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use crate::mcp::message::{Id, Outcome};
 use crate::mcp::mounts::MountError;
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::version::Version;
 
-/// How long to wait before a stream is continued, where the server does not say; at least, before
-/// the server's own is.
+/// Delay before a stream is resumed, unless the server sets one; the shortest delay before the
+/// server's own stream is requested again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// How often a stream is asked for again before the next event of it has come.
+/// Attempts to resume a stream without an event in between.
 const TRIES: usize = 3;
-/// The longest wait before the server's own stream is asked for again.
+/// The longest delay before the server's own stream is requested again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// How long a farewell, or the news that a call was cancelled, may take.
-pub const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Why a request has no outcome.
 pub enum CallError {
@@ -105,7 +103,7 @@ impl LegacyPeer {
         Ok(EventStream::of(&self.wire.client, answer)?)
     }
 
-    /// Reads the stream of a call until its outcome, over as many connections as it takes.
+    /// Reads the stream of a call until its outcome, resuming it where the connection breaks.
     pub async fn follow(
         self: &Arc<Self>,
         mut stream: Box<EventStream>,
@@ -139,7 +137,7 @@ impl LegacyPeer {
         }
     }
 
-    /// Goes on with the stream of a call, where the server said how.
+    /// Resumes the stream of a call, where the server gave an event id.
     async fn resume(
         &self,
         mut reader: EventReader,
@@ -152,7 +150,7 @@ impl LegacyPeer {
             reader.reconnect();
             match self.stream(&reader).await {
                 Ok(stream) => return Ok(stream.behind(reader)),
-                // It may be back in a moment.
+                // A server that restarts is back in a moment.
                 Err(CallError::Mount(MountError::Denied(denial)))
                     if denial.code().fault() == Fault::Upstream => {}
                 Err(error) => return Err(error),
@@ -212,7 +210,7 @@ impl LegacyPeer {
         (stream.into_reader(), had_events)
     }
 
-    /// Lives as long as the session, and tells the server of its end.
+    /// Reads the server's own stream until the session ends, and deletes the session then.
     pub async fn live(self: Arc<Self>) {
         tokio::select! {
             () = self.inbox.ended.cancelled() => {}
@@ -242,7 +240,7 @@ impl LegacyPeer {
 impl Replies for LegacyPeer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // A server that does not take the answer waits for it no longer.
+            // A server that refuses the answer does not wait for it.
             let _ = self.post(message).await;
         })
     }

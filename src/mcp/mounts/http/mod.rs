@@ -1,7 +1,7 @@
 //! Servers over HTTP: Streamable HTTP in both eras, and HTTP+SSE of 2024-11-05.
 //!
 //! A request to a server is a flow of its own through the chain, under the name `mcp:SERVER`
-//! ([`OwnClient`]). A session of a lease ends with the lease.
+//! ([`OwnClient`](crate::http::OwnClient)). A session of a lease ends with the lease.
 
 mod answer;
 mod event_stream;
@@ -14,9 +14,8 @@ mod peer;
 mod two_endpoints;
 mod wire;
 
-pub(super) use answer::Room;
 pub use event_stream::EventReader;
-pub use headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, request_fields};
+pub use headers::request_fields;
 pub use mirrored_params::add as add_param_fields;
 
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::legacy::LegacySession;
+use self::legacy::{LegacySession, NotOpened};
 use self::modern::{ModernSession, Probed, probe};
 use self::peer::Inbox;
 use self::two_endpoints::TwoEndpoints;
@@ -39,14 +38,17 @@ use super::{MountError, MountSession, Opening, Transport, own_client};
 use crate::http::Service;
 use crate::mcp::version::{Era, Version};
 
-/// What transports over HTTP share.
+/// How long a server may take to open a session over HTTP+SSE that was not configured for it.
+const OLDER_TRANSPORT: Duration = Duration::from_secs(10);
+
+/// Parts that transports over HTTP share.
 #[derive(Clone)]
 pub struct HttpParts {
     /// Takes requests through the chain.
     pub service: Arc<Service>,
-    /// Counts messages that nobody gets.
+    /// Counts dropped messages.
     pub dropped: Dropped,
-    /// What goes on after a session has ended: farewells to servers.
+    /// Work that outlives a session: DELETE and cancellations.
     pub tasks: TaskTracker,
 }
 
@@ -60,7 +62,7 @@ struct Inner {
     system: System,
     timeout: Duration,
     kind: Kind,
-    /// Or what is wrong with the settings.
+    /// The error of invalid settings.
     target: Result<Target, String>,
 }
 
@@ -114,7 +116,7 @@ impl HttpTransport {
         }
     }
 
-    /// Opens a session for a client that has no handshake.
+    /// Opens a session for a modern client.
     async fn modern_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let wire = self.wire(opening)?;
         let mut unknown = None;
@@ -133,33 +135,57 @@ impl HttpTransport {
                 Version::NEWEST_LEGACY
             }
         };
+        let with_answer_to_discover = |error| match (error, &unknown) {
+            (MountError::Protocol(error), Some(before)) => MountError::Protocol(format!(
+                "{error} (to initialize; to server/discover: {before})"
+            )),
+            (error, _) => error,
+        };
         match LegacySession::open(self, opening, version).await {
-            Ok(Ok(session)) => Ok(session),
-            Ok(Err(error)) => Err(refused("initialize", &error.message)),
-            Err(MountError::Protocol(error)) => Err(MountError::Protocol(match unknown {
-                Some(before) => format!("{error} (to initialize; to server/discover: {before})"),
-                None => error,
-            })),
-            Err(error) => Err(error),
+            Ok(session) => Ok(session),
+            Err(NotOpened::Refused(error)) => Err(refused("initialize", &error.message)),
+            Err(NotOpened::NoEndpoint(error)) => {
+                let opened = self.older_transport(opening, error).await;
+                opened.map_err(with_answer_to_discover)
+            }
+            Err(NotOpened::Failed(error)) => Err(with_answer_to_discover(error)),
         }
     }
 
-    /// Opens a session for a client that shook hands.
+    /// Opens a session for a legacy client.
     async fn legacy_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let opened = LegacySession::open(self, opening, opening.version).await;
-        let error = match opened {
-            Ok(Ok(session)) => return Ok(session),
-            Ok(Err(error)) => refused("initialize", &error.message),
-            Err(error @ MountError::Protocol(_)) => error,
-            Err(error) => return Err(error),
+        let (error, may_be_older) = match opened {
+            Ok(session) => return Ok(session),
+            Err(NotOpened::Refused(error)) => (refused("initialize", &error.message), false),
+            Err(NotOpened::NoEndpoint(error)) => (error, true),
+            Err(NotOpened::Failed(error @ MountError::Protocol(_))) => (error, false),
+            Err(NotOpened::Failed(error)) => return Err(error),
         };
         let wire = self.wire(opening)?;
         match probe(&wire, opening).await {
             Ok(Probed::Modern(found)) if found.versions.contains(&Version::V2026_07_28) => {
                 Ok(ModernSession::new(self, opening, wire, found.described))
             }
+            _ if may_be_older => self.older_transport(opening, error).await,
             _ => Err(error),
         }
+    }
+
+    /// Opens a session over HTTP+SSE, where `initialize` was answered 400, 404 or 405 (2025-11-25,
+    /// basic/transports, "Backwards Compatibility"). Without one, what was answered is the error.
+    async fn older_transport(
+        &self,
+        opening: &Opening,
+        answered: MountError,
+    ) -> Result<Arc<dyn MountSession>, MountError> {
+        let opened = timeout(OLDER_TRANSPORT, TwoEndpoints::open(self, opening)).await;
+        let Ok(Ok(session)) = opened else {
+            return Err(answered);
+        };
+        let server = &self.0.server;
+        tracing::info!(%server, "an MCP server speaks HTTP with SSE: type: sse spares the other attempts");
+        Ok(session)
     }
 }
 
@@ -189,7 +215,7 @@ fn refused(method: &str, message: &str) -> MountError {
     MountError::Protocol(format!("it refused {method}: {message}"))
 }
 
-/// A server that cannot be reached does not start; what a rule denies stays a denial.
+/// An unreachable server cannot start; a denial by a rule stays a denial.
 fn cannot_start(denial: Denial) -> MountError {
     match denial.code().fault() {
         Fault::Upstream => MountError::CannotStart(denial.sentence().to_owned()),

@@ -1,16 +1,19 @@
-//! What a legacy server sends besides answers: notifications, and requests to the client.
+//! Notifications and requests of legacy servers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use addons::contract::{BoxFuture, RpcError};
+use addons::contract::BoxFuture;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::HttpTransport;
 use crate::mcp::event::{Event, Events};
-use crate::mcp::message::{Id, Message, Outcome, write_response};
-use crate::mcp::mounts::List;
+use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
+use crate::mcp::mounts::{List, error};
 
 /// Names the subscription that a notification is for, in its `_meta`.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -18,13 +21,64 @@ const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// Requests of one server that may wait for an answer at once; more are dropped.
 const MAX_REQUESTS: usize = 64;
 
+/// How long a server may take to hear that a session or a call has ended.
+pub const FAREWELL: Duration = Duration::from_secs(5);
+
 /// Sends a message back to the server.
 pub trait Replies: Send + Sync + 'static {
     /// Sends one message, and returns once the server took it or could not be reached.
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
 }
 
-/// Hands on the messages of one session.
+/// Cancels a call at its server where it is dropped before the call is over.
+pub struct CancelOnDrop<'a, P: Replies> {
+    peer: &'a Arc<P>,
+    session_ended: &'a CancellationToken,
+    transport: &'a HttpTransport,
+    /// The call, until it is over.
+    id: Option<Id>,
+}
+
+impl<'a, P: Replies> CancelOnDrop<'a, P> {
+    pub fn of(
+        peer: &'a Arc<P>,
+        session_ended: &'a CancellationToken,
+        transport: &'a HttpTransport,
+        id: &Id,
+    ) -> Self {
+        Self {
+            peer,
+            session_ended,
+            transport,
+            id: Some(id.clone()),
+        }
+    }
+
+    /// The call was answered, or cannot be cancelled.
+    pub fn is_over(&mut self) {
+        self.id = None;
+    }
+}
+
+impl<P: Replies> Drop for CancelOnDrop<'_, P> {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else {
+            return;
+        };
+        if self.session_ended.is_cancelled() {
+            return;
+        }
+        let params = RawValue::from_string(format!("{{\"requestId\":{id}}}")).ok();
+        let message = write_request(None, "notifications/cancelled", params.as_deref());
+        let telling = timeout(FAREWELL, Arc::clone(self.peer).reply(message));
+        self.transport.spawn(async {
+            // A server that does not hear of it works in vain.
+            let _ = telling.await;
+        });
+    }
+}
+
+/// Dispatches the messages of one session.
 pub struct Inbox {
     /// The server's name, for the log.
     pub server: Arc<str>,
@@ -52,7 +106,7 @@ impl Inbox {
         }
     }
 
-    /// Counts a message that nobody gets.
+    /// Counts a dropped message.
     pub fn drop_one(&self, reason: Reason) {
         self.dropped.count(reason);
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
@@ -113,9 +167,9 @@ impl Inbox {
             let answering = async {
                 let outcome = match answer {
                     Answer::Now(outcome) => outcome,
-                    Answer::Later(reply) => reply
-                        .await
-                        .unwrap_or_else(|_| Err(refusal("nobody answers the request"))),
+                    Answer::Later(reply) => {
+                        reply.await.unwrap_or_else(|_| Err(error::nobody_answers()))
+                    }
                 };
                 replies.reply(write_response(Some(&id), &outcome)).await;
             };
@@ -137,11 +191,9 @@ impl Inbox {
             Ok(()) => Answer::Later(answer),
             Err(mpsc::error::TrySendError::Full(_)) => {
                 self.drop_one(Reason::QueueFull);
-                Answer::Now(Err(refusal("too many messages wait for the client")))
+                Answer::Now(Err(error::busy()))
             }
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                Answer::Now(Err(refusal("nobody answers the request")))
-            }
+            Err(mpsc::error::TrySendError::Closed(_)) => Answer::Now(Err(error::nobody_answers())),
         }
     }
 }
@@ -152,13 +204,5 @@ enum Answer {
 }
 
 fn empty() -> Outcome {
-    RawValue::from_string("{}".to_owned()).map_err(|_| refusal("internal error"))
-}
-
-fn refusal(message: &'static str) -> RpcError {
-    RpcError {
-        code: -32603,
-        message: message.into(),
-        data: None,
-    }
+    RawValue::from_string("{}".to_owned()).map_err(|_| error::internal())
 }

@@ -1,5 +1,5 @@
-//! A session over HTTP+SSE (2024-11-05): one stream brings everything, and messages are posted to
-//! an endpoint that the stream names first.
+//! A session over HTTP+SSE (2024-11-05): one stream carries all messages of the server; ours are
+//! posted to the endpoint that its first event names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,25 +10,23 @@ use addons::contract::{BoxFuture, CallPermit};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{EventStream, StreamEnd, leave, refused};
-use super::peer::{Inbox, Replies};
+use super::peer::{CancelOnDrop, Inbox, Replies};
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::mounts::handshake::{Initialized, initialize_params};
+use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::{Era, Version};
 
-/// How long the news that a call was cancelled may take.
-const FAREWELL: Duration = Duration::from_secs(5);
 /// The longest URL that an endpoint may have.
 const MAX_ENDPOINT: usize = 4096;
 
@@ -36,8 +34,8 @@ const MAX_ENDPOINT: usize = 4096;
 struct Waiting {
     events: Events,
     answer: oneshot::Sender<Outcome>,
-    /// The token that its progress is told under, as JSON.
-    progress: Option<Box<RawValue>>,
+    /// Its progress token, as JSON.
+    progress: Option<Box<str>>,
 }
 
 /// The server's side of a session.
@@ -47,7 +45,7 @@ struct Peer {
     path: PathAndQuery,
     inbox: Inbox,
     waiting: Mutex<HashMap<Id, Waiting>>,
-    /// Events that have come.
+    /// Number of events received.
     heard: AtomicU64,
 }
 
@@ -105,25 +103,21 @@ impl Peer {
         };
         let waiting = id.and_then(|id| self.waiting.lock().remove(&id));
         match waiting {
-            // Whoever waited may have gone this moment.
+            // The caller may have stopped waiting.
             Some(waiting) => drop(waiting.answer.send(outcome)),
             None => self.inbox.drop_one(Reason::UnknownId),
         }
     }
 
-    /// Who gets a message of the server: the call whose progress it tells, or the only one that
-    /// waits, where it is of a kind that belongs to calls.
+    /// The call that a message belongs to: by its progress token, or the only call under way for
+    /// log messages and requests.
     fn reader_of(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();
         let found = match message {
             Message::Notification { method, params } if &**method == "notifications/progress" => {
-                let token = params.as_deref().and_then(progress_token);
-                let told = |one: &&Waiting| {
-                    let own = one.progress.as_deref().map(RawValue::get);
-                    own.is_some() && own == token.as_deref().map(RawValue::get)
-                };
-                calls.find(told)
+                let token = Related::read(params.as_deref()).progress.map(RawValue::get);
+                calls.find(|call| token.is_some() && call.progress.as_deref() == token)
             }
             Message::Notification { method, .. } if &**method != "notifications/message" => None,
             Message::Notification { .. } | Message::Request { .. } => {
@@ -144,11 +138,11 @@ impl Peer {
         events: Events,
     ) -> Result<Outcome, MountError> {
         let (answer, answered) = oneshot::channel();
-        let meta = params.and_then(request_token);
+        let progress = Related::read(params).meta.progress;
         let waiting = Waiting {
             events,
             answer,
-            progress: meta,
+            progress: progress.map(|token| token.get().into()),
         };
         let message = write_request(Some(&id), method, params);
         self.waiting.lock().insert(id.clone(), waiting);
@@ -162,7 +156,7 @@ impl Peer {
     }
 }
 
-/// Forgets a call, however it ends.
+/// Removes a call when it is dropped.
 struct Forget<'a> {
     peer: &'a Peer,
     id: Id,
@@ -177,7 +171,7 @@ impl Drop for Forget<'_> {
 impl Replies for Peer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // A server that does not take the answer waits for it no longer.
+            // A server that refuses the answer does not wait for it.
             let _ = self.post(message).await;
         })
     }
@@ -228,10 +222,7 @@ impl TwoEndpoints {
 
     async fn call(&self, permit: &CallPermit, events: Events) -> Result<Outcome, MountError> {
         let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let mut cancel = CancelOnDrop {
-            session: self,
-            id: Some(id.clone()),
-        };
+        let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
         let (method, params) = (permit.method(), permit.params());
         let asking = self.peer.ask(id, method, params, events);
         let before = self.peer.heard.load(Ordering::Relaxed);
@@ -243,7 +234,7 @@ impl TwoEndpoints {
             }
             return Err(MountError::TimedOut);
         };
-        cancel.id = None;
+        cancel.is_over();
         outcome
     }
 }
@@ -284,31 +275,6 @@ impl Drop for TwoEndpoints {
     }
 }
 
-/// Tells the server that nobody waits for a call any more.
-struct CancelOnDrop<'a> {
-    session: &'a TwoEndpoints,
-    /// The call, until it is answered.
-    id: Option<Id>,
-}
-
-impl Drop for CancelOnDrop<'_> {
-    fn drop(&mut self) {
-        let Some(id) = self
-            .id
-            .take()
-            .filter(|_| !self.session.ended().is_cancelled())
-        else {
-            return;
-        };
-        let peer = Arc::clone(&self.session.peer);
-        let message = super::legacy::cancelled(&id);
-        self.session.transport.spawn(async move {
-            // The server finds out by itself, or works in vain.
-            let _ = timeout(FAREWELL, peer.post(message)).await;
-        });
-    }
-}
-
 /// The first event of the stream: where messages are posted.
 async fn endpoint(wire: &Wire, stream: &mut EventStream) -> Result<PathAndQuery, MountError> {
     let protocol = |sentence: &str| MountError::Protocol(sentence.to_owned());
@@ -323,25 +289,4 @@ async fn endpoint(wire: &Wire, stream: &mut EventStream) -> Result<PathAndQuery,
     let data = std::str::from_utf8(&event.data);
     let data = data.map_err(|_| protocol("its endpoint is no text"))?;
     wire.target.at(data.trim()).map_err(MountError::Protocol)
-}
-
-fn progress_token(params: &RawValue) -> Option<Box<RawValue>> {
-    #[derive(Deserialize)]
-    struct Progress {
-        #[serde(rename = "progressToken")]
-        token: Option<Box<RawValue>>,
-    }
-    let progress: Progress = serde_json::from_str(params.get()).ok()?;
-    progress.token
-}
-
-/// The token that a request's progress is to be told under.
-fn request_token(params: &RawValue) -> Option<Box<RawValue>> {
-    #[derive(Deserialize)]
-    struct Params<'a> {
-        #[serde(rename = "_meta", borrow)]
-        meta: Option<&'a RawValue>,
-    }
-    let params: Params<'_> = serde_json::from_str(params.get()).ok()?;
-    progress_token(params.meta?)
 }

@@ -1,93 +1,198 @@
-//! Lines of a stream, of bounded length.
+//! Lines of a stream, of bounded length, out of the memory for buffered bodies.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::LineTaker;
-use crate::mcp::mounts::MountError;
+use crate::mcp::mounts::room::Room;
+use crate::mcp::mounts::{MessageMemory, MountError};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-/// A buffer that grew beyond this is given back after its line, in bytes.
-const KEPT: usize = 256 << 10;
+/// Capacity that the buffer keeps after a line, in bytes. Each child holds at most this and a chunk
+/// without a reservation.
+const KEPT: usize = 64 << 10;
+/// How long a line waits for memory. Meanwhile the process waits too: its pipe is full.
+const MEMORY_WAIT: Duration = Duration::from_secs(5);
+/// How often a line that waits asks for memory.
+const MEMORY_RETRY: Duration = Duration::from_millis(50);
 
-/// Hands each line to `take`; see [`ProcessManager::read_loop`](super::ProcessManager::read_loop).
-pub(super) async fn read(
-    mut stream: impl AsyncRead + Unpin,
-    longest: usize,
-    take: LineTaker<'_>,
-) -> Result<(), MountError> {
-    let mut chunk = vec![0; CHUNK];
-    let mut line: Vec<u8> = Vec::new();
-    loop {
-        let read = match stream.read(&mut chunk).await {
-            Ok(0) => return Ok(()),
-            Ok(read) => read,
-            Err(error) => return Err(MountError::Protocol(format!("its output: {error}"))),
-        };
-        let mut rest = chunk.get(..read).unwrap_or_default();
-        while let Some(end) = memchr(rest) {
-            let (head, tail) = rest.split_at(end);
-            rest = tail.get(1..).unwrap_or_default();
-            if line.len().saturating_add(head.len()) > longest {
-                return Err(too_long(longest));
-            }
-            // Most lines lie within one chunk.
-            let taken = match line.is_empty() {
-                true => take(head),
-                false => {
-                    line.extend_from_slice(head);
-                    let taken = take(&line);
-                    line.clear();
-                    line.shrink_to(KEPT);
-                    taken
-                }
+/// The lines of a process's output.
+pub(super) struct Lines<S> {
+    pub stream: S,
+    /// The longest line, in bytes.
+    pub longest: usize,
+    /// The memory that unfinished lines are charged to.
+    pub memory: Arc<dyn MessageMemory>,
+}
+
+impl<S: AsyncRead + Unpin> Lines<S> {
+    /// Hands each line to `take`; see
+    /// [`ProcessManager::read_loop`](super::ProcessManager::read_loop).
+    pub async fn read(mut self, take: LineTaker<'_>) -> Result<(), MountError> {
+        let mut chunk = vec![0; CHUNK];
+        let mut line = Unfinished::default();
+        loop {
+            let read = match self.stream.read(&mut chunk).await {
+                Ok(0) => return Ok(()),
+                Ok(read) => read,
+                Err(error) => return Err(MountError::Protocol(format!("its output: {error}"))),
             };
-            match taken {
-                ControlFlow::Break(()) => return Ok(()),
-                ControlFlow::Continue(pause) if pause.is_zero() => {}
-                ControlFlow::Continue(pause) => sleep(pause).await,
+            let mut rest = chunk.get(..read).unwrap_or_default();
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let (head, tail) = rest.split_at(end);
+                rest = tail.get(1..).unwrap_or_default();
+                // Most lines lie within one chunk.
+                let taken = if line.text.is_empty() && head.len() <= self.longest {
+                    take(head)
+                } else {
+                    line.extend(head, &self).await?;
+                    let taken = take(&line.text);
+                    line.clear();
+                    taken
+                };
+                match taken {
+                    ControlFlow::Break(()) => return Ok(()),
+                    ControlFlow::Continue(pause) if pause.is_zero() => {}
+                    ControlFlow::Continue(pause) => sleep(pause).await,
+                }
             }
+            line.extend(rest, &self).await?;
         }
-        if line.len().saturating_add(rest.len()) > longest {
-            return Err(too_long(longest));
-        }
-        line.extend_from_slice(rest);
     }
 }
 
-fn memchr(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|byte| *byte == b'\n')
+/// The beginning of a line whose end has not been read, and its memory.
+#[derive(Default)]
+struct Unfinished {
+    text: Vec<u8>,
+    room: Room,
 }
 
-fn too_long(longest: usize) -> MountError {
-    MountError::Protocol(format!("it sent a line of more than {longest} bytes"))
+impl Unfinished {
+    /// Adds what was read; waits for memory.
+    async fn extend<S>(&mut self, more: &[u8], lines: &Lines<S>) -> Result<(), MountError> {
+        let length = self.text.len().saturating_add(more.len());
+        if length > lines.longest {
+            let longest = lines.longest;
+            let sentence = format!("it sent a line of more than {longest} bytes");
+            return Err(MountError::Protocol(sentence));
+        }
+        let capacity = self.text.capacity();
+        let needed = match length > capacity {
+            // As a vector grows, so that each byte is copied a bounded number of times.
+            true => length.max(capacity.saturating_mul(2)).min(lines.longest),
+            false => capacity,
+        };
+        let until = Instant::now() + MEMORY_WAIT;
+        while let Err(error) = self.room.hold(&*lines.memory, needed) {
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            sleep(MEMORY_RETRY).await;
+        }
+        self.text
+            .reserve_exact(needed.saturating_sub(self.text.len()));
+        self.text.extend_from_slice(more);
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.text.shrink_to(KEPT);
+        self.room = Room::default();
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use addons::contract::{Container, Denial};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::http::{Inspection, Reservation, nobody};
+
+    /// The memory of one container.
+    struct Memory(Arc<Inspection>, Container);
+
+    /// What is reserved for each body besides its own bytes.
+    const OVERHEAD: usize = 8 << 10;
+
+    impl Memory {
+        fn new() -> Arc<Self> {
+            let inspection = Inspection::new(&prometheus::Registry::new()).unwrap();
+            Arc::new(Self(Arc::new(inspection), nobody().unwrap()))
+        }
+    }
+
+    impl MessageMemory for Memory {
+        fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+            self.0.begin(&self.1, 16 << 20)
+        }
+    }
 
     async fn lines(chunks: Vec<Vec<u8>>, longest: usize) -> (Vec<Vec<u8>>, bool) {
-        let mut stream = tokio_test_stream(chunks);
-        let mut lines = Vec::new();
+        let memory = Memory::new();
+        let mut read = Vec::new();
         let mut take = |line: &[u8]| {
-            lines.push(line.to_vec());
+            read.push(line.to_vec());
             ControlFlow::Continue(Duration::ZERO)
         };
-        let read = read(&mut stream, longest, &mut take).await;
-        (lines, read.is_ok())
+        let stream = tokio_test_stream(chunks);
+        let lines = Lines {
+            stream,
+            longest,
+            memory,
+        };
+        let ended = lines.read(&mut take).await;
+        (read, ended.is_ok())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unfinished_line_is_charged_and_waits_a_while_for_memory() {
+        // A quarter of the memory is for one container.
+        const LONG: usize = 3 << 20;
+        let memory = Memory::new();
+        let other = memory.reserve().unwrap();
+        other.grow(2 << 20).unwrap();
+        let chunks = vec![vec![b'x'; LONG], b"\n".to_vec()];
+        let read = |memory: Arc<Memory>| {
+            let stream = tokio_test_stream(chunks.clone());
+            let lines = Lines {
+                stream,
+                longest: LONG,
+                memory,
+            };
+            async move {
+                let mut take = |line: &[u8]| {
+                    assert_eq!(line.len(), LONG);
+                    ControlFlow::Continue(Duration::ZERO)
+                };
+                lines.read(&mut take).await
+            }
+        };
+        let began = Instant::now();
+        let failed = read(Arc::clone(&memory)).await.unwrap_err();
+        assert!(matches!(failed, MountError::Denied(_)), "{failed}");
+        assert!(began.elapsed() >= MEMORY_WAIT);
+        let freed = async {
+            sleep(MEMORY_WAIT / 2).await;
+            drop(other);
+        };
+        let (read, ()) = tokio::join!(read(Arc::clone(&memory)), freed);
+        read.unwrap();
+        let all = memory.reserve().unwrap();
+        all.grow((4 << 20) - OVERHEAD)
+            .expect("all of it was given back");
     }
 
     /// A stream that yields these chunks one by one.
     fn tokio_test_stream(chunks: Vec<Vec<u8>>) -> impl AsyncRead + Unpin {
-        let (reader, mut writer) = tokio::io::duplex(16);
+        let (reader, mut writer) = tokio::io::duplex(4096);
         tokio::spawn(async move {
             use tokio::io::AsyncWriteExt;
             for chunk in chunks {

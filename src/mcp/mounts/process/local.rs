@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::launch::How;
+use super::lines::Lines;
 use super::stderr::{self, Secrets};
 use super::view::Machine;
 use super::{LineTaker, ProcessConfig, ProcessManager, Runtime, Spawner};
@@ -26,7 +27,7 @@ pub struct Local {
     spawner: Spawner,
     machine: Arc<Machine>,
     stdin: Mutex<Option<pipe::Sender>>,
-    stdout: Mutex<Option<(pipe::Receiver, usize)>>,
+    stdout: Mutex<Option<Lines<pipe::Receiver>>>,
     state: watch::Sender<State>,
     orders: Mutex<Option<mpsc::Sender<Order>>>,
     /// Cancelled once nothing is left of it.
@@ -40,7 +41,7 @@ enum State {
     Ended(Option<i32>),
 }
 
-/// What a running process is told.
+/// An order to a running process.
 enum Order {
     Terminate,
     Kill,
@@ -92,7 +93,11 @@ impl Local {
         let (orders, receiver) = mpsc::channel(2);
         self.state.send_replace(State::Running);
         *self.stdin.lock().await = Some(streams.stdin);
-        *self.stdout.lock().await = Some((streams.stdout, config.longest_line));
+        *self.stdout.lock().await = Some(Lines {
+            stream: streams.stdout,
+            longest: config.longest_line,
+            memory: config.memory,
+        });
         *self.orders.lock().await = Some(orders);
         let secrets = Secrets::among(&config.env);
         let server = config.server;
@@ -216,8 +221,7 @@ impl ProcessManager for Local {
         Box::pin(async move {
             let stdout = self.stdout.lock().await.take();
             let not_running = || MountError::Protocol("it does not run".to_owned());
-            let (stdout, longest) = stdout.ok_or_else(not_running)?;
-            super::lines::read(stdout, longest, take).await
+            stdout.ok_or_else(not_running)?.read(take).await
         })
     }
 

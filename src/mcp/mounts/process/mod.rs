@@ -11,6 +11,7 @@ mod view;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::BoxFuture;
@@ -23,9 +24,9 @@ pub use launch::Spawner;
 pub use local::Local;
 pub use view::Machine;
 
-use super::MountError;
+use super::{MessageMemory, MountError};
 
-/// Runs one process, wherever it runs. A manager starts one process once.
+/// Runs one process. A manager starts one process once.
 pub trait ProcessManager: Send + Sync {
     /// Starts the process.
     fn start(&self, config: ProcessConfig) -> BoxFuture<'_, Result<(), MountError>>;
@@ -38,11 +39,11 @@ pub trait ProcessManager: Send + Sync {
     /// longer than the configuration allows is an error.
     fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>>;
 
-    /// Ends the process and all that it started: standard input is closed, then it is asked to
+    /// Ends the process and its descendants: standard input is closed, then it is asked to
     /// end, and after `limit` it is killed. Done once nothing is left of it.
     fn stop(&self, limit: Duration) -> BoxFuture<'_, ()>;
 
-    /// Waits until the process has ended, by itself or not.
+    /// Waits until the process has ended.
     fn ended(&self) -> BoxFuture<'_, ()>;
 
     /// Whether the process is active.
@@ -98,6 +99,8 @@ pub struct ProcessConfig {
     pub way_out: Option<PathBuf>,
     /// The longest line of its output, in bytes.
     pub longest_line: usize,
+    /// The memory that its output is charged to.
+    pub memory: Arc<dyn MessageMemory>,
 }
 
 impl ProcessConfig {

@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// The longest line, in bytes; what is behind is left out.
+/// The longest line, in bytes; the rest of a longer one is left out.
 const MAX_LINE: usize = 4096;
 /// Lines of one child in one second; further ones are counted.
 const MAX_LINES: u32 = 50;
@@ -63,7 +63,7 @@ impl Secrets {
     }
 }
 
-/// Writes what the child says to `log`, until it says no more.
+/// Copies the child's stderr to `log` until it ends.
 pub async fn follow(
     mut stderr: impl AsyncRead + Unpin,
     secrets: Secrets,

@@ -38,7 +38,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Children trust `certificates` and never see what is `hidden`.
+    /// Children trust `certificates`; paths in `hidden` are never visible to them.
     pub fn new(certificates: PathBuf, hidden: Vec<PathBuf>) -> Self {
         let home = env::var_os("HOME").map(PathBuf::from);
         let home = home.filter(|home| home.is_absolute() && home != Path::new("/"));
@@ -51,7 +51,7 @@ impl Machine {
         }
     }
 
-    /// What is to be started, and what it sees. Looks through directories, so it blocks.
+    /// The command and its view of the file system. Reads directories, so it blocks.
     pub fn spec(&self, config: &ProcessConfig) -> Result<Spec, String> {
         let directory = match &config.work_dir {
             Some(directory) => self.place(directory)?,
@@ -112,7 +112,8 @@ impl Machine {
         let program = find(&config.program(), directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
         let programs = machine::programs(&self.home, real_home, program.as_deref(), resolve);
-        // A mount that a later one covers cannot be made read-only, and what is shown has it already.
+        // A mount that a later one covers cannot be made read-only, and what is shown has it
+        // already.
         let programs = programs.into_iter();
         files.extend(programs.filter(|entry| !is_below(&roots, entry.at())));
         files.extend(shown.into_iter().map(|(path, access)| Entry::Bind {
@@ -128,7 +129,7 @@ impl Machine {
         Ok(files)
     }
 
-    /// The system's directories; /etc is looked through for what is not for everybody.
+    /// The system's directories; of /etc, only files that everybody may read.
     fn system(&self) -> Vec<Entry> {
         let mut system = self.system.lock();
         match &*system {
@@ -219,7 +220,21 @@ fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use addons::contract::Denial;
+
     use super::*;
+    use crate::http::Reservation;
+    use crate::mcp::mounts::MessageMemory;
+
+    struct NoMemory;
+
+    impl MessageMemory for NoMemory {
+        fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+            Err(Denial::internal())
+        }
+    }
 
     fn config() -> ProcessConfig {
         ProcessConfig {
@@ -232,6 +247,7 @@ mod tests {
             confine: Confine::Namespaces,
             way_out: None,
             longest_line: 1000,
+            memory: Arc::new(NoMemory),
         }
     }
 

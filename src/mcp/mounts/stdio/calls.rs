@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::mcp::event::{Event, Events};
 use crate::mcp::message::Outcome;
+use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{MAX_CALLS, MountError};
 
 /// The method whose answer ends a subscription.
 const LISTEN: &str = "subscriptions/listen";
-/// While a client is asked, the time of its call is looked at so often.
+/// How often the time of a call is checked while its client is asked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a request is answered with.
+/// The answer to a request.
 pub(super) type Answer = Result<Outcome, MountError>;
 
 /// The requests under way, by the id that we gave them.
@@ -33,10 +33,12 @@ struct Call {
     /// The progress token of its params, as JSON.
     progress: Option<Box<str>>,
     is_subscription: bool,
+    /// Its client asked for log messages with it, as requests of the modern era do.
+    wants_logs: bool,
     clock: Arc<Clock>,
 }
 
-/// Does not run while the server waits for the client.
+/// The time of a call, which does not run while the server waits for the client.
 #[derive(Default)]
 pub(super) struct Clock {
     /// Requests to the client that are not answered.
@@ -80,26 +82,6 @@ impl Clock {
     }
 }
 
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(rename = "_meta", borrow)]
-    meta: Option<Meta<'a>>,
-    #[serde(rename = "progressToken", borrow)]
-    progress: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(rename = "progressToken", borrow)]
-    progress: Option<&'a RawValue>,
-    #[serde(rename = "io.modelcontextprotocol/subscriptionId", borrow)]
-    subscription: Option<&'a RawValue>,
-}
-
-fn read(params: Option<&RawValue>) -> Option<Params<'_>> {
-    serde_json::from_str(params?.get()).ok()
-}
-
 impl Calls {
     /// Adds a request.
     pub fn add(
@@ -111,13 +93,13 @@ impl Calls {
     ) -> Result<(oneshot::Receiver<Answer>, Arc<Clock>), MountError> {
         let (reply, answer) = oneshot::channel();
         let clock = Arc::<Clock>::default();
-        let meta = read(params).and_then(|params| params.meta);
-        let progress = meta.and_then(|meta| meta.progress);
+        let meta = Related::read(params).meta;
         let call = Call {
             reply,
             events,
-            progress: progress.map(|token| token.get().into()),
+            progress: meta.progress.map(|token| token.get().into()),
             is_subscription: method == LISTEN,
+            wants_logs: meta.log_level.is_some(),
             clock: Arc::clone(&clock),
         };
         let mut calls = self.0.lock();
@@ -136,7 +118,7 @@ impl Calls {
     /// Answers a request; whether there was one.
     pub fn answer(&self, id: u64, answer: Answer) -> bool {
         let call = self.0.lock().remove(&id);
-        // Whoever asked may have gone.
+        // The caller may have stopped waiting.
         call.is_some_and(|call| call.reply.send(answer).is_ok())
     }
 
@@ -148,25 +130,29 @@ impl Calls {
         }
     }
 
-    /// Where a notification goes: to the call that its progress token or subscription names; else,
-    /// if it `may_belong` to one that it does not name, to the only call under way.
-    pub fn events_of(&self, params: Option<&RawValue>, may_belong: bool) -> Option<Events> {
+    /// The call that a notification names by its progress token or its subscription.
+    pub fn named(&self, params: Option<&RawValue>) -> Option<Events> {
         let calls = self.0.lock();
-        let named = read(params);
-        let subscription = named
-            .as_ref()
-            .and_then(|params| params.meta.as_ref()?.subscription);
-        if let Some(id) = subscription {
+        let related = Related::read(params);
+        if let Some(id) = related.meta.subscription {
             return Some(calls.get(&id.get().parse().ok()?)?.events.clone());
         }
-        if let Some(token) = named.and_then(|params| params.progress) {
-            let has_it = |call: &&Call| call.progress.as_deref() == Some(token.get());
-            return Some(calls.values().find(has_it)?.events.clone());
-        }
-        if !may_belong {
-            return None;
-        }
-        Some(only(&calls)?.events.clone())
+        let token = related.progress?.get();
+        let has_it = |call: &&Call| call.progress.as_deref() == Some(token);
+        Some(calls.values().find(has_it)?.events.clone())
+    }
+
+    /// The call that a log message belongs to, which names none: the only one that asked for log
+    /// messages, else the only one under way. `None` where there are several.
+    pub fn logging(&self) -> Option<Events> {
+        let calls = self.0.lock();
+        let mut wanting = calls.values().filter(|call| call.wants_logs);
+        let call = match (wanting.next(), wanting.next()) {
+            (Some(call), None) => Some(call),
+            (Some(_), Some(_)) => None,
+            (None, _) => only(&calls),
+        };
+        Some(call?.events.clone())
     }
 
     /// The only call under way, whose client the server asks: its events, and what keeps its clock
@@ -199,4 +185,44 @@ pub(super) fn notify(events: &Events, method: &Arc<str>, params: Option<Box<RawV
 /// Whether a request has no answer within a time that a call may take.
 pub(super) fn is_subscription(method: &str) -> bool {
     method == LISTEN
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const QUIET: &str = "{\"_meta\":{}}";
+    const LOGGED: &str = "{\"_meta\":{\"io.modelcontextprotocol/logLevel\":\"info\"}}";
+
+    #[test]
+    fn a_log_message_goes_to_the_only_call_that_may_have_caused_it() {
+        each_row(
+            [
+                (&[QUIET][..], Some(0)),
+                (&[QUIET, QUIET], None),
+                (&[QUIET, LOGGED, QUIET], Some(1)),
+                (&[LOGGED, LOGGED], None),
+                (&[], None),
+            ],
+            |(requests, taker)| {
+                let calls = Calls::default();
+                let begin = |(id, params): (usize, &&str)| {
+                    let (events, receiver) = mpsc::channel(1);
+                    let params = RawValue::from_string((*params).to_owned()).unwrap();
+                    let begun = calls.add(id as u64, "tools/call", Some(&params), events.clone());
+                    (begun.unwrap(), events, receiver)
+                };
+                let begun: Vec<_> = requests.iter().enumerate().map(begin).collect();
+                let events = calls.logging();
+                let found = events.map(|found| {
+                    let of = |(_, events, _): &(_, Events, _)| events.same_channel(&found);
+                    begun.iter().position(of).unwrap()
+                });
+                assert_eq!(found, taker);
+            },
+        );
+    }
 }

@@ -1,4 +1,4 @@
-//! What a server writes, line by line.
+//! The lines that a server writes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -77,8 +77,10 @@ impl<'a> Incoming<'a> {
         if &**method == "notifications/cancelled" {
             return shared.asked.cancel(params.as_deref());
         }
-        let may_belong = &**method == "notifications/message";
-        let events = shared.calls.events_of(params.as_deref(), may_belong);
+        let events = match &**method {
+            "notifications/message" => shared.calls.logging(),
+            _ => shared.calls.named(params.as_deref()),
+        };
         notify(
             events.as_ref().unwrap_or(&shared.unsolicited),
             method,
@@ -120,7 +122,7 @@ impl<'a> Incoming<'a> {
         tokio::spawn(waiting);
     }
 
-    /// Skips what is no message, a bounded number of times. Where it would have answered a request,
+    /// Skips a line that is no message, a bounded number of times. If it has the id of a request,
     /// that request fails.
     fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
         #[derive(Deserialize)]

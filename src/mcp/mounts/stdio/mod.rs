@@ -11,13 +11,13 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, Delegation, System};
+use addons::contract::{BoxFuture, Container, Delegation, Denial, System};
 use addons::mcp::{Confine, ServerSettings, StdioSettings};
 use parking_lot::Mutex;
 
 use super::process::{Children, ProcessConfig, ProcessManager};
 use super::way_out::{OpenWayOut, WayOut};
-use super::{MountError, MountSession, Opening, Transport};
+use super::{MessageMemory, MountError, MountSession, Opening, Transport};
 use opening::Speaks;
 
 /// Bounds of messages, as the configuration in force has them.
@@ -35,7 +35,12 @@ pub type CurrentLimits = Arc<dyn Fn() -> MessageLimits + Send + Sync>;
 /// Makes a manager for one process.
 pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
 
-/// What stdio transports share.
+/// Opens the memory that the messages of a server are charged to; without a container, of one that
+/// all containers share.
+pub type OpenMemory =
+    Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
+
+/// Parts that stdio transports share.
 pub struct StdioPorts {
     /// Counts children.
     pub children: Children,
@@ -43,6 +48,8 @@ pub struct StdioPorts {
     pub way_out: Arc<dyn WayOut>,
     /// Bounds messages.
     pub limits: CurrentLimits,
+    /// Counts the memory of messages.
+    pub memory: OpenMemory,
 }
 
 /// Opens sessions, each with a process of its own.
@@ -51,7 +58,7 @@ pub struct StdioTransport {
     server: Arc<ServerSettings>,
     settings: StdioSettings,
     make: MakeProcess,
-    /// What the server turned out to speak.
+    /// The eras of the server, once known.
     speaks: Mutex<Option<Speaks>>,
 }
 
@@ -89,21 +96,30 @@ impl StdioTransport {
                        traffic";
             return Err(MountError::CannotStart(why.to_owned()));
         };
-        let system = System {
-            name: format!("mcp:{}", self.server.name).into(),
-            hosts: settings.hosts.clone(),
-            trust_private: false,
-        };
-        let delegation = Arc::new(Delegation::new(system, Arc::clone(container)));
+        let delegation = Arc::new(Delegation::new(self.system(), Arc::clone(container)));
         let opened = self.ports.way_out.open(delegation);
         let failed = |error| MountError::CannotStart(format!("its way out: {error}"));
         opened.map(Some).map_err(failed)
     }
 
-    fn config(&self, way_out: Option<&OpenWayOut>) -> ProcessConfig {
+    /// The server as a part of the appliance.
+    fn system(&self) -> System {
+        System {
+            name: format!("mcp:{}", self.server.name).into(),
+            hosts: self.settings.hosts.clone(),
+            trust_private: false,
+        }
+    }
+
+    fn config(
+        &self,
+        opening: &Opening,
+        way_out: Option<&OpenWayOut>,
+    ) -> Result<ProcessConfig, MountError> {
         let settings = &self.settings;
         let env = settings.env.iter();
-        ProcessConfig {
+        let memory = (self.ports.memory)(self.system(), opening.container.as_ref());
+        Ok(ProcessConfig {
             server: self.server.name.to_string(),
             command: settings.command.clone(),
             env: env
@@ -115,7 +131,8 @@ impl StdioTransport {
             confine: settings.confine,
             way_out: way_out.map(|way_out| way_out.path.clone()),
             longest_line: (self.ports.limits)().bytes,
-        }
+            memory: memory.ok_or_else(|| MountError::Denied(Denial::internal()))?,
+        })
     }
 
     fn timeout(&self) -> Duration {

@@ -25,7 +25,7 @@ const PROBE: Duration = Duration::from_secs(5);
 /// How long a server may take to answer a handshake; package runners fetch it first.
 const HANDSHAKE: Duration = Duration::from_secs(50);
 
-/// What a server turned out to speak.
+/// The eras of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     /// The legacy era alone.
@@ -34,7 +34,7 @@ pub(super) enum Speaks {
     Modern,
 }
 
-/// What was agreed on.
+/// The result of a handshake.
 struct Agreed {
     version: Version,
     described: Described,
@@ -95,7 +95,7 @@ impl StdioTransport {
     async fn start(&self, opening: &Opening) -> Result<Conversation, MountError> {
         let place = self.ports.children.place(opening.container.as_deref())?;
         let way_out = self.way_out(opening)?;
-        let config = self.config(way_out.as_ref());
+        let config = self.config(opening, way_out.as_ref())?;
         let process = (self.make)();
         process.start(config).await?;
         let (shared, lines) = Shared::new(&self.server.name, opening.unsolicited.clone());

@@ -22,11 +22,11 @@ use crate::mcp::mounts::{Described, MountError, MountSession, Version};
 /// How long a process may take to end after its standard input was closed; half of it before it
 /// gets a signal. All ends within 5 seconds of its lease.
 const STOPPING: Duration = Duration::from_secs(3);
-/// How long what a process wrote last may take to arrive after it ended, or its end after its
-/// output did.
+/// How long the last output of an ended process may take to arrive, or the end of a process after
+/// its output ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// What belongs to a process, and goes when nothing is left of it.
+/// Resources of a process, released after its end.
 pub(super) struct Belongings {
     pub ports: Arc<StdioPorts>,
     pub place: ChildPlace,
@@ -34,7 +34,7 @@ pub(super) struct Belongings {
     pub most_values: usize,
 }
 
-/// Reads and writes until the process or the session has ended, and leaves nothing of either.
+/// Serves a process until it or its session has ended, and ends the other.
 pub(super) async fn attend(
     shared: Arc<Shared>,
     process: Arc<dyn ProcessManager>,
@@ -64,20 +64,27 @@ pub(super) async fn attend(
             std::future::pending().await
         } => {}
     }
+    end(&shared, &*process).await;
+    children.ended(&shared.server, runtime);
+    drop(belongings.way_out);
+    drop(belongings.place);
+}
+
+/// Ends the session and its calls, and then the process.
+async fn end(shared: &Shared, process: &dyn ProcessManager) {
     let wanted = shared.ended.is_cancelled();
     if !wanted {
-        // Its output has ended, and so has it, or nearly.
+        // Its output has ended: the process has, too, or is about to.
         let _ = timeout(LAST_LINES, process.ended()).await;
     }
     shared.fail(MountError::Died {
         exit: process.exit_code(),
     });
     let failure = shared.failure();
-    // Before its calls hear of it: who asks for a session then gets another one.
+    // Before its calls are answered: a client that asks for a session then gets another one.
     shared.ended.cancel();
     shared.calls.end(&failure);
     process.stop(STOPPING).await;
-    children.ended(&shared.server, runtime);
     let exit_code = process.exit_code();
     match wanted {
         true => tracing::debug!(server = %shared.server, exit_code, "an MCP server was ended"),
@@ -85,8 +92,6 @@ pub(super) async fn attend(
             server = %shared.server, exit_code, reason = %failure, "an MCP server ended"
         ),
     }
-    drop(belongings.way_out);
-    drop(belongings.place);
 }
 
 /// An open session.

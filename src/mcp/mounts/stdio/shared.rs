@@ -1,4 +1,4 @@
-//! What the tasks of a session share: how messages are sent.
+//! State that the tasks of a session share, and sending of messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Outcome, write_request, write_response};
 use crate::mcp::mounts::{MountError, Version};
 
-/// What the tasks of a session share.
+/// State that the tasks of a session share.
 pub(super) struct Shared {
     pub server: Arc<str>,
     pub calls: Calls,
@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub writer: Writer,
     pub unsolicited: Events,
     pub ended: CancellationToken,
-    /// Set once it was agreed on.
+    /// The negotiated revision.
     pub version: OnceLock<Version>,
     next: AtomicU64,
     /// Why it ended.

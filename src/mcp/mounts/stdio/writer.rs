@@ -1,5 +1,4 @@
-//! What is written to the server, line by line: a line that was begun is written to its end,
-//! whoever stops waiting for it.
+//! Writes lines to the server. A line that was begun is completed, even when its caller gives up.
 
 use std::sync::Arc;
 
@@ -81,7 +80,7 @@ impl Lines {
             if let Some(id) = id {
                 calls.answer(id, Err(error));
             }
-            // What was not taken then is not taken later.
+            // A failed pipe takes nothing more.
             return;
         }
     }

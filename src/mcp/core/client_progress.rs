@@ -1,0 +1,68 @@
+//! Progress that clients report on requests of servers. Each such request has a progress token of
+//! ours, so that a client reports only on requests that it was sent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use addons::raw_json::Members;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+
+use super::params::{PROGRESS_TOKEN, Progress, edit};
+use super::{Caller, MountSession};
+
+/// The requests of servers that clients of one lease work on, by our progress token; each with
+/// the token of its server, as JSON.
+#[derive(Default)]
+pub(super) struct Reports(Mutex<HashMap<u64, (Asker, Box<str>)>>);
+
+/// The server that wants progress, and the client that reports it.
+#[derive(Clone)]
+pub(super) struct Asker {
+    pub client: Arc<Caller>,
+    pub server: Arc<str>,
+    pub session: Arc<dyn MountSession>,
+}
+
+impl Reports {
+    /// The server that a client's progress is for, with that server's token.
+    pub fn find(&self, client: &Arc<Caller>, params: &RawValue) -> Option<(Asker, Box<str>)> {
+        let members = Members::read(params).ok()?;
+        let token: u64 = members.get(PROGRESS_TOKEN)?.parse().ok()?;
+        let found = self.0.lock().get(&token).cloned();
+        found.filter(|(asker, _)| Arc::ptr_eq(&asker.client, client))
+    }
+}
+
+/// Routes a client's progress to a server until it is dropped.
+pub(super) struct Reporting {
+    reports: Arc<Reports>,
+    token: u64,
+}
+
+impl Drop for Reporting {
+    fn drop(&mut self) {
+        self.reports.0.lock().remove(&self.token);
+    }
+}
+
+impl Asker {
+    /// Puts a token of ours in the place of the one that the server gave its request. `None` where
+    /// the server wants no progress.
+    pub fn begin(
+        self,
+        params: &RawValue,
+        reports: &Arc<Reports>,
+    ) -> Option<(Box<RawValue>, Reporting)> {
+        let members = Members::read(params).ok()?;
+        let meta = members.members("_meta").ok()??;
+        let progress = Progress::of(&meta)?;
+        let token = progress.ours;
+        let meta = edit(&meta, &[(PROGRESS_TOKEN, Some(&token.to_string()))]);
+        let params = edit(&members, &[("_meta", Some(&meta))]);
+        let params = RawValue::from_string(params).ok()?;
+        let reports = Arc::clone(reports);
+        reports.0.lock().insert(token, (self, progress.theirs));
+        Some((params, Reporting { reports, token }))
+    }
+}

@@ -1,0 +1,122 @@
+//! Streams that outlive the connections that they are read on.
+
+use futures_util::StreamExt;
+use tokio::time::{advance, timeout};
+
+use super::*;
+
+const SOON: Duration = Duration::from_millis(10);
+
+fn stream(primed: bool) -> Arc<EventStream> {
+    EventStream::new(3, true, primed, KeptBytes::default())
+}
+
+async fn push(stream: &EventStream, json: &str) {
+    stream.push(json, &Memory::uncounted()).await.unwrap();
+}
+
+async fn read(reader: &mut Reader) -> String {
+    let event = reader.next().await.unwrap();
+    String::from_utf8(event.to_vec()).unwrap()
+}
+
+fn token() -> CancellationToken {
+    CancellationToken::new()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_comes_back_reads_what_came_after_the_event_that_it_names() {
+    let stream = stream(true);
+    let mut reader = stream.read(None, token());
+    assert_eq!(read(&mut reader).await, "id: 3-0\nretry: 1000\ndata:\n\n");
+    push(&stream, "{\"n\":1}").await;
+    assert!(read(&mut reader).await.starts_with("id: 3-1\n"));
+    drop(reader);
+    push(&stream, "{\"n\":2}").await;
+    stream.finish();
+    let mut again = stream.read(Some(0), token());
+    assert!(read(&mut again).await.contains("{\"n\":1}"));
+    assert!(read(&mut again).await.contains("{\"n\":2}"));
+    assert!(again.next().await.is_none());
+    // Without an id it goes on where the last reader stopped.
+    let mut further = stream.read(None, token());
+    assert!(further.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_reader_ends_the_first_and_a_writer_waits_for_a_slow_one() {
+    let stream = stream(false);
+    let mut first = stream.read(None, token());
+    let mut second = stream.read(None, token());
+    assert!(first.next().await.is_none());
+    drop(first);
+    assert!(stream.has_reader());
+    for _ in 0..MAX_EVENTS {
+        timeout(SOON, push(&stream, "{}")).await.unwrap();
+    }
+    assert!(timeout(SOON, push(&stream, "{}")).await.is_err());
+    read(&mut second).await;
+    timeout(SOON, push(&stream, "{}")).await.unwrap();
+    drop(second);
+    for _ in 0..10 * MAX_EVENTS {
+        timeout(SOON, push(&stream, "{}")).await.unwrap();
+    }
+    assert_eq!(stream.state.lock().events.len(), MAX_EVENTS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_is_bounded_for_the_stream_and_for_the_lease() {
+    let kept = KeptBytes::default();
+    let long = format!("\"{}\"", "x".repeat(MAX_BYTES / 4));
+    let streams: Vec<_> = (0..100)
+        .map(|number| EventStream::new(number, true, false, Arc::clone(&kept)))
+        .collect();
+    for stream in &streams {
+        for _ in 0..10 {
+            push(stream, &long).await;
+        }
+        assert!(stream.state.lock().bytes <= MAX_BYTES);
+    }
+    assert!(kept.load(Ordering::Relaxed) <= MAX_LEASE_BYTES);
+    // A message that is longer than all that is kept still arrives where a client reads.
+    let mut reader = streams[99].read(None, token());
+    let huge = format!("\"{}\"", "x".repeat(2 * MAX_BYTES));
+    push(&streams[99], &huge).await;
+    let mut read_all = 0;
+    while read_all < huge.len() {
+        read_all = reader.next().await.unwrap().len();
+    }
+    drop((reader, streams));
+    assert_eq!(kept.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_stream_sends_comments_and_one_that_nobody_reads_is_given_up() {
+    let stream = stream(false);
+    let began = Instant::now();
+    let mut reader = stream.read(None, token());
+    for count in 1..4 {
+        assert_eq!(read(&mut reader).await, ":\n\n");
+        assert_eq!(began.elapsed(), KEEP_ALIVE_INTERVAL * count);
+    }
+    assert!(
+        timeout(2 * RESUME_WITHIN, stream.abandoned())
+            .await
+            .is_err()
+    );
+    drop(reader);
+    advance(RESUME_WITHIN / 2).await;
+    assert!(timeout(SOON, stream.abandoned()).await.is_err());
+    timeout(RESUME_WITHIN, stream.abandoned()).await.unwrap();
+    assert!(!stream.is_over());
+    stream.finish();
+    assert!(stream.is_over());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_ends_when_the_process_stops() {
+    let (stream, stopping) = (stream(false), token());
+    let mut reader = stream.read(None, stopping.clone());
+    stopping.cancel();
+    assert!(reader.next().await.is_none());
+}

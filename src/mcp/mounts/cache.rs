@@ -1,0 +1,174 @@
+//! Readings of lists, and how long they hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::Definition;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::MountError;
+use super::known::{Entry, Owned};
+
+/// After a list could not be read, the last one is returned for so long without another try.
+pub(super) const PAUSE: Duration = Duration::from_secs(5);
+/// How long it may take to read a whole list.
+const READING: Duration = Duration::from_secs(30);
+
+/// Resources, their templates, and both to look URIs up in.
+pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
+
+/// The last reading of a list, with its age.
+pub(super) struct Cache<T> {
+    state: Mutex<CacheState<T>>,
+    /// Held while the list is being read.
+    reading: tokio::sync::Mutex<()>,
+}
+
+struct CacheState<T> {
+    value: Option<T>,
+    /// Fresh until then.
+    until: Option<Instant>,
+    /// The server said that it changed since it was read.
+    is_outdated: bool,
+}
+
+/// A look-up in a cache.
+pub(super) enum Found<T> {
+    Fresh(T),
+    /// Still returned, while the list is read again in the background.
+    Old(T),
+    Nothing,
+}
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(CacheState {
+                value: None,
+                until: None,
+                is_outdated: false,
+            }),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+impl<T: Clone> Cache<T> {
+    pub fn find(&self) -> Found<T> {
+        let state = self.state.lock();
+        match &state.value {
+            Some(value) if !state.is_outdated => match state.until {
+                Some(until) if Instant::now() < until => Found::Fresh(value.clone()),
+                _ => Found::Old(value.clone()),
+            },
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Whether a reading can be returned at once.
+    pub fn is_there(&self) -> bool {
+        !matches!(self.find(), Found::Nothing)
+    }
+
+    /// The list changed since it was read.
+    pub fn outdate(&self) {
+        self.state.lock().is_outdated = true;
+    }
+
+    pub fn is_being_read(&self) -> bool {
+        self.reading.try_lock().is_err()
+    }
+
+    /// The cached value where it equals the one just read, so that what was derived from it stays
+    /// valid.
+    pub fn same_or(&self, now: T) -> T
+    where
+        T: Differs,
+    {
+        match &self.state.lock().value {
+            Some(before) if !now.differs(before) => before.clone(),
+            _ => now,
+        }
+    }
+
+    /// Reads the list unless another task just did; concurrent callers share one reading. Returns
+    /// the value, and whether it was read now.
+    pub async fn read(
+        &self,
+        read: impl Future<Output = Result<(T, Duration), MountError>>,
+    ) -> Result<(T, bool), MountError> {
+        let _reading = self.reading.lock().await;
+        if let Found::Fresh(value) = self.find() {
+            return Ok((value, false));
+        }
+        // A change during the reading, or a reading that is cancelled, leaves the list outdated.
+        let was_outdated = std::mem::replace(&mut self.state.lock().is_outdated, false);
+        let mut unread = Unread {
+            cache: self,
+            was_outdated,
+        };
+        let read = match timeout(READING, read).await {
+            Ok(read) => read,
+            Err(_elapsed) => Err(MountError::TimedOut),
+        };
+        unread.was_outdated = false;
+        drop(unread);
+        let mut state = self.state.lock();
+        match read {
+            Ok((value, age)) => {
+                state.value = Some(value.clone());
+                state.until = Some(Instant::now() + age);
+                Ok((value, true))
+            }
+            Err(error) => {
+                state.until = Some(Instant::now() + PAUSE);
+                match &state.value {
+                    Some(value) => Ok((value.clone(), false)),
+                    None => Err(error),
+                }
+            }
+        }
+    }
+}
+
+/// Restores `is_outdated` when a reading is cancelled.
+struct Unread<'a, T> {
+    cache: &'a Cache<T>,
+    was_outdated: bool,
+}
+
+impl<T> Drop for Unread<'_, T> {
+    fn drop(&mut self) {
+        if self.was_outdated {
+            self.cache.state.lock().is_outdated = true;
+        }
+    }
+}
+
+/// Compares two readings of a list by what clients see.
+pub(super) trait Differs {
+    fn differs(&self, before: &Self) -> bool;
+}
+
+impl Differs for Arc<[Arc<Definition>]> {
+    fn differs(&self, before: &Self) -> bool {
+        let same = |(now, before): (&Arc<Definition>, &Arc<Definition>)| {
+            now.raw.get() == before.raw.get() && now.pin == before.pin
+        };
+        self.len() != before.len() || !self.iter().zip(before.iter()).all(same)
+    }
+}
+
+impl Differs for Arc<[Entry]> {
+    fn differs(&self, before: &Self) -> bool {
+        let same = |(now, before): (&Entry, &Entry)| now.raw.get() == before.raw.get();
+        self.len() != before.len() || !self.iter().zip(before.iter()).all(same)
+    }
+}
+
+impl Differs for Resources {
+    fn differs(&self, before: &Self) -> bool {
+        self.0.differs(&before.0) || self.1.differs(&before.1)
+    }
+}
