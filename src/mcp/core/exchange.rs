@@ -136,8 +136,11 @@ async fn exchange(
     loop {
         let limit = deadline.at(!asked.is_empty());
         tokio::select! {
-            // Events that precede the answer are relayed before it.
+            // The limit comes first: a server that always has something to say would use up the
+            // task's budget, and the timer would never fire. Events that precede the answer are
+            // relayed before it.
             biased;
+            () = sleep_until(limit) => return Err(MountError::TimedOut),
             event = events.recv(), if is_open => match event {
                 Some(event) => {
                     if is_progress(&event) {
@@ -157,7 +160,6 @@ async fn exchange(
                 }
                 return outcome;
             }
-            () = sleep_until(limit) => return Err(MountError::TimedOut),
         }
     }
 }

@@ -39,6 +39,7 @@ mod wanted;
 mod way_out;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::{BoxFuture, CallPermit, Code, Container, Denial};
 use serde_json::value::RawValue;
@@ -123,6 +124,12 @@ pub trait Transport: Send + Sync {
         &'a self,
         opening: Opening,
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
+
+    /// The longest pause after attempts that failed; meanwhile calls fail at once. Starting a
+    /// program or asking a stranger's server again and again is worth a long one.
+    fn longest_pause(&self) -> Duration {
+        Duration::from_secs(30)
+    }
 }
 
 /// Parameters of a new session.

@@ -26,8 +26,6 @@ const LAST_CALLS: Duration = Duration::from_secs(10);
 const STABLE: Duration = Duration::from_secs(30);
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Sessions, and the state that outlives them.
 #[derive(Default)]
@@ -56,10 +54,10 @@ struct Backoff {
 }
 
 impl Backoff {
-    fn failed(&mut self, error: MountError) {
+    fn failed(&mut self, error: MountError, longest_pause: Duration) {
         let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
-        self.last = Some((error, Instant::now() + pause.min(MAX_PAUSE)));
+        self.last = Some((error, Instant::now() + pause.min(longest_pause)));
     }
 
     /// The last failure, until the pause after it is over.
@@ -190,7 +188,8 @@ impl SessionSet {
                 let server = &mount.settings().name;
                 tracing::warn!(%server, %error, "no session with the MCP server");
                 mount.record.failed(error);
-                self.backoff.lock().failed(error.clone());
+                let longest_pause = mount.transport.longest_pause();
+                self.backoff.lock().failed(error.clone(), longest_pause);
             })
     }
 
@@ -215,7 +214,7 @@ impl SessionSet {
             *backoff = Backoff::default();
         } else {
             let error = why.map_or(MountError::Died { exit: None }, MountError::CannotStart);
-            backoff.failed(error);
+            backoff.failed(error, mount.transport.longest_pause());
         }
     }
 }

@@ -294,6 +294,25 @@ async fn a_call_ends_at_its_timeout_and_progress_puts_it_off_within_a_bound() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_stops_sending_is_timed_out_too() {
+    let server = Server::new(Version::V2025_11_25);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(Version::V2025_11_25);
+    fixture.names(&client, "tools/list").await;
+    server.answers(|_, events| async move {
+        loop {
+            let _ = events.try_send(notification("notifications/message", json!({})));
+            tokio::task::consume_budget().await;
+        }
+    });
+    // Time that is paused moves for nobody else while the server sends.
+    let call = fixture.ask(&client, "tools/call", json!({"name": "echo"}));
+    let (outcome, ()) = tokio::join!(call, tokio::time::advance(Duration::from_secs(21)));
+    let data = error(outcome).data.unwrap();
+    assert!(data.get().contains("\"status\":504"), "{data}");
+}
+
 #[tokio::test]
 async fn a_dropped_call_is_cancelled_at_the_server_and_counts_as_aborted() {
     let server = Server::new(Version::V2025_11_25);

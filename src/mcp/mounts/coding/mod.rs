@@ -17,6 +17,7 @@ mod tail;
 mod unix;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::{BoxFuture, System};
 use addons::mcp::{CodingEndpoint, CodingSettings, ServerSettings};
@@ -80,6 +81,11 @@ impl Transport for CodingTransport {
             let session = CodingSession::new(endpoint, settings, spoken, described, ended);
             Ok(Arc::new(session) as Arc<dyn MountSession>)
         })
+    }
+
+    /// Opening waits for the sidecar by itself, and costs no more than a connection.
+    fn longest_pause(&self) -> Duration {
+        Duration::from_secs(1)
     }
 }
 
