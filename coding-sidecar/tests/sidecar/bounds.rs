@@ -222,3 +222,24 @@ fn a_body_that_does_not_arrive_is_given_up() {
     };
     assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
 }
+
+#[test]
+fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
+    let sidecar = Sidecar::start();
+    // About a second for each line, and far longer than the test for all of them.
+    let line = "abba".repeat(15 * 1024) + "\n";
+    std::fs::write(sidecar.root().join("ab"), line.repeat(60)).unwrap();
+    let body = json!({ "pattern": "a[ab]{3000}c", "path": "ab" }).to_string();
+    let searches: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = sidecar.connect();
+            client.request("/grep", "", &body);
+            client
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    assert_eq!(sidecar.post("/ls", &json!({})).status, 200);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(searches);
+}
