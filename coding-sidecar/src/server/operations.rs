@@ -1,7 +1,8 @@
 //! The file operations: run beside the connections, on a few threads, with a deadline.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -20,6 +21,8 @@ use crate::workspace::Workspace;
 
 /// Operations at once, one thread for each. More do not finish sooner on one disk.
 pub const THREADS: usize = 8;
+/// How long a thread without an operation is kept: longer than any process runs.
+pub const THREADS_KEPT: Duration = Duration::from_secs(u32::MAX as u64);
 /// Operations that run or wait for a thread.
 pub const OPERATIONS_MAX: usize = THREADS + 64;
 /// Searches at once. They may keep a processor busy for long; the other threads are for operations that
@@ -52,6 +55,28 @@ pub fn perform<Q: DeserializeOwned, A: Serialize>(
 pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
     serde_json::from_slice(body)
         .map_err(|error| Refusal::failed(format!("the request is not valid: {error}")))
+}
+
+/// Starts the threads of operations, which a runtime keeps that was built with [`THREADS_KEPT`]. Later
+/// the process table may be full.
+///
+/// # Errors
+///
+/// A sentence: there is no room for a thread.
+pub fn start_threads() -> Result<(), String> {
+    // Where tokio cannot start the first thread of its pool, it panics.
+    thread::Builder::new()
+        .spawn(|| {})
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    // No thread takes a second task before the last one was started.
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..THREADS {
+        let gate = gate.clone();
+        spawn_blocking(move || drop(gate.lock()));
+    }
+    drop(closed);
+    Ok(())
 }
 
 /// What an operation mostly does.
