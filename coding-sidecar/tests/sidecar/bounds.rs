@@ -267,7 +267,9 @@ fn a_full_process_table_leaves_the_threads_of_file_operations() {
     }
     let as_user = || {
         let mut command = Command::new("setpriv");
-        command.args([&format!("--reuid={USER}"), "--clear-groups", "--"]);
+        command.args([&format!("--reuid={USER}"), "--clear-groups"]);
+        // A test that fails leaves nothing.
+        command.args(["--pdeathsig=KILL", "--"]);
         command.stdin(Stdio::null());
         command
     };
