@@ -96,6 +96,7 @@ impl Service {
             };
         }
         self.access.check(&head.headers).map_err(unauthorized)?;
+        let receiving = connection.receiving();
         refuse_browser(&head.headers)?;
         let Some((route, limit)) = Route::find(path) else {
             return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such path"));
@@ -105,6 +106,7 @@ impl Service {
         }
         let body = self.bodies.read(body, limit).await?;
         let busy = connection.busy();
+        drop(receiving);
         match route {
             Route::File(operation, kind) => {
                 self.operations.run(operation, kind, body, &client).await

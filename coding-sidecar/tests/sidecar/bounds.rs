@@ -51,6 +51,38 @@ fn a_thousand_connections_cost_little_and_keep_nobody_out() {
 }
 
 #[test]
+fn clients_that_connect_again_and_again_do_not_interrupt_a_request() {
+    let variables = [
+        ("SIDECAR_AUTH_TOKEN", "s3cret"),
+        ("SIDECAR_REQUIRE_AUTH", "true"),
+    ];
+    let sidecar = Sidecar::with(&variables);
+    let token = "authorization: Bearer s3cret\r\n";
+    let mut idle = sidecar.connect();
+    idle.request("/ls", token, "{}");
+    assert_eq!(idle.response().status, 200);
+    let mut sender = sidecar.connect();
+    sender.send(&format!(
+        "POST /ls HTTP/1.1\r\nhost: s\r\n{token}content-length: 2\r\n\r\n{{"
+    ));
+    // Its head has been read once a later request was answered.
+    idle.request("/ls", token, "{}");
+    assert_eq!(idle.response().status, 200);
+    let others: Vec<_> = (0..4 * CONNECTIONS)
+        .map(|_| {
+            let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
+            let _ = socket.write_all(b"POST /ls HTTP/1.1\r\nhost: s\r\ncontent-length: 2\r\n\r\n");
+            socket
+        })
+        .collect();
+    sender.send("}");
+    assert_eq!(sender.response().status, 200);
+    idle.request("/ls", token, "{}");
+    assert_eq!(idle.response().status, 200);
+    drop(others);
+}
+
+#[test]
 fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
     let sidecar = Sidecar::start();
     let mark = unique_sleep();
