@@ -53,6 +53,12 @@ pub fn perform<Q: DeserializeOwned, A: Serialize>(
 
 /// The request of a body.
 pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
+    // serde takes an array for an object, its elements for the fields.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Refusal::failed(
+            "the request is not valid: the body is no JSON object",
+        ));
+    }
     serde_json::from_slice(body)
         .map_err(|error| Refusal::failed(format!("the request is not valid: {error}")))
 }

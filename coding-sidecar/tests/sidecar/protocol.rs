@@ -22,7 +22,12 @@ fn every_mistake_has_its_status_and_a_sentence() {
         ("POST", "/health", "{}", 405, "/health takes GET alone"),
         ("POST", "/bash", "", 400, "not valid"),
         ("POST", "/bash", "{", 400, "not valid"),
-        ("POST", "/bash", "[]", 400, "not valid"),
+        ("POST", "/bash", "[]", 400, "no JSON object"),
+        ("POST", "/bash", r#"["true"]"#, 400, "no JSON object"),
+        ("POST", "/ls", "[]", 400, "no JSON object"),
+        ("POST", "/ls", " \n[null, null]", 400, "no JSON object"),
+        ("POST", "/ls", "null", 400, "no JSON object"),
+        ("POST", "/ls", "\n{ ]", 400, "not valid: "),
         ("POST", "/bash", "{}", 400, "missing field `command`"),
         ("POST", "/bash", r#"{"command":1}"#, 400, "invalid type"),
         (
