@@ -60,7 +60,7 @@ pub struct Config {
     pub workspace_root: PathBuf,
     /// The address to listen on beside the Unix socket.
     pub tcp: Option<TcpAddress>,
-    /// What clients send to be served.
+    /// The secret that requests are checked against.
     pub token: Option<Token>,
     /// Whether a request without a token is refused.
     pub require_auth: bool,

@@ -1,7 +1,8 @@
 //! Commands and file operations below one folder, for a caller on a Unix socket or TCP.
 #![deny(missing_docs)]
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -40,8 +41,8 @@ pub fn run(config: Config) -> Result<(), String> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| format!("cannot hide the environment from commands: {error}"))?;
     let root = &config.workspace_root;
-    let workspace = Workspace::open(root, config.allow_outside)
-        .map_err(|error| format!("WORKSPACE_ROOT {}: {error}", root.display()))?;
+    let workspace =
+        Workspace::open(root, config.allow_outside).map_err(|error| unusable_root(root, &error))?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(server::THREADS)
@@ -53,7 +54,17 @@ pub fn run(config: Config) -> Result<(), String> {
     outcome
 }
 
+/// Says why the root cannot be opened, and what to do.
+fn unusable_root(root: &Path, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "; make the folder or mount it there",
+        io::ErrorKind::NotADirectory => "; name a folder",
+        _ => "",
+    };
+    format!("WORKSPACE_ROOT {}: {error}{advice}", root.display())
+}
+
 /// Writes a line to standard error, which may be closed.
 pub fn report(line: &str) {
-    let _ = writeln!(std::io::stderr(), "coding-sidecar: {line}");
+    let _ = writeln!(io::stderr(), "coding-sidecar: {line}");
 }

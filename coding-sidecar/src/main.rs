@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use coding_sidecar::config::{Config, VARIABLES, is_misspelt};
 use coding_sidecar::{VERSION, report, run, supervise};
 
-/// It was called wrongly (`EX_USAGE` of sysexits.h).
+/// Exit code for unknown arguments (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
-/// A socket or the workspace cannot be opened (`EX_UNAVAILABLE`).
+/// Exit code for a socket or a workspace that cannot be opened (`EX_UNAVAILABLE`).
 const UNAVAILABLE: u8 = 69;
-/// The environment is not in order (`EX_CONFIG`).
+/// Exit code for invalid environment variables (`EX_CONFIG`).
 const CONFIG: u8 = 78;
 
 fn main() -> ExitCode {

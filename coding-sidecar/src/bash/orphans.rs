@@ -21,7 +21,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two rounds.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// The supervisors that run, and the wish to kill what others of them left.
+/// The running supervisors, and the request to kill the processes that killed ones left.
 pub struct Supervisors {
     state: Mutex<State>,
     wake: Notify,

@@ -1,6 +1,6 @@
 //! `grep`: lines by a regular expression.
 
-use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_regex::{ErrorKind, RegexMatcher, RegexMatcherBuilder};
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 
@@ -148,5 +148,10 @@ fn matcher(request: &GrepRequest) -> Result<RegexMatcher, Failure> {
         .dfa_size_limit(CACHE_BYTES_MAX)
         .nest_limit(NEST_MAX)
         .build(pattern)
-        .map_err(|error| Failure::Request(format!("pattern: {error}")))
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotAllowed(_) => Failure::Request(
+                "pattern: grep searches within lines, so a line break matches nothing; search for a part of one line".into(),
+            ),
+            _ => Failure::Request(format!("pattern: {error}")),
+        })
 }

@@ -75,8 +75,8 @@ fn what_cannot_be_opened_is_named() {
         ("file/s.sock", "", "", "cannot open the folder"),
         ("live", "", "", "a server listens at"),
         (&long, "", "", "longer than the 107 bytes"),
-        ("s.sock", "missing", "", "WORKSPACE_ROOT"),
-        ("s.sock", "file", "", "WORKSPACE_ROOT"),
+        ("s.sock", "missing", "", "make the folder or mount it"),
+        ("s.sock", "file", "", "name a folder"),
         ("s.sock", "", &port, "cannot listen on TCP_HOST 127.0.0.1"),
     ];
     each_row(rows, |(socket, root, port, part)| {
@@ -182,7 +182,7 @@ fn of_many_starts_at_once_exactly_one_serves() {
 }
 
 #[test]
-fn open_doors_are_warned_of() {
+fn exposed_listeners_are_warned_of() {
     let tcp = |host| vec![("TCP_HOST", host), ("TCP_PORT", "0")];
     let with = |mut list: Vec<_>, more: &[_]| {
         list.extend_from_slice(more);
