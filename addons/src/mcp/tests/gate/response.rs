@@ -254,6 +254,33 @@ async fn a_redacted_result_takes_the_place_of_the_servers() {
     }
 }
 
+#[tokio::test]
+async fn redactions_of_a_response_apply_in_the_order_of_the_file() {
+    let answer = |input: &Value| {
+        if input["phase"] == "request" {
+            return Ok(vec![decision("one", Effect::Allow); 2]);
+        }
+        let outcome = input.get("result").or(input.get("error")).unwrap();
+        let hidden = |field: &str| {
+            let mut outcome = outcome.clone();
+            outcome[field] = json!("***");
+            decision(field, Effect::Redact(raw(outcome.to_string())))
+        };
+        Ok(vec![hidden("content"), hidden("message")])
+    };
+    let gate = with_policy(settings(), &["tools/call"], answer);
+    let (_, judged) = gate.answer(ok(json!({ "content": [1], "x": 2 }))).await;
+    let expected = json!({ "content": "***", "message": "***", "x": 2 });
+    assert_eq!(result(&judged.unwrap()), expected);
+    let (_, judged) = gate.answer(error(1, "words")).await;
+    match judged.unwrap().body {
+        FrameBody::Outcome(Err(error)) => assert_eq!((error.code, &*error.message), (1, "***")),
+        other => panic!("{other:?}"),
+    }
+    let asked = gate.asked();
+    assert_eq!(asked.last().unwrap()["error"]["content"], "***");
+}
+
 /// Denies questions for passwords, and shortens others.
 fn about_questions() -> Gate {
     with_policy(settings(), &["elicitation/create"], |input| {
