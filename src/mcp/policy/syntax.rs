@@ -23,6 +23,9 @@ const AMPLIFIERS: [&str; 4] = [
     "bits.lsh",
 ];
 
+/// Kinds of constants.
+const SCALARS: [&str; 5] = ["String", "RawString", "Number", "Bool", "Null"];
+
 /// The trees of all files.
 pub struct Syntax(Vec<Value>);
 
@@ -280,11 +283,16 @@ fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T>
     match tree {
         Value::Object(members) => members
             .iter()
-            .filter(|(kind, _)| *kind != "value" || !tree["eidx"].is_number())
-            .find_map(|(kind, node)| look(kind, node).or_else(|| find(node, look))),
+            .find_map(|(kind, node)| look(kind, node).or_else(|| find_below(kind, node, look))),
         Value::Array(items) => items.iter().find_map(|item| find(item, look)),
         _ => None,
     }
+}
+
+/// Of a constant or a name, the value is text: it has no nodes.
+fn find_below<T>(kind: &str, node: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
+    let is_leaf = kind == "Var" || SCALARS.contains(&kind);
+    if is_leaf { None } else { find(node, look) }
 }
 
 /// The names of `a.b["c"]`.
@@ -324,8 +332,7 @@ pub fn file(module: &Value) -> &str {
 }
 
 fn is_scalar(expression: &Value) -> bool {
-    let kinds = ["String", "RawString", "Number", "Bool", "Null"];
-    kinds.iter().any(|kind| expression.get(kind).is_some())
+    SCALARS.iter().any(|kind| expression.get(kind).is_some())
 }
 
 fn has_items(list: &Value) -> bool {

@@ -136,6 +136,10 @@ fn policies_that_cannot_run_are_refused_with_their_place() {
         ),
         ("decision := bits.lsh(1, input.n)", "bits.lsh with"),
         (
+            "decision := \"ask\" if numbers.range(1, input.n) in [[7]]",
+            "numbers.range with",
+        ),
+        (
             "decision := data.mcp.authz.decision",
             "mcp.authz.decision depends on itself",
         ),
@@ -268,6 +272,12 @@ fn the_virtual_machine_runs_the_plainest_policies_only() {
             true,
         ),
         ("decision := \"allow\" if 1, 2 in {1: 2}", false),
+        (
+            "decision := \"ask\" if count([1 | p := input.a; ok := data.allowed[p]; ok]) in {0}",
+            false,
+        ),
+        ("decision := \"ask\" if input.a[_] in {0}", false),
+        ("decision := \"ask\" if count(input.a) in {0}", true),
     ];
     testkit::each_row(&cases, |(rules, machine)| {
         assert_eq!(program(rules).runs_on_machine(), *machine);
@@ -316,6 +326,10 @@ fn what_a_policy_reads_of_responses_is_known() {
         ("import input as i\ndecision := \"allow\" if i.result", true),
         // Not plain: time passes, and other functions look at anything.
         ("decision := \"allow\" if time.now_ns() > 0", true),
+        (
+            "decision := \"allow\" if format_int(time.now_ns() % 2, 10) in {\"9\"}",
+            true,
+        ),
         ("f(x) := x\ndecision := f(input.arguments.a)", true),
         (
             "decision := \"allow\" if some x in input.arguments.list",
