@@ -1,8 +1,11 @@
 //! Policies in Rego: bundles, loaded with the configuration and evaluated on threads of their own.
 //!
 //! A policy's text is the operator's, its input is a stranger's. The input is bounded in bytes, an
-//! evaluation in time, and functions whose result may be of any size need literals. regorus can
-//! bound memory only with an allocator of its own, so memory is bounded by those three.
+//! evaluation in time. The clock is read between steps, never within a call of a function, so
+//! functions whose result may grow faster than their arguments need literals. regorus can bound
+//! memory only with an allocator of its own, so memory is bounded by those three: by what an
+//! evaluation can fill in its time with calls whose results are a constant factor larger than the
+//! input.
 
 mod answer;
 mod bundle;
