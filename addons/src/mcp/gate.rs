@@ -202,7 +202,7 @@ impl Mcp {
             redact_outcome(frame, modified, &target)?;
         }
         if frame.direction == Direction::ToServer {
-            self.judge_input_requests(flow, frame, &container, &target)
+            self.judge_questions(flow, frame, &container, &target)
                 .await?;
             self.raise_level(flow, &container, &target, frame).await?;
         }

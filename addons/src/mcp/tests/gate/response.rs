@@ -339,6 +339,65 @@ fn questions_in_a_result_are_judged_one_by_one() {
     assert_eq!(gate.asked().last().unwrap()["direction"], "to_client");
 }
 
+#[test]
+fn questions_in_an_error_are_judged_one_by_one() {
+    let answer = |code, data: &str| {
+        let gate = about_questions();
+        let error = RpcError {
+            code,
+            message: "visit it first".into(),
+            data: Some(raw(data)),
+        };
+        let (_, judged) = run(gate.answer(Err(error)));
+        judged.map(|frame| match frame.body {
+            FrameBody::Outcome(Err(error)) => error.data.unwrap().get().to_owned(),
+            other => panic!("{other:?}"),
+        })
+    };
+    each_row(
+        [
+            (r#"{"elicitations":[{"message":"name?"}]}"#, None),
+            (
+                r#"{"elicitations":[{"message":"name?"},{"message":"password?"}]}"#,
+                Some(Code::PolicyDeniedContinue),
+            ),
+            (
+                r#"{"elicit\u0061tions":[{"mess\u0061ge":"p\u0061ssword?"}]}"#,
+                Some(Code::PolicyDeniedContinue),
+            ),
+            (
+                r#"{"elicitations":["password?"]}"#,
+                Some(Code::MalformedRequest),
+            ),
+            (
+                r#"{"elicitations":[{"message":"a","message":"password?"}]}"#,
+                Some(Code::MalformedRequest),
+            ),
+            (
+                r#"{"elicitations":{"message":"password?"}}"#,
+                Some(Code::MalformedRequest),
+            ),
+            (
+                r#"{"elicitations":[],"elicitations":[{"message":"password?"}]}"#,
+                Some(Code::MalformedRequest),
+            ),
+            (r#"{"x":[]}"#, None),
+            ("7", None),
+        ],
+        |(data, expected)| {
+            let judged = answer(-32042, data);
+            assert_eq!(code(&judged), expected, "{data}");
+            if let Ok(passed) = judged {
+                assert_eq!(passed, data);
+            }
+        },
+    );
+    let long = r#"{"elicitations":[{"message":"long"},{"message":"c"}],"x":1}"#;
+    let short = r#"{"elicitations":[{"message":"short"},{"message":"c"}],"x":1}"#;
+    assert_eq!(answer(-32042, long).unwrap(), short);
+    assert_eq!(answer(-32043, long).unwrap(), long);
+}
+
 #[tokio::test]
 async fn what_looks_like_an_instruction_is_flagged_and_passes() {
     let gate = gate(settings());
