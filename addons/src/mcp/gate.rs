@@ -171,7 +171,14 @@ impl Mcp {
                 "the tool reaches the open world, and the container's security level is {level}"
             );
             record(flow, DENY_CONTINUE, Some(&reason));
-            let hint = "set annotations: { openWorldHint: false } under overrides in mcp.yaml if it does not";
+            let hint = match definition.annotations.open_world {
+                // The server's stricter hint holds whatever an override says.
+                Some(true) => format!(
+                    "the server says openWorldHint: true; unified-proxy container reset {} lowers the level",
+                    call.container.id
+                ),
+                _ => "set annotations: { openWorldHint: false } under overrides in mcp.yaml if it does not".to_owned(),
+            };
             return Err(target.deny(&reason).rule("security level").hint(hint));
         }
         flow.note(|| {

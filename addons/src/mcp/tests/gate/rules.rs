@@ -38,6 +38,34 @@ async fn an_open_world_tool_is_denied_from_confidential_on() {
 }
 
 #[tokio::test]
+async fn the_hint_of_a_denial_by_the_level_is_an_edit_that_helps() {
+    let open = r#"{"name":"fetch","annotations":{"openWorldHint":true}}"#;
+    let overrides = "set annotations: { openWorldHint: false } under overrides";
+    let reset = "unified-proxy container reset web";
+    let closed = OverrideRule {
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    for (definition, settings, expected) in [
+        (FETCH, settings(), Some(overrides)),
+        (FETCH, with_rule(closed.clone()), None),
+        (open, settings(), Some(reset)),
+        (open, with_rule(closed), Some(reset)),
+    ] {
+        let gate = gate(settings);
+        gate.web.raise_level(Level::Confidential);
+        let mut frame = fetch(&json!({})).of_tool(tool(definition));
+        let judged = gate.request(&mut gate.flow(), &mut frame).await;
+        let edit = judged.as_ref().err().and_then(Denial::edit);
+        assert_eq!(edit.is_some(), expected.is_some(), "{edit:?}");
+        assert!(
+            edit.unwrap_or_default()
+                .contains(expected.unwrap_or_default())
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_level_is_checked_again_after_the_policies() {
     let web = container("web");
     let raised = Arc::clone(&web);
