@@ -174,7 +174,7 @@ impl Tunnel {
             }
             Some(Ok(Inside::Https(serving))) => {
                 let end = serving.await;
-                if end == End::ByClient && self.connection.idle.only_shook_hands(SOON) {
+                if end == End::ByClient && self.connection.idle.handshake_without_request(SOON) {
                     self.denied(&rejected::after_handshake());
                 }
             }
