@@ -43,7 +43,7 @@ use crate::admin::{self, AdminState};
 use crate::config::{Config, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
-use crate::ingress::{self, Door, Engine, Workers};
+use crate::ingress::{self, Engine, ListenerKind, Workers};
 use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -259,15 +259,23 @@ impl App {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
         let dns_guard = self.checks.dns.on();
-        for (listeners, door, flag) in [
-            (listeners.proxy, Door::Proxy, Some(&self.checks.proxy)),
-            (listeners.mcp, Door::Gateway, self.checks.mcp.as_ref()),
+        for (listeners, kind, flag) in [
+            (
+                listeners.proxy,
+                ListenerKind::Proxy,
+                Some(&self.checks.proxy),
+            ),
+            (
+                listeners.mcp,
+                ListenerKind::Gateway,
+                self.checks.mcp.as_ref(),
+            ),
         ] {
             let guard = Arc::new(flag.map(HealthFlag::on));
             for listener in listeners {
                 let (engine, guard) = (Arc::clone(&self.engine), Arc::clone(&guard));
                 tasks.spawn(async move {
-                    ingress::serve_tcp(engine, listener, door).await;
+                    ingress::serve_tcp(engine, listener, kind).await;
                     drop(guard);
                 });
             }
