@@ -18,7 +18,7 @@ use crate::mcp::{
     MessageLimits, MessageMemory, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports,
     Spawner, StdioPorts,
 };
-use crate::sandbox::OURSELVES;
+use crate::sandbox::SELF_EXE;
 
 /// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
 /// is the directory of the configuration.
@@ -93,7 +93,7 @@ fn transports(
     ];
     Ok(ServerTransports {
         stdio: Arc::new(stdio),
-        spawner: Spawner::start(OURSELVES.into()).map_err(ours)?,
+        spawner: Spawner::start(SELF_EXE.into()).map_err(ours)?,
         machine: Arc::new(Machine::new(proxy.certs_dir.clone(), hidden)),
         http: HttpParts {
             service: Arc::clone(service),

@@ -120,7 +120,7 @@ impl Parts {
         placeholders: &mut Placeholders,
     ) -> Result<Self, Failure> {
         // The forwarder creates the namespaces while the appliance starts.
-        let sandbox = sandbox::start(Path::new(sandbox::OURSELVES))?;
+        let sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
         let mut appliance = match run.server {
             Some(_) => None,
             None => Some(start_appliance(run, places, kept)?),
@@ -237,7 +237,7 @@ impl Parts {
                     // timeout keeps a hanging server from delaying events for long.
                     let renewed = timeout(PATIENCE, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
-                        self.sandbox.lead_to(&self.registration.listener);
+                        self.sandbox.forward_to(&self.registration.listener);
                     }
                 }
             }
