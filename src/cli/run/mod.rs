@@ -1,16 +1,16 @@
 //! `run`: runs one command in a new sandbox.
 
 mod appliance;
+mod directories;
 mod environment;
+mod file_watch;
 mod git_directory;
 mod git_settings;
-mod guard;
 mod launch;
 mod learned_file;
 mod logins;
 mod obeyed;
 mod placeholders;
-mod places;
 mod programs;
 mod protected;
 mod registration;
