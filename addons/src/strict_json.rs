@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for Strict {
             refuse_private(&key)?;
             let value = members.next_value_seed(Strict)?;
             if object.insert(key, value).is_some() {
-                return Err(A::Error::custom("a key stands twice in an object"));
+                return Err(A::Error::custom("duplicate key in an object"));
             }
         }
         Ok(Value::Object(object))
@@ -248,7 +248,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
         while let Some(key) = members.next_key_seed(KeyText)? {
             refuse_private(&key)?;
             if !keys.insert(key) {
-                return Err(A::Error::custom("a key stands twice in an object"));
+                return Err(A::Error::custom("duplicate key in an object"));
             }
             members.next_value_seed(Self)?;
         }

@@ -14,7 +14,7 @@ impl<'a> Setting<'a> {
                     if let Some(read) = read
                         && map.insert(pattern, read).is_some()
                     {
-                        value.refuse_key(key, "this host stands here already");
+                        value.refuse_key(key, "duplicate host");
                     }
                 }
                 Err(error) => value.refuse_key(key, error.to_string()),
