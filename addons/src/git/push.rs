@@ -238,7 +238,7 @@ impl Pack {
     /// Denies a push of which `size` bytes have arrived if it exceeds the limit.
     fn check(&mut self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
-            return Err(Denial::malformed("something follows a push of nothing"));
+            return Err(Denial::malformed("data after a push without commands"));
         }
         let size = self.announced.unwrap_or_default().max(size);
         if size <= self.rules.limit {

@@ -69,7 +69,7 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
     if denial.code() != Code::MalformedRequest {
         return denial;
     }
-    let sentence = format!("{host} answered an LFS batch with what cannot be read");
+    let sentence = format!("{host} answered an LFS batch with invalid JSON");
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
 }
 

@@ -59,7 +59,7 @@ impl ForgeClient {
             Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
         };
         if response.status().is_server_error() {
-            let sentence = format!("{} cannot say whose that is", requester.host);
+            let sentence = format!("{} failed to look up the repository", requester.host);
             return Err(Denial::new(Code::UpstreamUnreachable, sentence));
         }
         if response.status() != StatusCode::OK {

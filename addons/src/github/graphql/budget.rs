@@ -54,12 +54,12 @@ impl Budget {
 
     /// Spends a field visited, or a value filled in.
     pub(super) fn spend_step(&mut self) -> Result<(), InvalidGraphql> {
-        spend(&mut self.steps, 1, "it takes too much to judge")
+        spend(&mut self.steps, 1, "the query is too complex to judge")
     }
 
     /// Spends the bytes of a value filled in.
     pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), InvalidGraphql> {
-        spend(&mut self.filled, bytes, "it takes too much to judge")
+        spend(&mut self.filled, bytes, "the query is too complex to judge")
     }
 
     /// Spends a value before it is copied. The recursion is bounded by the depth limit of the JSON

@@ -225,6 +225,6 @@ fn unique(named: &[(String, Value)]) -> Result<(), InvalidGraphql> {
     if named.iter().all(|(name, _)| names.insert(name)) {
         Ok(())
     } else {
-        Err(InvalidGraphql::new("a name stands twice"))
+        Err(InvalidGraphql::new("duplicate name"))
     }
 }

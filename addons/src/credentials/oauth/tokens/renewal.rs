@@ -118,7 +118,7 @@ impl OauthTokens {
                 }
             }
             Ok(None) => {
-                tracing::info!(credential = %self.name, "somebody logged in anew during a refresh");
+                tracing::info!(credential = %self.name, "a new login replaced the tokens during a refresh");
             }
             Err(refusal) => self.failed(refusal),
         }
