@@ -100,7 +100,12 @@ impl Client {
             Ok((Answer { status, body }, headers))
         };
         let answer = tokio::time::timeout(self.timeout, answer).await;
-        answer.unwrap_or_else(|_| Err(self.broken("it does not answer")))
+        answer.unwrap_or_else(|_| {
+            Err(self.broken(format_args!(
+                "no response within {} s",
+                self.timeout.as_secs()
+            )))
+        })
     }
 
     fn request(

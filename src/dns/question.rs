@@ -173,18 +173,21 @@ pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQ
 
 /// Returns the question, or the reason why it cannot be judged.
 fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
-    if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
-        let denial = Denial::malformed("EDNS of a version that nobody has");
+    if let Some(edns) = request.edns.as_ref().filter(|edns| edns.version() > 0) {
+        let why = format!("EDNS version {} is not supported", edns.version());
+        let denial = Denial::malformed(why);
         return Err((ResponseCode::BADVERS, denial));
     }
     let [query] = request.queries.queries() else {
-        let denial = Denial::malformed("not one question");
+        let count = request.queries.queries().len();
+        let why = format!("the message has {count} questions, one is required");
+        let denial = Denial::malformed(why);
         return Err((ResponseCode::FormErr, denial));
     };
     let name = query.original().name();
     let record_type = u16::from(query.query_type());
     if query.query_class() != DNSClass::IN || is_meta(record_type) || name.is_root() {
-        let denial = Denial::malformed("other than records of one type and class IN");
+        let denial = Denial::malformed("only records of one type and class IN are answered");
         return Err((ResponseCode::Refused, denial));
     }
     // A name that is no valid host name is on no allowlist, so it does not exist.

@@ -52,7 +52,7 @@ impl AcceptBackoff {
         }
         self.unlogged += 1;
         if let Some(times) = self.due_log() {
-            tracing::warn!(%error, times, "a socket failed and is tried again: {}", self.what);
+            tracing::warn!(%error, times, "accept or receive failed, retrying: {}", self.what);
         }
         sleep(self.next).await;
         self.next = (self.next * 2).min(LONGEST);
