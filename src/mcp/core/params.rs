@@ -72,7 +72,8 @@ impl Destination<'_> {
             Some(changed) => Some(&**changed).filter(|changed| *changed != "{}"),
             None => old_meta,
         };
-        if changes.is_empty() && new_meta == old_meta {
+        let is_change = |(key, value): &Change<'_>| members.get(key) != *value;
+        if !changes.iter().any(is_change) && new_meta == old_meta {
             let params = params.map(ToOwned::to_owned);
             return Some(ServerParams { params, progress });
         }

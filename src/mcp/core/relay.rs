@@ -153,8 +153,9 @@ impl Relay<'_> {
             let _ = reply.send(Err(nobody_answers()));
             return None;
         }
+        let definition = self.definition.cloned();
         Some(Box::pin(async move {
-            answer_server(live, method, answer, reply).await;
+            answer_server(live, (method, definition), answer, reply).await;
             drop(reporting);
         }))
     }
@@ -201,10 +202,10 @@ async fn judged_notification(
 }
 
 /// Waits for the client's answer, judges it, and hands it to the server, unless the server gives
-/// up before.
+/// up before. `asked` is the method, and the tool whose call it belongs to.
 async fn answer_server(
     mut live: LiveFlow,
-    method: Arc<str>,
+    asked: (Arc<str>, Option<Arc<Definition>>),
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
@@ -213,7 +214,7 @@ async fn answer_server(
         // Dropping the receiver tells the client's side.
         () = reply.closed() => return,
     };
-    let answer = match judged_answer(&mut live, &method, answer).await {
+    let answer = match judged_answer(&mut live, asked, answer).await {
         Ok(answer) => {
             live.answered(200);
             live.complete();
@@ -230,11 +231,12 @@ async fn answer_server(
 
 async fn judged_answer(
     live: &mut LiveFlow,
-    method: &str,
+    (method, definition): (Arc<str>, Option<Arc<Definition>>),
     answer: Outcome,
 ) -> Result<Outcome, Denial> {
     let chain = Arc::clone(&live.chain);
-    let mut frame = Frame::response(Direction::ToClient, method, answer);
+    let mut frame = Frame::response(Direction::ToClient, &method, answer);
+    frame.definition = definition;
     chain.mcp_response(&mut live.flow, &mut frame).await?;
     into_outcome(frame)
 }

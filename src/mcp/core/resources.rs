@@ -145,6 +145,18 @@ impl Core {
         self.answer(request, work).await
     }
 
+    /// The URI that a request reads, and the server that is asked for it first.
+    pub(super) async fn read_uri(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<(Arc<ServerSettings>, Arc<str>), RpcError> {
+        let uri = uri(request)?;
+        let owners = self.owners(&request.caller, &uri).await;
+        let first = owners.into_iter().next();
+        let first = first.ok_or_else(|| not_found(&request.caller, &uri))?;
+        Ok((first, uri))
+    }
+
     /// The servers that may have a resource: the one that lists it or linked to it, else all with
     /// the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {

@@ -35,7 +35,11 @@ impl Core {
         view.prompts(&settings, lists)
     }
 
-    pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+    /// The server and the definition of the tool that a request calls.
+    pub(super) async fn called_tool(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<(Arc<ServerSettings>, Arc<Definition>), RpcError> {
         let caller = &request.caller;
         let exposed = name(request, "the name of the tool is missing")?;
         let found = match self.find_tool(caller, &exposed, false).await {
@@ -46,13 +50,17 @@ impl Core {
             // its pin before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
-        let (settings, definition) = match found {
-            Some(found) => found,
+        match found {
+            Some(found) => Ok(found),
             None => {
                 let denial = self.why_unknown(caller, "tool", &exposed).await;
-                return Err(self.refuse(request, None, denial));
+                Err(self.refuse(request, None, denial))
             }
-        };
+        }
+    }
+
+    pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let (settings, definition) = self.called_tool(request).await?;
         let target = self
             .target(request, &settings, Some(&definition.name))
             .await?;
@@ -61,17 +69,11 @@ impl Core {
             ..target
         };
         let original = quote(&definition.name);
-        let changes = [("name", Some(&*original))];
-        let changes = if *definition.name == exposed {
-            &changes[..0]
-        } else {
-            &changes
-        };
-        self.ensure_level(caller, &target).await;
+        self.ensure_level(&request.caller, &target).await;
         let ask = Ask {
             request,
             target: &target,
-            changes,
+            changes: &[("name", Some(&*original))],
         };
         self.ask_and_learn(ask).await
     }
@@ -121,13 +123,24 @@ impl Core {
         found.map(|(_, definition)| definition)
     }
 
-    pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+    /// The server of the prompt that a request names, and its own name for it.
+    pub(super) async fn named_prompt(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<(Arc<ServerSettings>, Arc<str>), RpcError> {
         let caller = &request.caller;
         let exposed = name(request, "the name of the prompt is missing")?;
-        let Some((settings, original)) = self.find_prompt(caller, &exposed).await else {
-            let denial = self.why_unknown(caller, "prompt", &exposed).await;
-            return Err(self.refuse(request, None, denial));
-        };
+        match self.find_prompt(caller, &exposed).await {
+            Some(found) => Ok(found),
+            None => {
+                let denial = self.why_unknown(caller, "prompt", &exposed).await;
+                Err(self.refuse(request, None, denial))
+            }
+        }
+    }
+
+    pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let (settings, original) = self.named_prompt(request).await?;
         let target = self.target(request, &settings, Some(&original)).await?;
         let original = quote(&original);
         let changes = [("name", Some(&*original))];

@@ -31,6 +31,11 @@ impl Seen {
         self.0.0.lock().unwrap().calls
     }
 
+    /// Answers of clients that no call has taken.
+    pub fn answers(&self) -> usize {
+        self.0.0.lock().unwrap().answers.len()
+    }
+
     pub fn cancelled(&self) -> usize {
         self.0.0.lock().unwrap().cancelled
     }
@@ -134,7 +139,9 @@ fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()
             json_answer(stream, "400 Bad Request", &body)
         }
         None => {
-            let (id, answer) = (id.to_string(), message["result"].clone());
+            let error = json!({ "error": message["error"] });
+            let answer = message.get("result").cloned().unwrap_or(error);
+            let id = id.to_string();
             seen.change(|state| drop(state.answers.insert(id, answer)));
             accepted(stream)
         }
