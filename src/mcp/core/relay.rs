@@ -12,7 +12,7 @@ use tokio::sync::{mpsc::error::TrySendError, oneshot};
 use super::super::error::SERVER_ERROR;
 use super::client_progress::{Asker, Reporting};
 use super::lease::Lease;
-use super::params::{PROGRESS_TOKEN, Progress, edit};
+use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
 use super::results::into_outcome;
 use super::{
     Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, method_not_found,
@@ -126,6 +126,7 @@ impl Relay<'_> {
         params: Option<Box<RawValue>>,
         reply: oneshot::Sender<Outcome>,
     ) -> Option<Asking> {
+        let params = params.map(without_task);
         let reporting = params.as_deref().and_then(|params| self.reporting(params));
         let (params, reporting) = match reporting {
             Some((params, reporting)) => (Some(params), Some(reporting)),
@@ -257,6 +258,15 @@ pub(super) fn can(caller: &Caller, method: &str) -> bool {
 pub(super) fn severity(params: Option<&RawValue>) -> Option<LogLevel> {
     let members = Members::read(params?).ok()?;
     LogLevel::parse(&members.text("level")?)
+}
+
+/// The params of a server's request without the member that asks for a task.
+fn without_task(params: Box<RawValue>) -> Box<RawValue> {
+    let changed = match Members::read(&params) {
+        Ok(members) if members.get(TASK).is_some() => edit(&members, &[(TASK, None)]),
+        _ => return params,
+    };
+    RawValue::from_string(changed).unwrap_or(params)
 }
 
 fn nobody_answers() -> RpcError {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use addons::contract::{Direction, Frame, RpcError};
 use serde_json::value::RawValue;
 
-use super::params::{Change, edit, quote};
+use super::params::{Change, TASK, edit, quote};
 use super::{ClientRequest, Core, invalid_params, members, method_not_found, rpc_error};
 
 impl Core {
@@ -29,7 +29,7 @@ impl Core {
         };
         // The state is the gateway's own: no server gets it.
         let original = quote(&name);
-        let mut changes: Vec<Change<'_>> = vec![("requestState", None)];
+        let mut changes: Vec<Change<'_>> = vec![("requestState", None), (TASK, None)];
         if &*request.method != "resources/read" {
             changes.push(("name", Some(&*original)));
         }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 
 use super::lease::Lease;
 use super::lists::{Prompts, Tools};
-use super::params::quote;
+use super::params::{TASK, quote};
 use super::resources::learn_links;
 use super::target::{Ask, Target};
 use super::view::{PromptView, ToolView};
@@ -73,7 +73,7 @@ impl Core {
         let ask = Ask {
             request,
             target: &target,
-            changes: &[("name", Some(&*original))],
+            changes: &[("name", Some(&*original)), (TASK, None)],
         };
         self.ask_and_learn(ask).await
     }
