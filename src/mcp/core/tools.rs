@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{Code, Definition, Denial, RpcError};
-use addons::mcp::ServerSettings;
+use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
 
 use super::lease::Lease;
@@ -211,11 +211,12 @@ impl Core {
             if may_have_it && is_unread {
                 let failure = mount.health().failure;
                 let failure = failure.unwrap_or_else(|| "it does not answer".to_owned());
-                return Denial::new(
-                    Code::ToolUnavailable,
-                    format!("{}: {failure}", settings.name),
-                )
-                .with("server", &*settings.name);
+                let code = match &settings.kind {
+                    ServerKind::E2b(_) => Code::NotImplemented,
+                    _ => Code::ToolUnavailable,
+                };
+                return Denial::new(code, format!("{}: {failure}", settings.name))
+                    .with("server", &*settings.name);
             }
         }
         Denial::new(Code::ToolNotFound, format!("Unknown {what}: {name}")).with(what, name)
