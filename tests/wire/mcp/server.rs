@@ -22,6 +22,8 @@ struct State {
     cancelled: usize,
     /// Calls that began.
     calls: usize,
+    /// Connections are closed without an answer.
+    gone: bool,
     /// What the client said of its progress.
     reports: Vec<Value>,
 }
@@ -34,6 +36,11 @@ impl Seen {
     /// Answers of clients that no call has taken.
     pub fn answers(&self) -> usize {
         self.0.0.lock().unwrap().answers.len()
+    }
+
+    /// From now on, connections are closed without an answer; or answered again.
+    pub fn leave(&self, gone: bool) {
+        self.change(|state| state.gone = gone);
     }
 
     pub fn cancelled(&self) -> usize {
@@ -74,6 +81,9 @@ fn serve(stream: TcpStream, seen: &Seen) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     while let Some((method, body)) = read(&mut reader)? {
+        if seen.0.0.lock().unwrap().gone {
+            break;
+        }
         if method != "POST" {
             write!(stream, "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")?;
             continue;
