@@ -41,11 +41,16 @@ impl Core {
                 target: &target,
                 changes: &[],
             };
-            last = self.ask_and_learn(ask).await;
-            if last.is_ok() {
-                Lease::of(&caller.container).learn(&uri, &settings.name);
-                break;
-            }
+            last = match self.ask_and_learn(ask).await {
+                Ok(Ok(result)) => {
+                    Lease::of(&caller.container).learn(&uri, &settings.name);
+                    return Ok(result);
+                }
+                Ok(error) => error,
+                Err(failure) if failure.is_of_server() => Err(failure.into()),
+                // A denial is the answer, whatever other servers would say.
+                Err(failure) => return Err(failure.into()),
+            };
         }
         last
     }

@@ -6,6 +6,7 @@ use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
 
+use super::exchange::Failure;
 use super::lease::Lease;
 use super::lists::{Prompts, Tools};
 use super::params::{TASK, quote};
@@ -75,15 +76,15 @@ impl Core {
             target: &target,
             changes: &[("name", Some(&*original)), (TASK, None)],
         };
-        self.ask_and_learn(ask).await
+        self.ask_and_learn(ask).await?
     }
 
     /// Sends a request, and remembers the server of the resources that its result links to.
-    pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
+    pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
         let lease = Lease::of(&ask.request.caller.container);
         let server = &ask.target.settings.name;
-        let outcome = self.ask(ask).await;
-        if let Ok(result) = &outcome {
+        let outcome = self.try_ask(ask).await;
+        if let Ok(Ok(result)) = &outcome {
             learn_links(lease, server, result);
         }
         outcome
@@ -149,7 +150,7 @@ impl Core {
             target: &target,
             changes: &changes,
         };
-        self.ask_and_learn(ask).await
+        self.ask_and_learn(ask).await?
     }
 
     /// The server of a prompt, and its own name for it.
