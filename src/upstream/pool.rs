@@ -50,10 +50,19 @@ pub struct LeasePool {
 }
 
 #[derive(Default)]
-#[expect(clippy::vec_box, reason = "callers hold them in boxes")]
 struct Connections {
-    idle: HashMap<Endpoint, Vec<Box<Http1>>>,
+    idle: HashMap<Endpoint, Idle>,
     shared: HashMap<Endpoint, Arc<Shared>>,
+}
+
+/// The idle connections to an endpoint.
+#[derive(Default)]
+#[expect(clippy::vec_box, reason = "callers hold them in boxes")]
+struct Idle {
+    connections: Vec<Box<Http1>>,
+    /// Whether the upstream has served a connection while another one was open. A server with one
+    /// thread may not, and would let a second connection wait until the first is closed.
+    serves_several: bool,
 }
 
 /// The one HTTP/2 connection to an endpoint.
@@ -238,15 +247,17 @@ impl LeasePool {
 
 impl Connections {
     /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
-    /// cores. With `only_here` no other: every request of a mount takes its connection from the
-    /// pool, so a foreign one would cost a wake-up for each call.
+    /// cores. With `only_here` no other, if the upstream serves several at once: every request of
+    /// a mount takes its connection from the pool, so a foreign one would cost a wake-up for each
+    /// call.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let here = std::thread::current().id();
         let idle = self.idle.get_mut(endpoint)?;
-        match idle.iter().rposition(|one| one.home == here) {
-            Some(at) => Some(idle.swap_remove(at)),
-            None if only_here => None,
-            None => idle.pop(),
+        let connections = &mut idle.connections;
+        match connections.iter().rposition(|one| one.home == here) {
+            Some(at) => Some(connections.swap_remove(at)),
+            None if only_here && idle.serves_several => None,
+            None => connections.pop(),
         }
     }
 
@@ -258,20 +269,25 @@ impl Connections {
             return Some(connection);
         }
         let idle = self.idle.entry(connection.endpoint.clone()).or_default();
-        if idle.len() >= MAX_IDLE {
+        let is_open = |one: &mut Box<Http1>| {
+            one.driver.look();
+            !one.sender.is_closed()
+        };
+        idle.serves_several = idle.serves_several || idle.connections.iter_mut().any(is_open);
+        if idle.connections.len() >= MAX_IDLE {
             return Some(connection);
         }
-        idle.push(connection);
+        idle.connections.push(connection);
         None
     }
 
     fn prune(&mut self) {
         self.idle.retain(|_, idle| {
-            idle.retain_mut(|one| {
+            idle.connections.retain_mut(|one| {
                 one.driver.look();
                 one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed()
             });
-            !idle.is_empty()
+            !idle.connections.is_empty()
         });
         self.shared.retain(|_, shared| {
             // A second reference means that it is being dialled.
@@ -299,6 +315,7 @@ mod tests {
         AuthMode, ContainerId, Host, LeaseId, Registration, Scheme, Source, Standing,
     };
     use time::OffsetDateTime;
+    use tokio::io::DuplexStream;
 
     use super::*;
     use crate::upstream::connect::speak_http1;
@@ -318,30 +335,35 @@ mod tests {
         })
     }
 
-    async fn connection(container: &Container) -> Box<Http1> {
+    /// A connection of this thread, and its other end, which closes it when it is dropped.
+    async fn connection(container: &Container) -> (Box<Http1>, DuplexStream) {
         let endpoint = Endpoint {
             scheme: Scheme::Http,
             host: Host::parse("api.example.com").unwrap(),
             port: 80,
         };
-        let (stream, _other_end) = tokio::io::duplex(1);
+        let (stream, other_end) = tokio::io::duplex(1);
         let address = (Ipv4Addr::LOCALHOST, 80).into();
         let ended = container.ended().clone();
         let spoken = speak_http1(stream, address, ended, endpoint, 1).await;
-        Box::new(spoken.unwrap())
+        (Box::new(spoken.unwrap()), other_end)
+    }
+
+    /// A connection of another thread, and its other end.
+    async fn foreign(container: &Container) -> (Box<Http1>, DuplexStream) {
+        let (mut connection, other_end) = connection(container).await;
+        let thread = std::thread::spawn(|| std::thread::current().id());
+        connection.home = thread.join().unwrap();
+        (connection, other_end)
     }
 
     #[tokio::test]
-    async fn a_mount_takes_no_connection_of_another_thread() {
+    async fn a_mount_takes_no_connection_of_another_thread_from_a_server_of_several() {
         let (container, mut connections) = (container(), Connections::default());
-        let mut foreign = connection(&container).await;
-        foreign.home = std::thread::spawn(|| std::thread::current().id())
-            .join()
-            .unwrap();
-        let endpoint = foreign.endpoint.clone();
+        let (foreign, _foreign_end) = foreign(&container).await;
+        let (own, _own_end) = connection(&container).await;
+        let endpoint = own.endpoint.clone();
         assert!(connections.keep(&container, foreign).is_none());
-        assert!(connections.take(&endpoint, true).is_none());
-        let own = connection(&container).await;
         assert!(connections.keep(&container, own).is_none());
         assert!(connections.take(&endpoint, true).is_some());
         assert!(connections.take(&endpoint, true).is_none());
@@ -349,18 +371,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_of_one_connection_at_a_time_is_asked_over_the_one_that_is_open() {
+        let (container, mut connections) = (container(), Connections::default());
+        let (closed, other_end) = foreign(&container).await;
+        let endpoint = closed.endpoint.clone();
+        assert!(connections.keep(&container, closed).is_none());
+        drop(other_end);
+        let (open, _open_end) = foreign(&container).await;
+        assert!(connections.keep(&container, open).is_none());
+        assert!(connections.take(&endpoint, true).is_some());
+    }
+
+    #[tokio::test]
     async fn a_full_pool_and_one_whose_lease_ended_keep_no_further_connection() {
         let (container, mut connections) = (container(), Connections::default());
         for _ in 0..MAX_IDLE {
-            let refused = connections.keep(&container, connection(&container).await);
-            assert!(refused.is_none());
+            let (kept, _) = connection(&container).await;
+            assert!(connections.keep(&container, kept).is_none());
         }
-        let over = connections.keep(&container, connection(&container).await);
-        assert!(over.is_some());
+        let (over, _) = connection(&container).await;
+        assert!(connections.keep(&container, over).is_some());
         container.end();
         // As `prune` does once when the lease ends.
         connections = Connections::default();
-        let late = connections.keep(&container, connection(&container).await);
-        assert!(late.is_some() && connections.idle.is_empty());
+        let (late, _) = connection(&container).await;
+        assert!(connections.keep(&container, late).is_some());
+        assert!(connections.idle.is_empty());
     }
 }
