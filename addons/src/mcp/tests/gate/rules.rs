@@ -115,6 +115,53 @@ async fn a_latched_container_calls_nothing_until_it_is_released() {
 }
 
 #[tokio::test]
+async fn a_clients_answer_passes_only_where_the_call_would_pass_by_now() {
+    let closed = r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#;
+    for (latched, level, definition, expected) in [
+        (false, Level::Public, Some(tool(FETCH)), None),
+        (
+            true,
+            Level::Public,
+            Some(tool(FETCH)),
+            Some(Code::PolicyDenied),
+        ),
+        (true, Level::Public, None, Some(Code::PolicyDenied)),
+        (
+            false,
+            Level::Secret,
+            Some(tool(FETCH)),
+            Some(Code::PolicyDeniedContinue),
+        ),
+        (false, Level::Secret, Some(tool(closed)), None),
+        (false, Level::Secret, None, None),
+        (
+            false,
+            Level::Public,
+            Some(changed(FETCH)),
+            Some(Code::PolicyDeniedContinue),
+        ),
+    ] {
+        let gate = at(level);
+        if latched {
+            gate.web.abort();
+        }
+        let method = "elicitation/create";
+        let mut flow = start(&gate.web, method, None).begin();
+        let mut answer = Frame::response(Direction::ToClient, method, Ok(raw("{}")));
+        answer.definition.clone_from(&definition);
+        let judged = gate.addon.judge_response(&mut flow, &mut answer).await;
+        assert_eq!(
+            code(&judged),
+            expected,
+            "{latched} {level:?} {definition:?}"
+        );
+        if let (Err(denial), Some(_)) = (judged, definition) {
+            assert_eq!(denial.detail("tool"), Some("fetch"));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_changed_definition_blocks_the_tool_unless_changes_are_only_logged() {
     for (on_change, expected) in [
         (OnChange::Deny, Some(Code::PolicyDeniedContinue)),
