@@ -101,11 +101,16 @@ impl Call {
         let operation = params.text("name");
         let operation = operation.as_deref().and_then(Operation::of_tool);
         let operation = operation.ok_or_else(|| invalid_params("Unknown tool"))?;
+        // Null is judged like no arguments, and the sidecar wants an object.
+        let arguments = params.get("arguments").map(str::trim);
         let meta = params.members("_meta").ok().flatten();
         let token = meta.as_ref().and_then(|meta| meta.get("progressToken"));
         Ok(Self {
             operation,
-            arguments: params.get("arguments").unwrap_or("{}").into(),
+            arguments: arguments
+                .filter(|text| *text != "null")
+                .unwrap_or("{}")
+                .into(),
             progress: token.map(|token| Progress::new(token, events)),
         })
     }
