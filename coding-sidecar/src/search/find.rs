@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::limit;
 use super::walk::Walk;
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::Workspace;
@@ -33,7 +33,7 @@ pub struct FindRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FindResult {
-    /// Paths relative to the root.
+    /// Paths relative to the root, with their control characters escaped.
     pub files: Vec<String>,
     /// Whether more files match.
     pub truncated: bool,
@@ -76,7 +76,7 @@ pub fn find(
             truncated = true;
             break;
         }
-        let shown = walk.shown(&found.path);
+        let shown = printable(&walk.shown(&found.path));
         if !cut.take_line(&shown) {
             truncated = true;
             break;
