@@ -6,6 +6,7 @@ use rustix::fs::{Dir, DirEntry, FileType};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, printable};
+use crate::fields::count;
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{Workspace, WorkspacePath};
@@ -23,7 +24,7 @@ pub struct LsRequest {
     #[serde(default)]
     pub path: Option<String>,
     /// Most entries; 500 where absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::image;
 use super::lines::LineRange;
 use crate::failure::Failure;
+use crate::fields::count;
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{CHUNK_BYTES, OpenFile, Workspace, WorkspacePath};
@@ -26,10 +27,10 @@ pub struct ReadRequest {
     /// Relative to the root, or absolute below it.
     pub path: String,
     /// First line, counted from 1.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub offset: Option<u64>,
     /// Most lines.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 

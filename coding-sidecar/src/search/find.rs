@@ -6,6 +6,7 @@ use super::filter::Filter;
 use super::limit;
 use super::walk::Walk;
 use crate::failure::{Failure, printable};
+use crate::fields::count;
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::Workspace;
@@ -25,7 +26,7 @@ pub struct FindRequest {
     #[serde(default)]
     pub path: Option<String>,
     /// Most files; 1,000 where absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 
