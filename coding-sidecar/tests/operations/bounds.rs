@@ -109,6 +109,26 @@ fn a_folder_of_many_entries_is_listed_and_walked_in_bounded_memory() {
 }
 
 #[test]
+fn a_file_that_takes_too_long_is_left_to_bash() {
+    let fixture = Fixture::new();
+    let path = fixture.put("huge", "x\n".repeat(8192));
+    // A hole of a tebibyte, of which no line is asked for.
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let request = json!({"path": "huge", "offset": 2, "limit": 1});
+    let request = serde_json::from_value(request).unwrap();
+    let work = Work::new(Instant::now() + Duration::from_millis(200));
+    let failure = message(coding_sidecar::files::read(
+        &fixture.workspace,
+        request,
+        &work,
+    ));
+    let why =
+        "huge: too large to count its lines within the time limit; read a part of it with bash";
+    assert!(failure.starts_with(why), "{failure}");
+}
+
+#[test]
 fn work_ends_at_its_deadline_and_when_it_is_cancelled() {
     let fixture = Fixture::new();
     large_file(&fixture, 32);
