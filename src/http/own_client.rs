@@ -58,7 +58,7 @@ impl OwnClient {
     pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
-            owner: Arc::new(nobody()?),
+            owner: Arc::new(unregistered_container()?),
             principal: Principal::System(system),
         })
     }
@@ -260,7 +260,7 @@ impl AnswerBody {
 
 /// A container that is not registered, so that no flow belongs to it. It owns the connections and
 /// memory of a client that works for no container in particular.
-pub fn nobody() -> Option<Container> {
+pub fn unregistered_container() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {
         source: Source::Listener(id.clone()),
