@@ -26,7 +26,7 @@ use super::response_body::ResponseBody;
 use super::session::{Service, Session};
 use super::upstream_response::UpstreamResponse;
 use crate::config::Limits;
-use crate::upstream::SocketPermit;
+use crate::upstream::{LeasePool, SocketPermit};
 
 /// Sends requests of one part of the appliance.
 ///
@@ -106,6 +106,12 @@ impl OwnClient {
             .rule("open files")
             .by(names::PROXY)
         })
+    }
+
+    /// Whether a connection that an earlier request opened is idle and open.
+    pub fn has_idle(&self, endpoint: &Endpoint) -> bool {
+        let network = Arc::clone(&self.service.snapshot().network);
+        LeasePool::of(&self.owner, &network).has_idle(endpoint)
     }
 
     /// Returns when the lease ends, or when the shutdown aborts requests under way.
