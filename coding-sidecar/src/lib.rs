@@ -46,6 +46,7 @@ pub fn run(config: Config) -> Result<(), String> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(server::THREADS)
+        .thread_keep_alive(server::THREADS_KEPT)
         .build()
         .map_err(|error| format!("cannot start the runtime: {error}"))?;
     let outcome = runtime.block_on(server::serve(config, workspace));

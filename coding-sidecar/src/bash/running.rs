@@ -26,6 +26,9 @@ const REST_PATIENCE: Duration = Duration::from_millis(500);
 /// Bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
 
+/// The exit code of a shell that SIGKILL ended.
+const KILLED: i32 = 128 + 9;
+
 /// One supervisor and what belongs to it.
 pub struct Running {
     pub id: Pid,
@@ -153,6 +156,11 @@ fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
         (Stop::ShuttingDown, _) => Line::Error {
             message: "the sidecar is shutting down; the command was ended",
         },
+        // It was killed for not ending in time.
+        (Stop::TimedOut, None) => Line::Done {
+            exit_code: KILLED,
+            timed_out: true,
+        },
         (_, None) => Line::Error {
             message: "the supervisor of the command was killed; the command was ended",
         },
@@ -175,4 +183,20 @@ fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
         ) => Line::Error { message },
     };
     line.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_timed_out_says_so_also_without_a_report() {
+        let line = last_line(Stop::TimedOut, None);
+        assert_eq!(
+            line,
+            "{\"type\":\"done\",\"exitCode\":137,\"timedOut\":true}\n"
+        );
+        let line = last_line(Stop::Ended, None);
+        assert!(line.starts_with(b"{\"type\":\"error\""), "{line:?}");
+    }
 }

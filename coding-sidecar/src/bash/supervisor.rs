@@ -22,6 +22,7 @@ use rustix::process::{
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::children;
@@ -35,6 +36,10 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const ROUND_PAUSE: Duration = Duration::from_micros(100);
 /// The longest pause between two rounds of killing.
 const ROUND_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Children that are reaped before the next look at the stream: a command can make them faster than
+/// they are reaped.
+const REAPED_MAX: usize = 256;
 
 /// How a command ended, as its supervisor tells the sidecar.
 #[derive(Debug, Deserialize, Serialize)]
@@ -84,11 +89,11 @@ async fn run(command: &OsStr, control: UnixStream) -> io::Result<Report> {
     let mut ended = signal(SignalKind::child())?;
     let shell = start(command)?;
     let mut byte = [0];
-    tokio::select! {
-        shell = wait(shell, &mut ended) => shell?,
-        _ = control.read(&mut byte) => {}
-    }
-    kill_all(shell).await
+    let status = tokio::select! {
+        status = wait(shell, &mut ended) => status?,
+        _ = control.read(&mut byte) => None,
+    };
+    kill_all(shell, status.and_then(code)).await
 }
 
 /// Starts a shell as the leader of a process group.
@@ -109,50 +114,71 @@ fn start(command: &OsStr) -> io::Result<Pid> {
     Err(io::Error::other(failed))
 }
 
-/// Waits until the shell has ended, without reaping it: its id, which is that of its group, stays
-/// taken. Reaps descendants that were orphaned and ended.
-async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<()> {
+/// Waits until the shell has ended, and reaps descendants that were orphaned and ended. Does not reap
+/// the shell, so that its id, which is that of its group, stays taken; but for one that ends between two
+/// calls, whose status is returned.
+async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        if waitid(WaitId::Pid(shell), options)?.is_some() {
-            return Ok(());
-        }
-        for child in children::list()? {
-            if child != shell {
-                children::reap(child);
+        for _ in 0..REAPED_MAX {
+            if waitid(WaitId::Pid(shell), options)?.is_some() {
+                return Ok(None);
+            }
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((child, status))) if child == shell => return Ok(Some(status)),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => {
+                    ended.recv().await;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
-        ended.recv().await;
+        // The sidecar may want the command to end.
+        yield_now().await;
     }
 }
 
 /// Kills every child until there is none; the children of a killed one become ours, and die in the
-/// next round.
-async fn kill_all(shell: Pid) -> io::Result<Report> {
+/// next round. `exit_code` is that of the shell if it was reaped.
+async fn kill_all(shell: Pid, mut exit_code: Option<i32>) -> io::Result<Report> {
     let deadline = Instant::now() + KILL_PATIENCE;
     let mut pause = ROUND_PAUSE;
-    let mut exit_code = None;
     loop {
         let children = children::list()?;
         for child in &children {
             children::kill(*child);
         }
+        let mut reaped = 0_usize;
         let none_left = loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((child, status))) if child == shell => exit_code = code(status),
-                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(Some((child, status))) => {
+                    if child == shell {
+                        exit_code = code(status);
+                    }
+                    reaped = reaped.saturating_add(1);
+                }
+                Err(Errno::INTR) => {}
                 Ok(None) => break false,
                 Err(_) => break true,
+            }
+            // What ended since the round began may have left children that have to be killed.
+            if reaped >= children.len() {
+                break false;
             }
         };
         if none_left || Instant::now() >= deadline {
             return Ok(Report {
                 outcome: exit_code.ok_or_else(|| "the shell cannot be killed".to_owned()),
-                left: if none_left { 0 } else { children.len() },
+                left: if none_left { 0 } else { children.len().max(1) },
             });
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(ROUND_PAUSE_MAX);
+        if reaped > 0 {
+            // The children of those have to be killed before they fork.
+            pause = ROUND_PAUSE;
+        } else {
+            sleep(pause).await;
+            pause = (pause * 2).min(ROUND_PAUSE_MAX);
+        }
     }
 }
 

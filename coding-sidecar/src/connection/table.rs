@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 /// they stay below 1,024, the usual limit of a process.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// All open connections, oldest idle one first out.
+/// All open connections. Those whose client was never admitted make room first, then idle ones, then
+/// those that receive a body; of each the oldest.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
@@ -23,11 +24,15 @@ struct Table {
 
 struct Entry {
     id: u64,
+    /// Whether a request of the connection had the token, or needed none.
+    admitted: bool,
+    /// Whether the body of an admitted request is on its way.
+    receiving: bool,
     /// Requests under way. More than one for a moment, when the next one is there before the last
     /// command has been cleaned up.
     requests: usize,
-    /// When the connection was entered or its last request ended.
-    idle_since: u64,
+    /// When the connection was entered, or its last body or request began or ended.
+    since: u64,
     close: Arc<Notify>,
 }
 
@@ -37,20 +42,19 @@ impl Table {
         self.clock
     }
 
-    /// Removes the entry that is idle for the longest.
+    /// Removes the entry that is worth the least.
     fn evict(&mut self) -> Option<Arc<Notify>> {
         let idle = self.entries.iter().enumerate();
         let (oldest, _) = idle
             .filter(|(_, entry)| entry.requests == 0)
-            .min_by_key(|(_, entry)| entry.idle_since)?;
+            .min_by_key(|(_, entry)| (entry.receiving, entry.admitted, entry.since))?;
         Some(self.entries.swap_remove(oldest).close)
     }
 }
 
 impl Connections {
-    /// Enters a new connection; it counts as idle until a whole request was received, so that
-    /// clients which send slowly or never cannot keep others out. `None` where
-    /// [`CONNECTIONS_MAX`] requests are under way.
+    /// Enters a new connection. `None` where [`CONNECTIONS_MAX`] requests are under way; clients which
+    /// send slowly or never cannot keep others out.
     pub fn enter(self: &Arc<Self>) -> Option<Connection> {
         let mut table = self.lock();
         if table.entries.len() >= CONNECTIONS_MAX {
@@ -60,8 +64,10 @@ impl Connections {
         let close = Arc::new(Notify::new());
         table.entries.push(Entry {
             id,
+            admitted: false,
+            receiving: false,
             requests: 0,
-            idle_since: id,
+            since: id,
             close: close.clone(),
         });
         Some(Connection {
@@ -89,6 +95,17 @@ impl Connection {
         self.close.notified().await;
     }
 
+    /// Admits the client: the connection makes room only after those of clients that were not, and
+    /// until the value is dropped only after idle ones.
+    pub fn receiving(self: &Arc<Self>) -> Receiving {
+        self.update(|entry, now| {
+            entry.admitted = true;
+            entry.receiving = true;
+            entry.since = now;
+        });
+        Receiving(self.clone())
+    }
+
     /// Keeps the connection from making room until the value is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.update(|entry, _| entry.requests = entry.requests.saturating_add(1));
@@ -110,6 +127,18 @@ impl Drop for Connection {
     }
 }
 
+/// A body on its way. The time limit of bodies bounds it.
+pub struct Receiving(Arc<Connection>);
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.0.update(|entry, now| {
+            entry.receiving = false;
+            entry.since = now;
+        });
+    }
+}
+
 /// A request under way.
 pub struct Busy(Arc<Connection>);
 
@@ -117,7 +146,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.0.update(|entry, now| {
             entry.requests = entry.requests.saturating_sub(1);
-            entry.idle_since = now;
+            entry.since = now;
         });
     }
 }
@@ -152,6 +181,34 @@ mod tests {
         }
         assert_eq!(all.lock().entries.len(), CONNECTIONS_MAX);
         drop((newer, busy));
+    }
+
+    #[tokio::test]
+    async fn clients_without_a_request_make_room_for_each_other_alone() {
+        let all = Arc::new(Connections::default());
+        let served = Arc::new(all.enter().unwrap());
+        drop(served.receiving());
+        let sender = Arc::new(all.enter().unwrap());
+        let receiving = sender.receiving();
+        let mut strangers = std::collections::VecDeque::new();
+        for _ in 0..3 * CONNECTIONS_MAX {
+            strangers.push_back(all.enter().unwrap());
+            if strangers.len() > CONNECTIONS_MAX - 2 {
+                let oldest = strangers.pop_front().unwrap();
+                assert!(told(&oldest).await);
+            }
+        }
+        assert!(!told(&served).await);
+        assert!(!told(&sender).await);
+        // Among clients that were admitted, the idle ones are first.
+        let admitted: Vec<_> = strangers.into_iter().map(Arc::new).collect();
+        let busy: Vec<_> = admitted.iter().map(|stranger| stranger.busy()).collect();
+        let newest = Arc::new(all.enter().unwrap());
+        assert!(told(&served).await);
+        let second = newest.busy();
+        assert!(all.enter().is_some());
+        assert!(told(&sender).await);
+        drop((receiving, busy, second));
     }
 
     #[tokio::test]

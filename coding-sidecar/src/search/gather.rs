@@ -29,8 +29,9 @@ const BATCH_FILES: usize = 64;
 const BATCH_FOLDERS: usize = 8;
 /// Most threads of one search.
 const THREADS_MAX: usize = 8;
-/// Most bytes of one line; a line is held whole while it is searched.
-const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most bytes of one line. A line is searched without a look at the deadline, so this and the size of
+/// a compiled pattern bound how far a search runs past it. Longer lines are made by programs.
+const LINE_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines after which a search ends, as the answer is cut long before.
 const GATHERED_BYTES_MAX: usize = 5 * OUTPUT_BYTES_MAX;
 

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use self::body::BodyBudget;
 use self::listeners::Listeners;
-use self::operations::{OPERATIONS_MAX, Operations};
+use self::operations::{OPERATIONS_MAX, Operations, start_threads};
 use self::routes::Service;
 use crate::access::Access;
 use crate::bash::{COMMANDS_MAX, Commands};
@@ -31,7 +31,7 @@ use crate::connection::{CONNECTIONS_MAX, Connection, Connections, Stream, Timed}
 use crate::report;
 use crate::workspace::Workspace;
 
-pub use self::operations::THREADS;
+pub use self::operations::{THREADS, THREADS_KEPT};
 
 /// How long the head of a request may take, and how long a connection may wait for its next
 /// request. A new connection to the same machine costs little.
@@ -56,6 +56,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
         |kind| signal(kind).map_err(|error| format!("cannot watch signals: {error}"));
     let mut terminated = watch_signal(SignalKind::terminate())?;
     let mut interrupted = watch_signal(SignalKind::interrupt())?;
+    start_threads()?;
     let (stop, stopping) = watch::channel(false);
     let commands = Commands::new(config.workspace_root.clone(), stopping.clone())
         .map_err(|error| format!("cannot supervise commands: {error}"))?;

@@ -1,6 +1,8 @@
 //! The file operations: run beside the connections, on a few threads, with a deadline.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -19,11 +21,16 @@ use crate::workspace::Workspace;
 
 /// Operations at once, one thread for each. More do not finish sooner on one disk.
 pub const THREADS: usize = 8;
+/// How long a thread without an operation is kept: longer than any process runs.
+pub const THREADS_KEPT: Duration = Duration::from_secs(u32::MAX as u64);
 /// Operations that run or wait for a thread.
 pub const OPERATIONS_MAX: usize = THREADS + 64;
+/// Searches at once. They may keep a processor busy for long; the other threads are for operations that
+/// do not.
+const SEARCHES_MAX: usize = THREADS / 2;
 /// The longest that an operation may take, its wait for a thread included.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How much later than [`DEADLINE`] a thread is given up that waits for a file system.
+/// How much later than [`DEADLINE`] a thread is given up that does not look at it.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// One operation as the routes name it.
@@ -50,10 +57,42 @@ pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
         .map_err(|error| Refusal::failed(format!("the request is not valid: {error}")))
 }
 
+/// Starts the threads of operations, which a runtime keeps that was built with [`THREADS_KEPT`]. Later
+/// the process table may be full.
+///
+/// # Errors
+///
+/// A sentence: there is no room for a thread.
+pub fn start_threads() -> Result<(), String> {
+    // Where tokio cannot start the first thread of its pool, it panics.
+    thread::Builder::new()
+        .spawn(|| {})
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    // No thread takes a second task before the last one was started.
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..THREADS {
+        let gate = gate.clone();
+        spawn_blocking(move || drop(gate.lock()));
+    }
+    drop(closed);
+    Ok(())
+}
+
+/// What an operation mostly does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// Reads or changes one file or folder.
+    File,
+    /// Reads many files. At most [`SEARCHES_MAX`] run at once.
+    Search,
+}
+
 /// Runs file operations below one root.
 pub struct Operations {
     workspace: Arc<Workspace>,
     places: Arc<Semaphore>,
+    searches: Arc<Semaphore>,
 }
 
 /// Ends an operation whose client went away.
@@ -71,6 +110,7 @@ impl Operations {
         Self {
             workspace: Arc::new(workspace),
             places: Arc::new(Semaphore::new(OPERATIONS_MAX)),
+            searches: Arc::new(Semaphore::new(SEARCHES_MAX)),
         }
     }
 
@@ -78,6 +118,7 @@ impl Operations {
     pub async fn run(
         &self,
         operation: Operation,
+        kind: Kind,
         body: WholeBody,
         client: &Stream,
     ) -> Result<Reply, Refusal> {
@@ -87,19 +128,26 @@ impl Operations {
         let work = Arc::new(Work::new(Instant::now() + DEADLINE));
         let cancel = CancelOnDrop(work.clone());
         let workspace = self.workspace.clone();
-        let task = spawn_blocking(move || {
-            let WholeBody { bytes, budget } = body;
-            let answer = operation(&workspace, bytes, &work);
-            drop((place, budget));
-            answer
-        });
+        let running = Arc::new(AtomicBool::new(false));
+        let begun = running.clone();
+        let task = async {
+            let turn = match kind {
+                Kind::File => None,
+                Kind::Search => self.searches.clone().acquire_owned().await.ok(),
+            };
+            spawn_blocking(move || {
+                begun.store(true, Ordering::Relaxed);
+                let WholeBody { bytes, budget } = body;
+                let answer = operation(&workspace, bytes, &work);
+                drop((place, turn, budget));
+                answer
+            })
+            .await
+        };
         let outcome = tokio::select! {
             outcome = task => outcome,
             () = client.hung_up() => return Err(Refusal::failed("the client went away")),
-            () = sleep(DEADLINE + GRACE) => {
-                let error = format!("the file system did not answer within {} seconds", DEADLINE.as_secs());
-                return Err(Refusal::failed(error));
-            }
+            refusal = overdue(&running, kind) => return Err(refusal),
         };
         drop(cancel);
         match outcome {
@@ -109,6 +157,69 @@ impl Operations {
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the operation failed for a fault of the sidecar",
             )),
+        }
+    }
+}
+
+/// Completes when an operation has waited or run for too long, with the reason.
+async fn overdue(running: &AtomicBool, kind: Kind) -> Refusal {
+    let seconds = DEADLINE.as_secs();
+    sleep(DEADLINE).await;
+    if !running.load(Ordering::Relaxed) {
+        return overloaded(&format!(
+            "other operations used every thread for {seconds} seconds"
+        ));
+    }
+    sleep(GRACE).await;
+    let cause = match kind {
+        Kind::File => "the file system does not answer",
+        Kind::Search => {
+            "the pattern takes too long for long lines, or the file system does not answer"
+        }
+    };
+    Refusal::failed(format!(
+        "the operation did not end within {seconds} seconds: {cause}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+
+    use super::*;
+
+    async fn reason(running: bool, kind: Kind) -> (StatusCode, String) {
+        let reply = Reply::from(overdue(&AtomicBool::new(running), kind).await);
+        let status = reply.status();
+        let mut body = std::pin::pin!(reply.into_body());
+        let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await;
+        let data = frame.unwrap().unwrap().into_data().unwrap();
+        (status, String::from_utf8(data.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_overdue_operation_names_what_held_it_up() {
+        // Running, kind, status, part of the error.
+        let rows = [
+            (false, Kind::File, 503, "other operations used every thread"),
+            (
+                false,
+                Kind::Search,
+                503,
+                "other operations used every thread",
+            ),
+            (
+                true,
+                Kind::File,
+                400,
+                "60 seconds: the file system does not",
+            ),
+            (true, Kind::Search, 400, "60 seconds: the pattern takes too"),
+        ];
+        for (running, kind, expected, part) in rows {
+            let (status, error) = reason(running, kind).await;
+            assert_eq!(status.as_u16(), expected, "{error}");
+            assert!(error.contains(part), "{error}");
         }
     }
 }

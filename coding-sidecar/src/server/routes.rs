@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use super::body::{BODY_BYTES_MAX, BodyBudget, FILE_BODY_BYTES_MAX};
-use super::operations::{Operation, Operations, parse, perform};
+use super::operations::{Kind, Operation, Operations, parse, perform};
 use super::reply::{Refusal, Reply, health, lines, overloaded, unauthorized, wrong_verb};
 use crate::access::Access;
 use crate::bash::{BashRequest, COMMANDS_MAX, Commands, Refused};
@@ -25,26 +25,47 @@ pub struct Service {
 /// What a path stands for.
 enum Route {
     Bash,
-    File(Operation),
+    File(Operation, Kind),
 }
 
 impl Route {
     /// The route of a path and the most bytes of its body.
     fn find(path: &str) -> Option<(Self, usize)> {
-        let (operation, limit): (Operation, usize) = match path {
+        let (operation, kind, limit): (Operation, Kind, usize) = match path {
             "/bash" => return Some((Self::Bash, BODY_BYTES_MAX)),
-            "/read" => (|w, b, k| perform(files::read, w, b, k), BODY_BYTES_MAX),
+            "/read" => (
+                |w, b, k| perform(files::read, w, b, k),
+                Kind::File,
+                BODY_BYTES_MAX,
+            ),
             "/write" => (
                 |w, b, k| perform(files::write, w, b, k),
+                Kind::File,
                 FILE_BODY_BYTES_MAX,
             ),
-            "/edit" => (|w, b, k| perform(files::edit, w, b, k), FILE_BODY_BYTES_MAX),
-            "/ls" => (|w, b, k| perform(files::ls, w, b, k), BODY_BYTES_MAX),
-            "/find" => (|w, b, k| perform(search::find, w, b, k), BODY_BYTES_MAX),
-            "/grep" => (|w, b, k| perform(search::grep, w, b, k), BODY_BYTES_MAX),
+            "/edit" => (
+                |w, b, k| perform(files::edit, w, b, k),
+                Kind::File,
+                FILE_BODY_BYTES_MAX,
+            ),
+            "/ls" => (
+                |w, b, k| perform(files::ls, w, b, k),
+                Kind::File,
+                BODY_BYTES_MAX,
+            ),
+            "/find" => (
+                |w, b, k| perform(search::find, w, b, k),
+                Kind::Search,
+                BODY_BYTES_MAX,
+            ),
+            "/grep" => (
+                |w, b, k| perform(search::grep, w, b, k),
+                Kind::Search,
+                BODY_BYTES_MAX,
+            ),
             _ => return None,
         };
-        Some((Self::File(operation), limit))
+        Some((Self::File(operation, kind), limit))
     }
 }
 
@@ -75,6 +96,7 @@ impl Service {
             };
         }
         self.access.check(&head.headers).map_err(unauthorized)?;
+        let receiving = connection.receiving();
         refuse_browser(&head.headers)?;
         let Some((route, limit)) = Route::find(path) else {
             return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such path"));
@@ -84,8 +106,11 @@ impl Service {
         }
         let body = self.bodies.read(body, limit).await?;
         let busy = connection.busy();
+        drop(receiving);
         match route {
-            Route::File(operation) => self.operations.run(operation, body, &client).await,
+            Route::File(operation, kind) => {
+                self.operations.run(operation, kind, body, &client).await
+            }
             Route::Bash => {
                 let request: BashRequest = parse(&body.bytes)?;
                 let started = self.commands.start(request, client, busy);

@@ -227,3 +227,17 @@ fn many_searches_at_once_need_few_descriptors() {
     println!("eight searches: {most} descriptors");
     assert!(most < 8 * 8 * 12, "{most}");
 }
+
+#[test]
+fn a_search_looks_at_its_deadline_within_a_bounded_number_of_steps() {
+    let fixture = Fixture::new();
+    fixture.put("longest", "ab".repeat(128 * 1024 - 1));
+    fixture.put("longer", "ab".repeat(128 * 1024 + 1));
+    let found = fixture.grep(json!({"pattern": "^aba"})).unwrap();
+    assert!(found.content.starts_with("longest:1: aba"), "{found:?}");
+    assert_eq!(found.content.lines().count(), 1);
+    let skipped = found.details.unwrap().skipped.unwrap();
+    assert!(skipped.starts_with("not searched: longer: "), "{skipped}");
+    let slow = message(fixture.grep(json!({"pattern": "a[ab]{100000}c"})));
+    assert!(slow.contains("exceeds size limit of 1048576"), "{slow}");
+}

@@ -1,7 +1,9 @@
 //! Clients that take more than their part: others are served, and what they cost is bounded.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,38 @@ fn a_thousand_connections_cost_little_and_keep_nobody_out() {
         .unwrap();
     let waiting = last.read(&mut [0]).unwrap_err();
     assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn clients_that_connect_again_and_again_do_not_interrupt_a_request() {
+    let variables = [
+        ("SIDECAR_AUTH_TOKEN", "s3cret"),
+        ("SIDECAR_REQUIRE_AUTH", "true"),
+    ];
+    let sidecar = Sidecar::with(&variables);
+    let token = "authorization: Bearer s3cret\r\n";
+    let mut idle = sidecar.connect();
+    idle.request("/ls", token, "{}");
+    assert_eq!(idle.response().status, 200);
+    let mut sender = sidecar.connect();
+    sender.send(&format!(
+        "POST /ls HTTP/1.1\r\nhost: s\r\n{token}content-length: 2\r\n\r\n{{"
+    ));
+    // Its head has been read once a later request was answered.
+    idle.request("/ls", token, "{}");
+    assert_eq!(idle.response().status, 200);
+    let others: Vec<_> = (0..4 * CONNECTIONS)
+        .map(|_| {
+            let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
+            let _ = socket.write_all(b"POST /ls HTTP/1.1\r\nhost: s\r\ncontent-length: 2\r\n\r\n");
+            socket
+        })
+        .collect();
+    sender.send("}");
+    assert_eq!(sender.response().status, 200);
+    idle.request("/ls", token, "{}");
+    assert_eq!(idle.response().status, 200);
+    drop(others);
 }
 
 #[test]
@@ -221,4 +255,82 @@ fn a_body_that_does_not_arrive_is_given_up() {
         }
     };
     assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+}
+
+#[test]
+fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
+    let sidecar = Sidecar::start();
+    // About a second for each line, and far longer than the test for all of them. A line that repeats
+    // itself would be searched quickly.
+    let mut state = 1_u32;
+    let mut letter = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        if state >> 31 == 0 { 'a' } else { 'b' }
+    };
+    let line: String = (0..60 * 1024).map(|_| letter()).chain(['\n']).collect();
+    std::fs::write(sidecar.root().join("ab"), line.repeat(60)).unwrap();
+    let body = json!({ "pattern": "a[ab]{3000}c", "path": "ab" }).to_string();
+    let searches: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = sidecar.connect();
+            client.request("/grep", "", &body);
+            client
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    assert_eq!(sidecar.post("/ls", &json!({})).status, 200);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(searches);
+}
+
+#[test]
+fn a_full_process_table_leaves_the_threads_of_file_operations() {
+    // A user of its own, since the limit counts the threads of one user and root has none.
+    const USER: u32 = 54_321;
+    let folder = tempfile::tempdir().unwrap();
+    // Also where the folder of the binary is open to its owner alone.
+    let binary = folder.path().join("coding-sidecar");
+    std::fs::copy(env!("CARGO_BIN_EXE_coding-sidecar"), &binary).unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    if chown(folder.path(), Some(USER), None).is_err() {
+        println!("not run: it needs a second user, and so root");
+        return;
+    }
+    let as_user = || {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={USER}"), "--clear-groups"]);
+        // A test that fails leaves nothing.
+        command.args(["--pdeathsig=KILL", "--"]);
+        command.stdin(Stdio::null());
+        command
+    };
+    const PROCESSES: usize = 16;
+    let child = as_user()
+        .args(["prlimit", &format!("--nproc={PROCESSES}"), "--"])
+        .arg(&binary)
+        .env("SOCKET_PATH", folder.path().join("s.sock"))
+        .env("WORKSPACE_ROOT", folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sidecar = Sidecar::adopt(folder, child, &[]);
+    let mark = unique_sleep();
+    let mut others: Vec<_> = (0..PROCESSES)
+        .map(|_| as_user().args(["sleep", &mark]).spawn().unwrap())
+        .collect();
+    until("all run", || processes(&mark).len() == PROCESSES);
+    // tokio ends idle threads after 10 seconds where nothing else is said.
+    for idle in [0, 12] {
+        thread::sleep(Duration::from_secs(idle));
+        let response = sidecar.post("/ls", &json!({}));
+        assert_eq!(response.status, 200, "{response:?}");
+    }
+    // A command needs a process.
+    let response = sidecar.post("/bash", &json!({ "command": "true" }));
+    assert_eq!(response.status, 400, "{response:?}");
+    for other in &mut others {
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }

@@ -1,7 +1,7 @@
 //! No process outlives its command, however the command ends and whatever it starts.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use testkit::each_row;
@@ -179,6 +179,24 @@ fn a_fork_bomb_ends_with_its_time_limit() {
     let run = sidecar.bash_request(&json!({ "command": command, "timeoutSeconds": 2 }));
     assert_eq!(run.last["timedOut"], true, "{run:?}");
     assert!(processes(&mark).is_empty());
+    sidecar.assert_serves();
+}
+
+#[test]
+fn processes_that_fork_away_all_the_time_end_with_the_time_limit() {
+    let sidecar = Sidecar::start();
+    // Each generation leaves its session and its parent. They end with the test if nothing ends them.
+    let lineage =
+        "use POSIX; my $end = time + 25; while (time < $end) { fork and _exit(0); setsid }";
+    let command = format!("for i in $(seq 20); do perl -e '{lineage}' & done; sleep 60");
+    let begun = Instant::now();
+    let run = sidecar.bash_request(&json!({ "command": command, "timeoutSeconds": 1 }));
+    assert_eq!(run.last["type"], "done", "{run:?}");
+    assert_eq!(run.last["timedOut"], true, "{run:?}");
+    let took = begun.elapsed();
+    println!("ended after {took:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    until("nothing is left", || processes(lineage).is_empty());
     sidecar.assert_serves();
 }
 

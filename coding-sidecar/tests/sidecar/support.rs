@@ -67,7 +67,8 @@ impl Sidecar {
         Self::adopt(folder, child, variables)
     }
 
-    fn adopt(folder: TempDir, mut child: Child, variables: &[(&str, &str)]) -> Self {
+    /// A sidecar that was started with its socket `s.sock` in `folder` and its standard error piped.
+    pub fn adopt(folder: TempDir, mut child: Child, variables: &[(&str, &str)]) -> Self {
         let (lines, log) = mpsc::channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         thread::spawn(move || {
