@@ -4,10 +4,10 @@
 use std::fs;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use addons::contract::Evaluator;
 use addons::contract::settings::Place;
+use addons::contract::{Evaluator, PolicyQuestion};
 use addons::mcp::{Bundle, PoliciesSettings};
 use criterion::{Criterion, criterion_group, criterion_main};
 use prometheus::Registry;
@@ -89,7 +89,12 @@ fn policies(criterion: &mut Criterion) {
     ] {
         let evaluator = evaluator(&policy(last));
         let evaluate = || {
-            let decided = evaluator.evaluate("tools/call", input.clone());
+            let question = PolicyQuestion {
+                input: input.clone(),
+                decided: 0,
+                ends: Instant::now().checked_add(Duration::from_millis(500)),
+            };
+            let decided = evaluator.evaluate("tools/call", question);
             black_box(runtime.block_on(decided).unwrap());
         };
         criterion.bench_function(&format!("policy/{name}/latency"), |bencher| {

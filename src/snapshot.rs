@@ -76,7 +76,7 @@ impl SnapshotStore {
 
     /// Waits until the snapshot's generation differs from `generation`, and returns it. Cancel
     /// safe.
-    pub async fn after(&self, generation: u64) -> Arc<Snapshot> {
+    pub async fn wait_for_change(&self, generation: u64) -> Arc<Snapshot> {
         let mut generations = self.generation.subscribe();
         // Fails only after the sender was dropped; `self` owns it.
         let _ = generations.wait_for(|current| *current != generation).await;

@@ -29,7 +29,7 @@ impl ForgeHosts {
             at.list(|at| {
                 let forge = Self::read_one(&at)?;
                 if !seen.insert(forge.host.clone()) {
-                    at.refuse(format!("{} stands here twice", forge.host));
+                    at.refuse(format!("{} is listed twice", forge.host));
                 }
                 Some(forge)
             })

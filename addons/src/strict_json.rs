@@ -56,7 +56,7 @@ pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<(), StrictJsonError> {
     count_values(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    OneReading
+    UniqueKeys
         .deserialize(&mut deserializer)
         .map_err(malformed)?;
     deserializer.end().map_err(malformed)
@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for Strict {
             refuse_private(&key)?;
             let value = members.next_value_seed(Strict)?;
             if object.insert(key, value).is_some() {
-                return Err(A::Error::custom("a key stands twice in an object"));
+                return Err(A::Error::custom("duplicate key in an object"));
             }
         }
         Ok(Value::Object(object))
@@ -197,9 +197,9 @@ fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
 }
 
 /// Checks a value as [`Strict`] does, and stores only the keys of open objects.
-struct OneReading;
+struct UniqueKeys;
 
-impl<'de> DeserializeSeed<'de> for OneReading {
+impl<'de> DeserializeSeed<'de> for UniqueKeys {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -207,7 +207,7 @@ impl<'de> DeserializeSeed<'de> for OneReading {
     }
 }
 
-impl<'de> Visitor<'de> for OneReading {
+impl<'de> Visitor<'de> for UniqueKeys {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -248,7 +248,7 @@ impl<'de> Visitor<'de> for OneReading {
         while let Some(key) = members.next_key_seed(KeyText)? {
             refuse_private(&key)?;
             if !keys.insert(key) {
-                return Err(A::Error::custom("a key stands twice in an object"));
+                return Err(A::Error::custom("duplicate key in an object"));
             }
             members.next_value_seed(Self)?;
         }

@@ -16,6 +16,7 @@ mod bash;
 pub mod config;
 mod connection;
 pub mod failure;
+mod fields;
 pub mod files;
 pub mod search;
 mod server;

@@ -27,9 +27,9 @@ pub struct Truncation {
     pub truncated: bool,
     /// The bound that was reached first.
     pub truncated_by: Option<TruncatedBy>,
-    /// Lines before the cut.
+    /// Lines before the cut; of `find` and `grep`, which end early, those found until then.
     pub total_lines: u64,
-    /// Bytes before the cut.
+    /// Bytes of these lines.
     pub total_bytes: u64,
     /// Lines of `content`, a partial one included.
     pub output_lines: u64,
@@ -96,9 +96,10 @@ impl HeadCut {
     }
 
     /// Counts lines that the text has after what was taken, but that were never made.
-    pub(crate) fn leave_out_lines(&mut self, lines: u64) {
+    pub(crate) fn leave_out_lines(&mut self, lines: u64, bytes: u64) {
         if lines > 0 {
             self.newlines = self.newlines.saturating_add(lines);
+            self.total_bytes = self.total_bytes.saturating_add(bytes);
             self.cut_by.get_or_insert(TruncatedBy::Lines);
         }
     }

@@ -64,7 +64,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l read
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l learn -d 'Write an allowlist of the hosts that were asked for; they are denied all the same' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use a running server, by its admin socket, in the place of an appliance of its own' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l with-logins -d 'Let the command use this user\'s logins of gh, claude, codex, gemini and opencode, and keys from the environment: the proxy injects them, the sandbox sees placeholders'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Say nothing but errors'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Print errors only'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run-appliance" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forwarder" -s h -l help -d 'Print help'
@@ -92,7 +92,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l soc
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l denied -d 'Only what was denied'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "add" -d 'Register a container, replacing whoever had its id or address'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "add" -d 'Register a container, replacing a lease with the same id or address'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "rm" -d 'Unregister a container; its connections end'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "reset" -d 'Clear a container\'s security level and its abort latch'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "list" -d 'List the registered containers'
@@ -142,7 +142,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __f
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l shell -d 'What will read it' -r -f -a "sh\t''
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l shell -d 'Output format' -r -f -a "sh\t''
 fish\t''
 json\t''"
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l proxy -d 'The proxy as clients reach it, http://HOST:PORT [default: the running server\'s first listener]' -r

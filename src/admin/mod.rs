@@ -42,7 +42,8 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 /// A call to another part of the server.
-pub type Ask<Question, Answer> = Arc<dyn Fn(Question) -> BoxFuture<'static, Answer> + Send + Sync>;
+pub type Call<Request, Response> =
+    Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// The parts of the server that the API gives access to.
 pub struct AdminState {
@@ -53,14 +54,14 @@ pub struct AdminState {
     pub metrics: prometheus::Registry,
     pub flows: Arc<FlowLog>,
     /// Reloads the configuration. An error has every error of the configuration.
-    pub reload: Ask<(), Result<(), Vec<String>>>,
+    pub reload: Call<(), Result<(), Vec<String>>>,
     /// Returns the settings that a sandbox needs to use this proxy.
     pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
-    pub explain: Ask<ExplainRequest, Result<Explanation, String>>,
+    pub explain: Call<ExplainRequest, Result<Explanation, String>>,
     /// Sends an MCP request on behalf of a container.
-    pub mcp: Ask<OperatorRequest, Outcome>,
+    pub mcp: Call<OperatorRequest, Outcome>,
     /// Accepts the changed definition of a tool.
-    pub accept_definition: Ask<Acceptance, Result<(), AcceptError>>,
+    pub accept_definition: Call<Acceptance, Result<(), AcceptError>>,
 }
 
 /// The state of every handler.

@@ -120,10 +120,9 @@ fn list<'a>(body: &'a Map<String, Value>, field: &str) -> Result<Option<&'a [Val
 
 fn source(body: &Map<String, Value>, id: &ContainerId) -> Result<Source, FieldError> {
     match text(body, "listener")? {
-        Some("unix") if body.contains_key("container_ip") => Err(invalid(
-            "listener",
-            "stands instead of container_ip, not beside it",
-        )),
+        Some("unix") if body.contains_key("container_ip") => {
+            Err(invalid("listener", "cannot be combined with container_ip"))
+        }
         Some("unix") => Ok(Source::Listener(id.clone())),
         Some(_) => Err(invalid("listener", "must be \"unix\"")),
         None => {

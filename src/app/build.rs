@@ -142,7 +142,7 @@ impl Builder {
         };
         standard_chain(&config.addons, ports).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            Failure::Ours(lines.join("\n"))
+            Failure::Internal(lines.join("\n"))
         })
     }
 

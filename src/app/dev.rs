@@ -44,7 +44,7 @@ impl DevOptions {
     /// Registers 127.0.0.1 as `local`.
     pub async fn register(&self, registry: &Arc<Registry>) -> Result<(), Failure> {
         let id = ContainerId::parse("local")
-            .ok_or_else(|| Failure::Ours("`local` is no id".to_owned()))?;
+            .ok_or_else(|| Failure::Internal("`local` is no id".to_owned()))?;
         let repos = self.repos.iter().map(|name| Repo {
             name: name.as_str().into(),
             max_receive_pack_bytes: None,

@@ -39,7 +39,7 @@ pub enum Failure {
     #[error("{} is in use by another server{}: stop that one, or choose another `data_dir` in proxy.yaml", path.display(), named(*pid))]
     InUse { path: PathBuf, pid: Option<u32> },
     #[error("{0}")]
-    Ours(String),
+    Internal(String),
 }
 
 impl Failure {
@@ -50,7 +50,7 @@ impl Failure {
             Self::Listen { .. } | Self::Dns { .. } | Self::Socket { .. } | Self::InUse { .. } => {
                 code::UNAVAILABLE
             }
-            Self::Ours(_) => code::SOFTWARE,
+            Self::Internal(_) => code::SOFTWARE,
         }
     }
 }

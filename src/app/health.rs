@@ -81,7 +81,7 @@ impl HealthCollector {
         let health = Opts::new("proxy_health", "Whether a part works: 1, or 0.");
         let containers = Opts::new(
             "proxy_registered_containers",
-            "Containers whose lease holds.",
+            "Containers with a live lease.",
         );
         Ok(Self {
             checks,

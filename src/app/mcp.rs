@@ -8,8 +8,8 @@ use prometheus::Registry;
 use tokio_util::task::TaskTracker;
 
 use super::failure::Failure;
+use super::internal;
 use super::operator::Operator;
-use super::ours;
 use super::way_out::WaysOut;
 use crate::config::Config;
 use crate::http::{OwnClient, Service};
@@ -18,7 +18,7 @@ use crate::mcp::{
     MessageLimits, MessageMemory, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports,
     Spawner, StdioPorts,
 };
-use crate::sandbox::OURSELVES;
+use crate::sandbox::SELF_EXE;
 
 /// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
 /// is the directory of the configuration.
@@ -30,7 +30,7 @@ pub fn gateway(
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
     let definitions = DefinitionFile::open(&config.proxy.data_dir);
-    let counters = McpMetrics::new(metrics).map_err(ours)?;
+    let counters = McpMetrics::new(metrics).map_err(internal)?;
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);
     let ports = MountPorts {
@@ -51,7 +51,7 @@ pub fn gateway(
         }
     };
     let core = Core::new(Box::new(rules), mounts, counters);
-    let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
+    let metrics = GatewayMetrics::new(metrics).map_err(internal)?;
     let operator = Operator {
         core: Arc::clone(&core),
         definitions,
@@ -77,7 +77,7 @@ fn transports(
     };
     let of_memory = Arc::clone(service);
     let stdio = StdioPorts {
-        children: Children::new(metrics).map_err(ours)?,
+        children: Children::new(metrics).map_err(internal)?,
         way_out: ways_out,
         limits: Arc::new(limits),
         memory: Arc::new(move |system, container| {
@@ -93,11 +93,11 @@ fn transports(
     ];
     Ok(ServerTransports {
         stdio: Arc::new(stdio),
-        spawner: Spawner::start(OURSELVES.into()).map_err(ours)?,
+        spawner: Spawner::start(SELF_EXE.into()).map_err(internal)?,
         machine: Arc::new(Machine::new(proxy.certs_dir.clone(), hidden)),
         http: HttpParts {
             service: Arc::clone(service),
-            dropped: Dropped::new(metrics).map_err(ours)?,
+            dropped: Dropped::new(metrics).map_err(internal)?,
             tasks: TaskTracker::new(),
         },
     })

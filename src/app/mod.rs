@@ -43,7 +43,7 @@ use crate::admin::{self, AdminState};
 use crate::config::{Config, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
-use crate::ingress::{self, Door, Engine, Workers};
+use crate::ingress::{self, Engine, ListenerKind, Workers};
 use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -104,8 +104,8 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     }
     let listen = &mut config.proxy.listen;
     let listeners = Listeners::bind(listen, config.proxy.admin_mode, dns_may_move)?;
-    let addresses = listeners.addresses().map_err(ours)?;
-    let bound_dns = listeners.dns.local_addresses().map_err(ours)?;
+    let addresses = listeners.addresses().map_err(internal)?;
+    let bound_dns = listeners.dns.local_addresses().map_err(internal)?;
     let wanted_dns = std::mem::replace(&mut listen.dns, bound_dns);
     let config = Arc::new(config);
     let own = OwnListeners::new(addresses.iter().copied());
@@ -153,16 +153,16 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let metrics = prometheus::Registry::new();
-        let breakers = Breakers::new(&metrics).map_err(ours)?;
+        let breakers = Breakers::new(&metrics).map_err(internal)?;
         let client = Arc::new(OutboundClient::default());
         let outside = SystemPorts {
             outbound: Arc::clone(&client) as _,
             files: Arc::new(FilesOnDisk),
             tasks: Arc::new(TokioTasks),
         };
-        let token_sources = TokenSources::new(outside.clone(), &metrics).map_err(ours)?;
+        let token_sources = TokenSources::new(outside.clone(), &metrics).map_err(internal)?;
         let token_sources = Arc::new(token_sources);
-        let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
+        let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(internal)?);
         let checks = Checks {
             token_sources: Arc::clone(&token_sources),
             nameservers: Arc::clone(&nameservers),
@@ -175,29 +175,29 @@ impl App {
             registry: Arc::clone(&registry),
             breakers: breakers.clone(),
         };
-        let collector = HealthCollector::new(checks.clone()).map_err(ours)?;
-        metrics.register(Box::new(collector)).map_err(ours)?;
-        let log =
-            AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let audit = Audit::new(config.addons.audit, log.flow_log(), &metrics).map_err(ours)?;
+        let collector = HealthCollector::new(checks.clone()).map_err(internal)?;
+        metrics.register(Box::new(collector)).map_err(internal)?;
+        let log = AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics)
+            .map_err(internal)?;
+        let audit = Audit::new(config.addons.audit, log.flow_log(), &metrics).map_err(internal)?;
         let audit = Arc::new(audit);
-        let workers = Workers::start().map_err(ours)?;
+        let workers = Workers::start().map_err(internal)?;
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
-            metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
-            git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(ours)?),
+            metrics: Arc::new(Metrics::new(&metrics).map_err(internal)?),
+            git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(internal)?),
             audit: Arc::clone(&audit),
-            buckets: RateBuckets::new(&metrics).map_err(ours)?,
-            rejections: Rejections::new(&metrics).map_err(ours)?,
+            buckets: RateBuckets::new(&metrics).map_err(internal)?,
+            rejections: Rejections::new(&metrics).map_err(internal)?,
             breakers: breakers.clone(),
             token_sources,
             forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
-            traces: Arc::new(Traces::new(outside, &metrics).map_err(ours)?),
+            traces: Arc::new(Traces::new(outside, &metrics).map_err(internal)?),
             nameservers,
-            policy_threads: Arc::new(PolicyThreads::start().map_err(ours)?),
-            policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(ours)?),
+            policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
+            policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
         };
         let buckets = long_lived.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, long_lived);
@@ -215,7 +215,7 @@ impl App {
         let of_questions = Arc::clone(&snapshots);
         let in_force = Arc::new(move || of_questions.current());
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
-        let inspection = Inspection::new(&metrics).map_err(ours)?;
+        let inspection = Inspection::new(&metrics).map_err(internal)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
         let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));
         let out = Arc::clone(&ways_out);
@@ -232,11 +232,11 @@ impl App {
             shares.clients,
             &metrics,
         );
-        let engine = Arc::new(engine.map_err(ours)?);
+        let engine = Arc::new(engine.map_err(internal)?);
         ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
-        let reloader = reloader.map_err(ours)?.with_servers(servers);
+        let reloader = reloader.map_err(internal)?.with_servers(servers);
         Ok(Self {
             engine,
             registry,
@@ -259,15 +259,23 @@ impl App {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
         let dns_guard = self.checks.dns.on();
-        for (listeners, door, flag) in [
-            (listeners.proxy, Door::Proxy, Some(&self.checks.proxy)),
-            (listeners.mcp, Door::Gateway, self.checks.mcp.as_ref()),
+        for (listeners, kind, flag) in [
+            (
+                listeners.proxy,
+                ListenerKind::Proxy,
+                Some(&self.checks.proxy),
+            ),
+            (
+                listeners.mcp,
+                ListenerKind::Gateway,
+                self.checks.mcp.as_ref(),
+            ),
         ] {
             let guard = Arc::new(flag.map(HealthFlag::on));
             for listener in listeners {
                 let (engine, guard) = (Arc::clone(&self.engine), Arc::clone(&guard));
                 tasks.spawn(async move {
-                    ingress::serve_tcp(engine, listener, door).await;
+                    ingress::serve_tcp(engine, listener, kind).await;
                     drop(guard);
                 });
             }
@@ -354,12 +362,12 @@ struct Running {
 
 impl Running {
     async fn until_signalled(&self) -> Result<(), Failure> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(ours)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(internal)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(internal)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(internal)?;
         // Supervisors and log rotation send these. Without a handler they would end the process.
-        let mut first_user = signal(SignalKind::user_defined1()).map_err(ours)?;
-        let mut second_user = signal(SignalKind::user_defined2()).map_err(ours)?;
+        let mut first_user = signal(SignalKind::user_defined1()).map_err(internal)?;
+        let mut second_user = signal(SignalKind::user_defined2()).map_err(internal)?;
         loop {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
@@ -434,6 +442,6 @@ async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
     }
 }
 
-fn ours(error: impl std::fmt::Display) -> Failure {
-    Failure::Ours(error.to_string())
+fn internal(error: impl std::fmt::Display) -> Failure {
+    Failure::Internal(error.to_string())
 }

@@ -38,9 +38,9 @@ pub async fn run_private(
     };
     channel
         .send(&said, &[])
-        .map_err(|error| Failure::Ours(error.to_string()))?;
+        .map_err(|error| Failure::Internal(error.to_string()))?;
     let Ok(running) = started else { return Ok(()) };
-    let closed = closed(channel).map_err(super::ours)?;
+    let closed = closed(channel).map_err(super::internal)?;
     tokio::select! {
         signalled = running.until_signalled() => signalled?,
         () = closed => {}

@@ -23,7 +23,7 @@ const ATTEMPTS: u32 = 5;
 /// A client of one server.
 pub(super) struct Client {
     socket: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// A response of any status.
@@ -36,13 +36,13 @@ impl Client {
     pub(super) fn new(socket: PathBuf) -> Self {
         Self {
             socket,
-            patience: ANSWER_TIMEOUT,
+            timeout: ANSWER_TIMEOUT,
         }
     }
 
     /// Sets the limit for a response, for requests that wait on others.
-    pub(super) fn patient(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// Sends a request; fails unless the status is a success. Retries after 429.
@@ -99,8 +99,13 @@ impl Client {
             let body = self.read(response).await?;
             Ok((Answer { status, body }, headers))
         };
-        let answer = tokio::time::timeout(self.patience, answer).await;
-        answer.unwrap_or_else(|_| Err(self.broken("it does not answer")))
+        let answer = tokio::time::timeout(self.timeout, answer).await;
+        answer.unwrap_or_else(|_| {
+            Err(self.broken(format_args!(
+                "no response within {} s",
+                self.timeout.as_secs()
+            )))
+        })
     }
 
     fn request(

@@ -21,7 +21,7 @@ const CONTAINERS: &str = "/internal/containers";
 /// What to do with containers.
 #[derive(Debug, Subcommand)]
 pub enum ContainerCommand {
-    /// Register a container, replacing whoever had its id or address
+    /// Register a container, replacing a lease with the same id or address
     Add(Box<Add>),
     /// Unregister a container; its connections end
     Rm {

@@ -15,7 +15,7 @@ use crate::tls::variables;
 /// In which form to print, and where clients find the proxy.
 #[derive(Args, Debug)]
 pub struct Env {
-    /// What will read it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Shell::Sh)]
     shell: Shell,
     #[command(flatten)]

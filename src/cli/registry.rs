@@ -25,7 +25,7 @@ pub enum RegistryCommand {
     },
     /// Copy it to a file of its own, also while a server runs
     Backup {
-        /// Where to
+        /// The file to write
         file: PathBuf,
         /// Replace a file that is there
         #[arg(long)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use addons::contract::{Code, Denial, Principal, names};
 use hickory_resolver::net::xfer::Protocol;
 
-use super::Asker;
+use super::DnsClient;
 use super::message::Packet;
 use super::service::{Admission, Service, Unanswered};
 
@@ -17,13 +17,13 @@ impl Service {
     /// Judges a message and answers it; a denial by the chain is a DNS response too. The error
     /// means that there is no DNS response: the body is no question, or the client is over its
     /// budget. Dropping the future ends the question as an aborted flow.
-    pub async fn answer(&self, message: &[u8], asker: Asker) -> Result<Vec<u8>, Denial> {
+    pub async fn answer(&self, message: &[u8], dns_client: DnsClient) -> Result<Vec<u8>, Denial> {
         if !Packet::new(message).is_some_and(Packet::has_question) {
             return Err(no_question());
         }
-        let container = asker.principal.clone();
+        let container = dns_client.principal.clone();
         // HTTP limits the length of a response as little as TCP does.
-        match self.admit(message, asker, Protocol::Tcp) {
+        match self.admit(message, dns_client, Protocol::Tcp) {
             Admission::Silence(Unanswered::NoMessage) => Err(no_question()),
             Admission::Silence(Unanswered::OverBudget) => Err(over_budget(container.as_ref())),
             Admission::Refusal(answer) => Ok(answer),

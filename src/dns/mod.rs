@@ -5,9 +5,9 @@
 //! the chain's permit. Questions over HTTP are received by the ingress, and judged and answered
 //! here.
 
-mod asker;
 mod bounds;
-mod flight;
+mod client;
+mod flow;
 mod https;
 mod message;
 mod question;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use crate::snapshot::Snapshot;
 
-pub use asker::Asker;
 pub use bounds::Limits;
+pub use client::DnsClient;
 pub use hickory_resolver::net::xfer::Protocol;
 pub use question::{Refused, read_question};
 pub use server::DnsServer;

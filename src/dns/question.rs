@@ -13,9 +13,9 @@ use hickory_resolver::net::xfer::Protocol;
 use hickory_server::server::Request;
 
 use super::bounds::{Bounds, Share};
-use super::flight::{self, response_code};
+use super::flow::{self, response_code};
 use super::message::{encode, reflect};
-use super::{Asker, Snapshot};
+use super::{DnsClient, Snapshot};
 use crate::upstream::Answer;
 
 /// Stands for the client's address, which hickory's requests need. It is never read, and the client
@@ -29,7 +29,7 @@ pub(super) struct Question {
     pub container: Arc<Container>,
     pub share: Arc<Share>,
     pub packet: Vec<u8>,
-    pub asker: Asker,
+    pub dns_client: DnsClient,
     pub protocol: Protocol,
 }
 
@@ -47,17 +47,17 @@ impl Question {
             }) => return Some(self.refuse(code, denial, answer)),
         };
         let length = self.packet.len();
-        let mut live = flight::begin(&self.snapshot, &self.asker, Some(&query), length);
+        let mut live = flow::begin(&self.snapshot, &self.dns_client, Some(&query), length);
         Some(match self.judge(&mut live, query, gone).await? {
             Ok(answer) => {
                 let bytes = encode(&request, answer.code, &answer.records);
-                flight::answered(live, answer.code, bytes.len());
+                flow::answered(live, answer.code, bytes.len());
                 bytes
             }
             Err(denial) => {
                 let code = response_code(&denial);
                 let bytes = encode(&request, code, &[]);
-                flight::refused(live, code, &denial, bytes.len());
+                flow::refused(live, code, &denial, bytes.len());
                 bytes
             }
         })
@@ -65,9 +65,9 @@ impl Question {
 
     /// Records a flow of the container for a message that is no valid question.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
-        let mut live = flight::begin(&self.snapshot, &self.asker, None, self.packet.len());
+        let mut live = flow::begin(&self.snapshot, &self.dns_client, None, self.packet.len());
         live.belongs_to(&self.container);
-        flight::refused(live, code, &denial.by(names::DNS), answer.len());
+        flow::refused(live, code, &denial.by(names::DNS), answer.len());
         answer
     }
 
@@ -173,18 +173,21 @@ pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQ
 
 /// Returns the question, or the reason why it cannot be judged.
 fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
-    if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
-        let denial = Denial::malformed("EDNS of a version that nobody has");
+    if let Some(edns) = request.edns.as_ref().filter(|edns| edns.version() > 0) {
+        let why = format!("EDNS version {} is not supported", edns.version());
+        let denial = Denial::malformed(why);
         return Err((ResponseCode::BADVERS, denial));
     }
     let [query] = request.queries.queries() else {
-        let denial = Denial::malformed("not one question");
+        let count = request.queries.queries().len();
+        let why = format!("the message has {count} questions, one is required");
+        let denial = Denial::malformed(why);
         return Err((ResponseCode::FormErr, denial));
     };
     let name = query.original().name();
     let record_type = u16::from(query.query_type());
     if query.query_class() != DNSClass::IN || is_meta(record_type) || name.is_root() {
-        let denial = Denial::malformed("other than records of one type and class IN");
+        let denial = Denial::malformed("only records of one type and class IN are answered");
         return Err((ResponseCode::Refused, denial));
     }
     // A name that is no valid host name is on no allowlist, so it does not exist.

@@ -10,10 +10,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::{Bounds, Limits};
-use super::flight::{self, response_code};
+use super::flow::{self, response_code};
 use super::message::Packet;
 use super::question::Question;
-use super::{Asker, CurrentSnapshot, Snapshot};
+use super::{CurrentSnapshot, DnsClient, Snapshot};
 
 /// Admits packets and connections, and answers questions. One service for all transports, so that a
 /// lease has one budget.
@@ -64,20 +64,25 @@ impl Service {
     }
 
     /// Decides about a packet by its source. Costs a look-up and no parsing.
-    pub(super) fn admit(&self, bytes: &[u8], asker: Asker, protocol: Protocol) -> Admission {
+    pub(super) fn admit(
+        &self,
+        bytes: &[u8],
+        dns_client: DnsClient,
+        protocol: Protocol,
+    ) -> Admission {
         let Some(packet) = Packet::new(bytes) else {
             return Admission::Silence(Unanswered::NoMessage);
         };
         let snapshot = (self.snapshot)();
-        let container = match asker.container(&snapshot) {
+        let container = match dns_client.container(&snapshot) {
             Ok(Some(container)) => container,
             Ok(None) => {
                 let denial = Denial::new(Code::UnknownSource, "Unknown source IP");
-                return self.refuse_unknown(&snapshot, packet, &asker, denial);
+                return self.refuse_unknown(&snapshot, packet, &dns_client, denial);
             }
             Err(_unavailable) => {
                 let denial = Denial::new(Code::RegistryUnavailable, "Registry unavailable");
-                return self.refuse_unknown(&snapshot, packet, &asker, denial);
+                return self.refuse_unknown(&snapshot, packet, &dns_client, denial);
             }
         };
         let share = container.state_or_init(|| self.bounds.share());
@@ -87,9 +92,9 @@ impl Service {
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
             let denial = Denial::malformed("not one plain question").by(names::DNS);
-            let mut live = flight::begin(&snapshot, &asker, None, packet.len());
+            let mut live = flow::begin(&snapshot, &dns_client, None, packet.len());
             live.belongs_to(&container);
-            flight::refused(live, code, &denial, answer.len());
+            flow::refused(live, code, &denial, answer.len());
             return Admission::Refusal(answer);
         }
         Admission::Question(Question {
@@ -98,7 +103,7 @@ impl Service {
             share: Arc::clone(share),
             container,
             packet: packet.to_vec(),
-            asker,
+            dns_client,
             protocol,
         })
     }
@@ -107,7 +112,7 @@ impl Service {
     /// that they get a refusal. So do sources whose lease is over: a connection bound to it would
     /// end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
-        let (own, lease_ended) = match Asker::from(peer).container(&(self.snapshot)()) {
+        let (own, lease_ended) = match DnsClient::from(peer).container(&(self.snapshot)()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (
                 Arc::clone(&container.state_or_init(|| self.bounds.share()).connections),
                 container.ended().clone(),
@@ -132,7 +137,7 @@ impl Service {
         &self,
         snapshot: &Snapshot,
         packet: Packet<'_>,
-        asker: &Asker,
+        dns_client: &DnsClient,
         denial: Denial,
     ) -> Admission {
         if self.bounds.unknown_source_answers.check().is_err() {
@@ -140,8 +145,8 @@ impl Service {
         }
         let code = response_code(&denial);
         let answer = packet.reflect(code);
-        let live = flight::begin(snapshot, asker, None, packet.len());
-        flight::refused(live, code, &denial.by(names::IDENTITY), answer.len());
+        let live = flow::begin(snapshot, dns_client, None, packet.len());
+        flow::refused(live, code, &denial.by(names::IDENTITY), answer.len());
         Admission::Refusal(answer)
     }
 }

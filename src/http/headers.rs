@@ -30,9 +30,9 @@ static HOP_BY_HOP: [HeaderName; 9] = [
 /// The set of fields in a message that this module handles. It takes one pass over the names; a
 /// look-up in the map for each field would hash all of them for every message.
 #[derive(Clone, Copy)]
-struct Noted(u16);
+struct FieldSet(u16);
 
-impl Noted {
+impl FieldSet {
     const ANY_HOP_BY_HOP: u16 = 0x1ff;
 
     fn of(headers: &HeaderMap) -> Self {
@@ -82,23 +82,23 @@ pub enum Upgrade {
 /// Reads a request head into the chain's form. Denies ambiguous framing and removes hop-by-hop
 /// fields.
 pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
-    let noted = Noted::of(&parts.headers);
-    let content_length = check_framing(parts, noted)?;
+    let fields = FieldSet::of(&parts.headers);
+    let content_length = check_framing(parts, fields)?;
     let target_length = parts.uri.path().len() + parts.uri.query().map_or(0, str::len);
     if target_length > MAX_TARGET {
         return Err(Denial::malformed("the path and query are over 8 KiB"));
     }
-    let upgrade = match noted.has(&UPGRADE) {
+    let upgrade = match fields.has(&UPGRADE) {
         true => requested_upgrade(parts),
         false => Upgrade::None,
     };
     let mut headers = std::mem::take(&mut parts.headers);
-    let te = noted.has(&TE).then(|| headers.get(TE)).flatten();
+    let te = fields.has(&TE).then(|| headers.get(TE)).flatten();
     let wants_trailers = te.is_some_and(|te| has_token(te, "trailers"));
-    strip(&mut headers, noted);
-    noted.remove(&mut headers, &HOST);
+    strip(&mut headers, fields);
+    fields.remove(&mut headers, &HOST);
     // Trailers of requests are dropped.
-    noted.remove(&mut headers, &TRAILER);
+    fields.remove(&mut headers, &TRAILER);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -114,8 +114,8 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
 /// Denies a head that peers may frame in different ways, and returns the `Content-Length`. hyper
 /// has rejected most of them. It accepts some that RFC 9112, section 6.3 resolves by precedence;
 /// they are denied here, since a peer that resolves them differently allows request smuggling.
-fn check_framing(parts: &Parts, noted: Noted) -> Result<Option<u64>, Denial> {
-    if !noted.has(&CONTENT_LENGTH) && !noted.has(&TRANSFER_ENCODING) {
+fn check_framing(parts: &Parts, fields: FieldSet) -> Result<Option<u64>, Denial> {
+    if !fields.has(&CONTENT_LENGTH) && !fields.has(&TRANSFER_ENCODING) {
         return Ok(None);
     }
     let lengths = parts.headers.get_all(CONTENT_LENGTH).iter().count();
@@ -168,16 +168,16 @@ fn requested_upgrade(parts: &Parts) -> Upgrade {
 /// Removes the fields that `Connection` names, then the hop-by-hop fields. Runs before the chain,
 /// so that a client cannot name a field that an addon adds.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    strip(headers, Noted::of(headers));
+    strip(headers, FieldSet::of(headers));
 }
 
-fn strip(headers: &mut HeaderMap, noted: Noted) {
-    if noted.has(&CONNECTION) {
+fn strip(headers: &mut HeaderMap, fields: FieldSet) {
+    if fields.has(&CONNECTION) {
         strip_named(headers);
     }
-    if noted.0 & Noted::ANY_HOP_BY_HOP != 0 {
+    if fields.0 & FieldSet::ANY_HOP_BY_HOP != 0 {
         for name in &HOP_BY_HOP {
-            noted.remove(headers, name);
+            fields.remove(headers, name);
         }
     }
 }
@@ -201,8 +201,8 @@ fn strip_named(headers: &mut HeaderMap) {
 /// An error completes the sentence "HOST …".
 pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static str> {
     let headers = &mut parts.headers;
-    let noted = Noted::of(headers);
-    if noted.has(&TRANSFER_ENCODING) {
+    let fields = FieldSet::of(headers);
+    if fields.has(&TRANSFER_ENCODING) {
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
         match (codings.next(), codings.next()) {
             (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
@@ -213,11 +213,11 @@ pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static st
             _ => return Err("sent a body in a transfer coding other than chunked"),
         }
     }
-    if noted.has(&CONTENT_LENGTH) {
+    if fields.has(&CONTENT_LENGTH) {
         one_length(headers);
     }
-    strip(headers, noted);
-    noted.remove(headers, &X_PROXY_DENIED);
+    strip(headers, fields);
+    fields.remove(headers, &X_PROXY_DENIED);
     Ok(())
 }
 

@@ -38,7 +38,7 @@ const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
 /// The next step of a connection's watchdog.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum WatchdogStep {
     /// Check again at this time.
     At(Instant),
     /// Return idle upstream connections to the pool, then check again.
@@ -70,7 +70,7 @@ pub struct IdleTracker {
     keeps_upstream: AtomicBool,
     /// The planned check minus the header timeout. A head that begins before this is overdue before
     /// the planned check, so that the watchdog must be woken for it.
-    looks_late_before: AtomicU64,
+    overdue_before: AtomicU64,
     wake: Notify,
 }
 
@@ -87,7 +87,7 @@ impl IdleTracker {
             frames: AtomicBool::new(false),
             unread_since: AtomicU64::new(0),
             keeps_upstream: AtomicBool::new(false),
-            looks_late_before: AtomicU64::new(u64::MAX),
+            overdue_before: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
         }
     }
@@ -110,7 +110,7 @@ impl IdleTracker {
             let now = self.now().max(1);
             self.head_since.store(now, Ordering::Relaxed);
             // Most heads are complete long before the next check, which then need not be moved.
-            if now < self.looks_late_before.load(Ordering::Relaxed) {
+            if now < self.overdue_before.load(Ordering::Relaxed) {
                 self.wake.notify_one();
             }
         }
@@ -208,7 +208,7 @@ impl IdleTracker {
     }
 
     /// Whether the last handshake ended less than `within` ago, and no request followed it.
-    pub fn only_shook_hands(&self, within: Duration) -> bool {
+    pub fn handshake_without_request(&self, within: Duration) -> bool {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
         !self.asked.load(Ordering::Relaxed) && self.began.elapsed() < last + within
     }
@@ -221,7 +221,7 @@ impl IdleTracker {
     }
 
     /// Computes the watchdog's next step.
-    pub fn due(&self, timeouts: Timeouts) -> Due {
+    pub fn due(&self, timeouts: Timeouts) -> WatchdogStep {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl IdleTracker {
             since => since + timeouts.header.as_millis() as u64,
         };
         if over <= now {
-            return Due::Over;
+            return WatchdogStep::Over;
         }
         let mut next = over;
         if self.is_held() {
@@ -245,12 +245,12 @@ impl IdleTracker {
             let hand_back = last + KEEP_UPSTREAM.as_millis() as u64;
             if quiet && hand_back <= now {
                 self.keeps_upstream.store(false, Ordering::Relaxed);
-                return Due::HandBack;
+                return WatchdogStep::HandBack;
             }
             let look = hand_back.max(now + KEEP_UPSTREAM.as_millis() as u64 / 4);
             next = next.min(look);
         }
-        Due::At(self.began + Duration::from_millis(next))
+        WatchdogStep::At(self.began + Duration::from_millis(next))
     }
 
     /// Returns when a timeout has passed. Calls `hand_back` whenever kept upstream connections have
@@ -258,16 +258,16 @@ impl IdleTracker {
     pub async fn watch(&self, timeouts: Timeouts, hand_back: impl Fn()) {
         loop {
             // Until the next check is planned, every head that begins wakes this task.
-            self.looks_late_before.store(u64::MAX, Ordering::Relaxed);
+            self.overdue_before.store(u64::MAX, Ordering::Relaxed);
             match self.due(timeouts) {
-                Due::Over => return,
-                Due::HandBack => hand_back(),
-                Due::At(at) => {
+                WatchdogStep::Over => return,
+                WatchdogStep::HandBack => hand_back(),
+                WatchdogStep::At(at) => {
                     let late = at
                         .duration_since(self.began)
                         .saturating_sub(timeouts.header);
                     let late = late.as_millis() as u64;
-                    self.looks_late_before.store(late, Ordering::Relaxed);
+                    self.overdue_before.store(late, Ordering::Relaxed);
                     tokio::select! {
                         () = tokio::time::sleep_until(at) => {}
                         () = self.wake.notified() => {}
@@ -331,7 +331,7 @@ mod tests {
 
     fn over_in(idle: &IdleTracker) -> u64 {
         match idle.due(TIMEOUTS) {
-            Due::At(at) => (at - Instant::now()).as_secs(),
+            WatchdogStep::At(at) => (at - Instant::now()).as_secs(),
             other => panic!("{other:?}"),
         }
     }
@@ -346,7 +346,7 @@ mod tests {
         idle.read();
         assert_eq!(over_in(&idle), 1);
         advance(Duration::from_secs(1)).await;
-        assert_eq!(idle.due(TIMEOUTS), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
     }
 
     #[tokio::test(start_paused = true)]
@@ -382,7 +382,7 @@ mod tests {
         idle.moved();
         assert_eq!(over_in(&idle), 300);
         advance(Duration::from_secs(300)).await;
-        assert_eq!(idle.due(TIMEOUTS), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
     }
 
     #[tokio::test(start_paused = true)]
@@ -396,7 +396,7 @@ mod tests {
         advance(Duration::from_secs(299)).await;
         assert_eq!(over_in(&idle), 1);
         advance(Duration::from_secs(1)).await;
-        assert_eq!(idle.due(TIMEOUTS), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
     }
 
     #[tokio::test(start_paused = true)]
@@ -446,13 +446,13 @@ mod tests {
         idle.wrote(true);
         advance(Duration::from_secs(299)).await;
         idle.wrote(true);
-        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
         idle.wrote(false);
         advance(Duration::from_secs(300)).await;
-        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
         idle.wrote(true);
         advance(Duration::from_secs(300)).await;
-        assert_eq!(idle.due(TIMEOUTS), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
     }
 
     #[tokio::test(start_paused = true)]
@@ -461,13 +461,13 @@ mod tests {
         idle.begin(Instant::now());
         idle.keeps_upstream();
         advance(Duration::from_secs(10)).await;
-        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
         idle.end(Instant::now());
         advance(Duration::from_millis(1900)).await;
-        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
         advance(Duration::from_millis(200)).await;
-        assert_eq!(idle.due(TIMEOUTS), Due::HandBack);
-        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        assert_eq!(idle.due(TIMEOUTS), WatchdogStep::HandBack);
+        assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -490,17 +490,17 @@ mod tests {
         let idle = IdleTracker::new();
         idle.begin(Instant::now());
         idle.end(Instant::now());
-        assert!(!idle.only_shook_hands(SOON));
+        assert!(!idle.handshake_without_request(SOON));
         idle.handshake_done(false);
         advance(Duration::from_millis(999)).await;
         idle.read();
-        assert!(idle.only_shook_hands(SOON));
+        assert!(idle.handshake_without_request(SOON));
         advance(Duration::from_millis(1)).await;
-        assert!(!idle.only_shook_hands(SOON));
+        assert!(!idle.handshake_without_request(SOON));
         idle.handshake_done(true);
         idle.begin(Instant::now());
         idle.end(Instant::now());
-        assert!(!idle.only_shook_hands(SOON));
+        assert!(!idle.handshake_without_request(SOON));
     }
 
     #[tokio::test(start_paused = true)]
@@ -524,6 +524,6 @@ mod tests {
             advance(Duration::from_secs(10)).await;
             idle.read();
         }
-        assert_eq!(idle.due(TIMEOUTS), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
     }
 }

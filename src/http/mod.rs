@@ -33,7 +33,7 @@ pub(crate) use idle::{IdleTracker, Timeouts};
 pub use inspection::{Inspection, Reservation};
 pub(crate) use origin_form::OriginRequest;
 #[cfg(test)]
-pub use own_client::nobody;
+pub use own_client::unregistered_container;
 pub use own_client::{Answer, AnswerBody, OwnClient};
 pub(crate) use pending_request::handle;
 pub(crate) use permission::Permission;

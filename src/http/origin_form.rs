@@ -164,7 +164,7 @@ impl OriginRequest {
 
     /// Answers with the caller's response and `no-store`.
     pub fn respond(self, response: Response<Bytes>) -> Response<Reply> {
-        let mut response = response.map(|body| Reply::Ours((!body.is_empty()).then_some(body)));
+        let mut response = response.map(|body| Reply::Local((!body.is_empty()).then_some(body)));
         let no_store = HeaderValue::from_static("no-store");
         response.headers_mut().insert(CACHE_CONTROL, no_store);
         closing_if(self.closes, response)

@@ -44,7 +44,7 @@ pub fn outgoing(
     *request.uri_mut() = path_and_query.into();
     *request.headers_mut() = std::mem::take(&mut head.headers);
     if head.websocket {
-        websocket::ask(request.headers_mut());
+        websocket::add_upgrade_fields(request.headers_mut());
     }
     Ok(request)
 }

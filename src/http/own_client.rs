@@ -26,7 +26,7 @@ use super::response_body::ResponseBody;
 use super::session::{Service, Session};
 use super::upstream_response::UpstreamResponse;
 use crate::config::Limits;
-use crate::upstream::SocketPermit;
+use crate::upstream::{LeasePool, SocketPermit};
 
 /// Sends requests of one part of the appliance.
 ///
@@ -58,7 +58,7 @@ impl OwnClient {
     pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
-            owner: Arc::new(nobody()?),
+            owner: Arc::new(unregistered_container()?),
             principal: Principal::System(system),
         })
     }
@@ -106,6 +106,12 @@ impl OwnClient {
             .rule("open files")
             .by(names::PROXY)
         })
+    }
+
+    /// Whether a connection that an earlier request opened is idle and open.
+    pub fn has_idle(&self, endpoint: &Endpoint) -> bool {
+        let network = Arc::clone(&self.service.snapshot().network);
+        LeasePool::of(&self.owner, &network).has_idle(endpoint)
     }
 
     /// Returns when the lease ends, or when the shutdown aborts requests under way.
@@ -254,7 +260,7 @@ impl AnswerBody {
 
 /// A container that is not registered, so that no flow belongs to it. It owns the connections and
 /// memory of a client that works for no container in particular.
-pub fn nobody() -> Option<Container> {
+pub fn unregistered_container() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {
         source: Source::Listener(id.clone()),

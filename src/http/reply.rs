@@ -17,9 +17,9 @@ use super::streamed_body::StreamedBody;
 /// A response body for a client: a few bytes of the proxy, a stream of the proxy, or an upstream's
 /// body.
 pub enum Reply {
-    Ours(Option<Bytes>),
+    Local(Option<Bytes>),
     Streamed(Box<StreamedBody>),
-    Theirs(Box<ResponseBody>),
+    Upstream(Box<ResponseBody>),
 }
 
 impl Body for Reply {
@@ -31,32 +31,34 @@ impl Body for Reply {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Self::Ours(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Local(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Streamed(body) => Pin::new(&mut **body).poll_frame(context),
-            Self::Theirs(body) => Pin::new(&mut **body).poll_frame(context),
+            Self::Upstream(body) => Pin::new(&mut **body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Ours(bytes) => bytes.is_none(),
+            Self::Local(bytes) => bytes.is_none(),
             Self::Streamed(_) => false,
-            Self::Theirs(body) => body.is_end_stream(),
+            Self::Upstream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Ours(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Local(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
+            }
             Self::Streamed(_) => SizeHint::default(),
-            Self::Theirs(body) => body.size_hint(),
+            Self::Upstream(body) => body.size_hint(),
         }
     }
 }
 
 /// A response without a body.
 pub fn empty(status: StatusCode) -> Response<Reply> {
-    let mut response = Response::new(Reply::Ours(None));
+    let mut response = Response::new(Reply::Local(None));
     *response.status_mut() = status;
     response
 }
@@ -67,7 +69,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let code = denial.code();
     let denied = HeaderValue::from_static(code.as_str());
     if let Some(answer) = denial.answer() {
-        let mut response = Response::new(Reply::Ours(Some(answer.body.clone())));
+        let mut response = Response::new(Reply::Local(Some(answer.body.clone())));
         *response.status_mut() = status(answer.status);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
@@ -83,7 +85,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     {
         object.insert("flow".into(), flow.to_string().into());
     }
-    let mut response = Response::new(Reply::Ours(Some(Bytes::from(format!("{body}\n")))));
+    let mut response = Response::new(Reply::Local(Some(Bytes::from(format!("{body}\n")))));
     *response.status_mut() = status(code.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

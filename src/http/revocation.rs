@@ -25,7 +25,7 @@ impl Session {
     async fn tunnel_revoked(&self, permitted: &Permission) {
         let mut generation = permitted.generation;
         loop {
-            let snapshot = self.service.snapshots.after(generation).await;
+            let snapshot = self.service.snapshots.wait_for_change(generation).await;
             generation = snapshot.generation();
             if !Box::pin(self.may_still(permitted, &snapshot)).await {
                 return;
@@ -37,7 +37,7 @@ impl Session {
     async fn request_revoked(&self) {
         let mut generation = self.service.snapshot().generation();
         loop {
-            let snapshot = self.service.snapshots.after(generation).await;
+            let snapshot = self.service.snapshots.wait_for_change(generation).await;
             generation = snapshot.generation();
             tokio::time::sleep(SETTLE).await;
             let permitted = self.in_hand.lock().clone();

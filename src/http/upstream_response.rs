@@ -177,7 +177,7 @@ fn filtering(
 
 /// An upstream's response as the client gets it.
 fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
-    let mut response = Response::new(Reply::Theirs(body));
+    let mut response = Response::new(Reply::Upstream(body));
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
     response

@@ -34,7 +34,7 @@ pub use messages::{Failure, Messages};
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Adds the hop-by-hop fields of an opening handshake, which were removed when the head was read.
-pub fn ask(headers: &mut HeaderMap) {
+pub fn add_upgrade_fields(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }
@@ -93,7 +93,7 @@ impl Opening {
         let upstream = hyper::upgrade::on(&mut *response);
         let mut headers = std::mem::take(response.headers_mut());
         strip_hop_by_hop(&mut headers);
-        ask(&mut headers);
+        add_upgrade_fields(&mut headers);
         let client = self.client;
         Ok((headers, Accepted { client, upstream }))
     }

@@ -21,7 +21,7 @@ use crate::runtime::AcceptBackoff;
 
 /// The service behind a TCP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum ListenerKind {
     /// The proxy for requests to upstreams.
     Proxy,
     /// The gateway for MCP clients.
@@ -29,10 +29,10 @@ pub enum Door {
 }
 
 /// Serves containers that are identified by their address.
-pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, door: Door) {
-    let (name, handler): (_, Handler) = match door {
-        Door::Proxy => ("a listener of the proxy", on_proxy::<TcpStream>),
-        Door::Gateway => ("a listener of the MCP gateway", on_gateway),
+pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, kind: ListenerKind) {
+    let (name, handler): (_, Handler) = match kind {
+        ListenerKind::Proxy => ("a listener of the proxy", on_proxy::<TcpStream>),
+        ListenerKind::Gateway => ("a listener of the MCP gateway", on_gateway),
     };
     let mut backoff = AcceptBackoff::new(name);
     loop {

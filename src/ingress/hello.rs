@@ -34,7 +34,7 @@ impl HelloReader {
                 Ok(None) if count > 0 => {}
                 Ok(None) => {
                     return Err(NoHello {
-                        reason: "it is longer than any".to_owned(),
+                        reason: format!("incomplete after {} bytes", self.read),
                         alert: Vec::new(),
                     });
                 }

@@ -32,7 +32,7 @@ impl MintBudget {
     }
 
     /// Checks the bucket, and takes a token if `takes`. The error is the time until the next token.
-    fn ask(&self, per_minute: u32, takes: bool) -> Result<(), Duration> {
+    fn check(&self, per_minute: u32, takes: bool) -> Result<(), Duration> {
         if per_minute == 0 {
             return Err(MINUTE);
         }
@@ -89,10 +89,10 @@ pub fn config(
 fn budget(connection: &Connection, snapshot: &Snapshot, takes: bool) -> Verdict {
     let container = connection.container.as_ref().ok_or_else(Denial::internal)?;
     let per_minute = snapshot.config.proxy.limits.certificates_per_minute;
-    let asked = container
+    let checked = container
         .state_or_init(MintBudget::new)
-        .ask(per_minute, takes);
-    asked.map_err(|wait| {
+        .check(per_minute, takes);
+    checked.map_err(|wait| {
         let outcomes = &connection.engine.metrics.leaf_certificates;
         outcomes.with_label_values(&["limited"]).inc();
         limited(container, wait)
@@ -113,7 +113,7 @@ mod tests {
     use tokio::time::advance;
 
     fn waits(budget: &MintBudget, per_minute: u32) -> Option<u64> {
-        let wait = budget.ask(per_minute, true).err();
+        let wait = budget.check(per_minute, true).err();
         wait.map(|wait| wait.as_secs_f64().round() as u64)
     }
 
@@ -121,7 +121,7 @@ mod tests {
     async fn the_bucket_holds_a_minutes_certificates_and_refills_evenly() {
         let budget = MintBudget::new();
         for _ in 0..3 {
-            assert_eq!(budget.ask(3, false), Ok(()));
+            assert_eq!(budget.check(3, false), Ok(()));
             assert_eq!(waits(&budget, 3), None);
         }
         assert_eq!(waits(&budget, 3), Some(20));

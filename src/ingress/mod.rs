@@ -16,7 +16,7 @@ mod workers;
 
 use std::sync::Arc;
 
-pub use accept::{Door, serve_delegated, serve_tcp, serve_unix};
+pub use accept::{ListenerKind, serve_delegated, serve_tcp, serve_unix};
 pub use hello::{HelloReader, NoHello};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 pub use sniff::{Sniffed, sniff};

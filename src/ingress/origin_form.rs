@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 
 use super::connection::Connection;
-use crate::dns::{self, Asker};
+use crate::dns::{self, DnsClient};
 use crate::http::{OriginRequest, Reply};
 
 const DNS_MESSAGE: &str = "application/dns-message";
@@ -26,7 +26,7 @@ pub fn answer(
 ) -> BoxFuture<'static, Response<Reply>> {
     let questions = Arc::clone(&connection.engine.questions);
     let idle = Arc::clone(&connection.idle);
-    let asker = Asker {
+    let dns_client = DnsClient {
         client: connection.client.clone(),
         principal: connection.principal.clone(),
         claimed_id: claimed_id(request.headers()),
@@ -34,7 +34,7 @@ pub fn answer(
     let mut request = OriginRequest::begin(Arc::clone(&connection.session), request);
     Box::pin(async move {
         // While it waits, the connection's task checks that the client is still connected.
-        let answered = idle.held(route(&questions, &mut request, asker));
+        let answered = idle.held(route(&questions, &mut request, dns_client));
         match answered.await {
             Ok(message) => request.answer(DNS_MESSAGE, message),
             Err(denial) => {
@@ -53,11 +53,11 @@ pub fn answer(
 async fn route(
     questions: &dns::Service,
     request: &mut OriginRequest,
-    asker: Asker,
+    dns_client: DnsClient,
 ) -> Result<Vec<u8>, Denial> {
     request.check()?;
     match request.head.uri.path() {
-        "/dns-query" => dns_query(questions, request, asker).await,
+        "/dns-query" => dns_query(questions, request, dns_client).await,
         _ => Err(Denial::malformed(
             "in origin form this listener takes POST /dns-query and /mcp; a proxy takes requests in absolute form, or CONNECT",
         )),
@@ -67,7 +67,7 @@ async fn route(
 async fn dns_query(
     questions: &dns::Service,
     request: &mut OriginRequest,
-    asker: Asker,
+    dns_client: DnsClient,
 ) -> Result<Vec<u8>, Denial> {
     if request.head.method != Method::POST {
         let sentence = format!("Method not allowed: {} /dns-query", request.head.method);
@@ -78,7 +78,7 @@ async fn dns_query(
         return Err(Denial::new(Code::UnsupportedEncoding, sentence));
     }
     let message = request.body(MAX_DNS_MESSAGE, "dns_message_bytes").await?;
-    questions.answer(&message, asker).await
+    questions.answer(&message, dns_client).await
 }
 
 fn is_dns_message(request: &OriginRequest) -> bool {

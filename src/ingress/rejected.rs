@@ -8,7 +8,7 @@ use rustls::{AlertDescription, Error};
 
 /// Clients that verify the certificate only after the handshake (Node.js, GnuTLS) close within this
 /// time.
-pub const SOON: Duration = Duration::from_secs(1);
+pub const REJECTION_WINDOW: Duration = Duration::from_secs(1);
 
 /// The denial for a failed handshake with a client.
 pub fn why(error: &io::Error) -> Denial {

@@ -125,7 +125,7 @@ where
     C: Future<Output = hyper::Result<()>>,
 {
     let permitted = permitted.as_ref();
-    let mut word = WakeGated::new(word_to_end(&connection, permitted));
+    let mut close = WakeGated::new(close_signal(&connection, permitted));
     let mut by_itself = End::ByClient;
     loop {
         tokio::select! {
@@ -139,12 +139,12 @@ where
                     _ => by_itself,
                 };
             }
-            word_to = &mut word => match word_to {
-                WordTo::End => return End::Otherwise,
-                WordTo::Finish => {
+            signal = &mut close => match signal {
+                CloseSignal::End => return End::Otherwise,
+                CloseSignal::Finish => {
                     by_itself = End::Otherwise;
                     finish(serving.as_mut());
-                    word = WakeGated::new(ended(&connection, permitted));
+                    close = WakeGated::new(ended(&connection, permitted));
                 }
             },
         }
@@ -152,26 +152,26 @@ where
 }
 
 /// How a connection must be closed.
-enum WordTo {
+enum CloseSignal {
     /// Gracefully: no new requests.
     Finish,
     /// Immediately.
     End,
 }
 
-async fn word_to_end(connection: &Connection, permitted: Option<&Permission>) -> WordTo {
+async fn close_signal(connection: &Connection, permitted: Option<&Permission>) -> CloseSignal {
     tokio::select! {
-        word = ended(connection, permitted) => word,
-        () = connection.service.stopping.cancelled() => WordTo::Finish,
+        signal = ended(connection, permitted) => signal,
+        () = connection.service.stopping.cancelled() => CloseSignal::Finish,
     }
 }
 
-async fn ended(connection: &Connection, permitted: Option<&Permission>) -> WordTo {
+async fn ended(connection: &Connection, permitted: Option<&Permission>) -> CloseSignal {
     tokio::select! {
         () = quiet(connection) => {}
         () = connection.ended(permitted) => {}
     }
-    WordTo::End
+    CloseSignal::End
 }
 
 async fn quiet(connection: &Connection) {

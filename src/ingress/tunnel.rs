@@ -19,7 +19,7 @@ use tokio_rustls::StartHandshake;
 use super::connection::Connection;
 use super::hello::HelloReader;
 use super::io::{ClientIo, Socket};
-use super::rejected::SOON;
+use super::rejected::REJECTION_WINDOW;
 use super::serve::{End, exchange, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, rejected};
@@ -48,7 +48,7 @@ struct Tunnel {
 }
 
 /// The next step, by the contents of a tunnel.
-enum Inside<S> {
+enum TunnelContents<S> {
     /// Serve HTTP in clear text.
     Http(BoxFuture<'static, End>),
     /// Serve HTTP inside the intercepted TLS.
@@ -169,22 +169,27 @@ impl Tunnel {
         // Boxed, so that an idle tunnel does not keep the kilobytes of its handshake.
         let opened = Box::pin(self.open_in_time(io)).await;
         match opened {
-            Some(Ok(Inside::Http(serving))) => {
+            Some(Ok(TunnelContents::Http(serving))) => {
                 serving.await;
             }
-            Some(Ok(Inside::Https(serving))) => {
+            Some(Ok(TunnelContents::Https(serving))) => {
                 let end = serving.await;
-                if end == End::ByClient && self.connection.idle.only_shook_hands(SOON) {
+                if end == End::ByClient
+                    && self
+                        .connection
+                        .idle
+                        .handshake_without_request(REJECTION_WINDOW)
+                {
                     self.denied(&rejected::after_handshake());
                 }
             }
-            Some(Ok(Inside::Bytes(io, upstream))) => {
+            Some(Ok(TunnelContents::Bytes(io, upstream))) => {
                 self.connection.idle.begin(Instant::now());
                 let (session, snapshot) = (&self.connection.session, &self.snapshot);
                 Box::pin(relay(session, snapshot, &mut self.live, io, upstream)).await;
                 self.connection.idle.end(Instant::now());
             }
-            Some(Ok(Inside::Nothing)) | None => {}
+            Some(Ok(TunnelContents::Nothing)) | None => {}
             Some(Err(denial)) => self.denied(&denial),
         }
     }
@@ -200,7 +205,7 @@ impl Tunnel {
     async fn open_in_time<S: Socket>(
         &mut self,
         io: ClientIo<S>,
-    ) -> Option<Result<Inside<S>, Denial>> {
+    ) -> Option<Result<TunnelContents<S>, Denial>> {
         let connection = self.connection.clone();
         let permitted = Permission::of(&self.live.flow, &self.snapshot);
         let ended = WakeGated::new(connection.ended(permitted.as_ref()));
@@ -212,7 +217,7 @@ impl Tunnel {
     }
 
     /// Detects the protocol inside, and completes the TLS handshake of an intercepted tunnel.
-    async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<Inside<S>, Denial> {
+    async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<TunnelContents<S>, Denial> {
         let limit = self.connection.timeouts.header;
         let mut bytes = BytesMut::new();
         let first = timeout(limit, read_first(&mut io, &mut bytes)).await;
@@ -224,17 +229,17 @@ impl Tunnel {
                 self.connection.idle.handshake_done(false);
                 let (connection, ingress, permitted) = self.ingress(Scheme::Http);
                 let serving = serve_http1(connection, ingress, permitted, io, exchange);
-                Ok(Inside::Http(Box::pin(serving)))
+                Ok(TunnelContents::Http(Box::pin(serving)))
             }
             // The client closed the tunnel without a complete first message, or sent nothing in
             // time.
             Ok(Err(_)) => {
                 self.live.complete();
-                Ok(Inside::Nothing)
+                Ok(TunnelContents::Nothing)
             }
             Err(_elapsed) if bytes.is_empty() => {
                 self.live.complete();
-                Ok(Inside::Nothing)
+                Ok(TunnelContents::Nothing)
             }
             Ok(Ok(_)) | Err(_) => {
                 let sentence =
@@ -262,7 +267,7 @@ impl Tunnel {
         &mut self,
         mut io: ClientIo<S>,
         mut bytes: BytesMut,
-    ) -> Result<Inside<S>, Denial> {
+    ) -> Result<TunnelContents<S>, Denial> {
         let limit = self.connection.timeouts.header;
         let hello = timeout(limit, read_hello(&mut io, &mut bytes)).await;
         let Ok(Ok((accepted, rest))) = hello else {
@@ -281,7 +286,7 @@ impl Tunnel {
         }
         if let Some(upstream) = self.passthrough.take() {
             io.unread(bytes.freeze());
-            return Ok(Inside::Bytes(io, upstream));
+            return Ok(TunnelContents::Bytes(io, upstream));
         }
         io.unread(rest);
         self.intercept(io, accepted).await
@@ -300,7 +305,7 @@ impl Tunnel {
         &mut self,
         io: ClientIo<S>,
         accepted: Accepted,
-    ) -> Result<Inside<S>, Denial> {
+    ) -> Result<TunnelContents<S>, Denial> {
         let config = leaf::config(&self.connection, &self.snapshot, self.live.host())?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let limit = self.connection.timeouts.header;
@@ -316,7 +321,7 @@ impl Tunnel {
         let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         self.connection.idle.handshake_done(frames);
         let (connection, ingress, permitted) = self.ingress(Scheme::Https);
-        Ok(Inside::Https(if frames {
+        Ok(TunnelContents::Https(if frames {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
             Box::pin(serve_http1(

@@ -34,7 +34,7 @@ impl Registry {
             return self.fail(&tracked, &error);
         }
         let pruned = tracked.store.prune(OffsetDateTime::now_utc());
-        if self.look(&mut tracked, true).is_err() {
+        if self.refresh(&mut tracked, true).is_err() {
             return;
         }
         match pruned {
@@ -78,10 +78,10 @@ impl Registry {
         let now = OffsetDateTime::now_utc();
         self.view.end_expired(now);
         let whole = whole || !self.available();
-        if self.look(&mut tracked, whole).is_err() {
+        if self.refresh(&mut tracked, whole).is_err() {
             return;
         }
-        let failed = self.tidy(&mut tracked, now, prune).err();
+        let failed = self.write_deferred(&mut tracked, now, prune).err();
         self.note_writing(failed.map(|error| error.to_string()));
     }
 
@@ -96,7 +96,7 @@ impl Registry {
 
     /// Makes the deferred writes: expired leases, replacements of leases that ended too early, and
     /// standings.
-    fn tidy(
+    fn write_deferred(
         &self,
         tracked: &mut TrackedStore,
         now: OffsetDateTime,
@@ -136,7 +136,11 @@ impl Registry {
     }
 
     /// Reads the store and updates the view, or makes the registry unavailable.
-    pub(super) fn look(&self, tracked: &mut TrackedStore, whole: bool) -> Result<(), Unavailable> {
+    pub(super) fn refresh(
+        &self,
+        tracked: &mut TrackedStore,
+        whole: bool,
+    ) -> Result<(), Unavailable> {
         let mut draft = self.view.draft();
         match tracked.sync(whole, |lease| draft.add(lease)) {
             Ok(was_read) => {

@@ -249,7 +249,7 @@ impl Registry {
         let registry = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
             let mut tracked = registry.tracked.lock();
-            registry.look(&mut tracked, false)?;
+            registry.refresh(&mut tracked, false)?;
             change(&registry, &mut tracked).map_err(|error| {
                 tracing::error!(%error, "the registry could not be written");
                 ChangeError::Unwritten(error.to_string())

@@ -153,7 +153,7 @@ impl View {
     pub(super) fn draft(&self) -> Draft<'_> {
         Draft {
             view: self,
-            standing: HashSet::new(),
+            kept: HashSet::new(),
             moved: Vec::new(),
             begun: Vec::new(),
         }
@@ -193,7 +193,7 @@ impl View {
 pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
-    standing: HashSet<LeaseId>,
+    kept: HashSet<LeaseId>,
     /// Those of them with another expiry or standing in the store.
     moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
@@ -207,7 +207,7 @@ impl Draft<'_> {
             self.begun.push(Arc::new(Container::new(row)));
             return;
         };
-        self.standing.insert(row.lease);
+        self.kept.insert(row.lease);
         let standing = container.standing();
         if container.expires_at() != row.expires_at || standing.and(row.standing) != standing {
             self.moved.push((container, row.expires_at, row.standing));
@@ -217,7 +217,7 @@ impl Draft<'_> {
     /// Updates the view from the store. An unchanged lease keeps its `Container` and the state that
     /// it owns; a lease that is not in the store ends.
     pub(super) fn follow(self) {
-        let gone = |container: &Container| !self.standing.contains(&container.lease);
+        let gone = |container: &Container| !self.kept.contains(&container.lease);
         for container in self.view.all_that(gone) {
             self.view.remove(&container);
         }

@@ -10,14 +10,14 @@ const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Interval between two log lines.
-const SAID_EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Waits after failures, longer after each, and logs them once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
-    unsaid: u64,
-    said: Option<Instant>,
+    unlogged: u64,
+    last_logged: Option<Instant>,
 }
 
 impl AcceptBackoff {
@@ -26,8 +26,8 @@ impl AcceptBackoff {
         Self {
             what,
             next: SHORTEST,
-            unsaid: 0,
-            said: None,
+            unlogged: 0,
+            last_logged: None,
         }
     }
 
@@ -50,21 +50,24 @@ impl AcceptBackoff {
         if by_peer.contains(&error.kind()) {
             return;
         }
-        self.unsaid += 1;
-        if let Some(times) = self.say() {
-            tracing::warn!(%error, times, "a socket failed and is tried again: {}", self.what);
+        self.unlogged += 1;
+        if let Some(times) = self.due_log() {
+            tracing::warn!(%error, times, "accept or receive failed, retrying: {}", self.what);
         }
         sleep(self.next).await;
         self.next = (self.next * 2).min(LONGEST);
     }
 
     /// The number of failures since the last log line, if another line is due.
-    fn say(&mut self) -> Option<u64> {
-        if self.said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
+    fn due_log(&mut self) -> Option<u64> {
+        if self
+            .last_logged
+            .is_some_and(|at| at.elapsed() < LOG_INTERVAL)
+        {
             return None;
         }
-        self.said = Some(Instant::now());
-        Some(std::mem::take(&mut self.unsaid))
+        self.last_logged = Some(Instant::now());
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 
@@ -95,12 +98,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_are_logged_once_a_minute_with_their_number() {
         let mut backoff = AcceptBackoff::new("a listener");
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         for _ in 0..130 {
-            backoff.unsaid += 1;
-            said.extend(backoff.say());
+            backoff.unlogged += 1;
+            logged.extend(backoff.due_log());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(said, [1, 60, 60]);
+        assert_eq!(logged, [1, 60, 60]);
     }
 }

@@ -52,7 +52,7 @@ fn advice(machine: &Machine) -> &'static str {
                 set it to 10000 or so";
     }
     if machine.debian.as_deref() == Some("0") {
-        return "user namespaces are for root alone here (sysctl \
+        return "only root may create user namespaces (sysctl \
                 kernel.unprivileged_userns_clone is 0): set it to 1";
     }
     if machine.filtered {

@@ -19,9 +19,9 @@ use super::{FORWARDER, SUPERVISOR};
 use crate::exit_code as code;
 
 /// How long the forwarder may take to end after its PID 1.
-const LAST: Duration = Duration::from_millis(500);
+const END_LIMIT: Duration = Duration::from_millis(500);
 /// How long a supervisor may take to kill the processes that its command left.
-const LAST_OF_SUPERVISOR: Duration = Duration::from_secs(5);
+const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a sandbox could not be made or was ended, with the exit code for it.
 #[derive(Clone, Debug, Deserialize, Error, PartialEq, Eq, Serialize)]
@@ -73,7 +73,7 @@ pub enum Signalled {
 /// A message from the forwarder, PID 1 or the supervisor. If a sandboxed process took over PID 1,
 /// its messages could only stop or end its own sandbox.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) enum Said {
+pub(super) enum SandboxMessage {
     /// The descriptor is the controlling end of the terminal.
     Terminal,
     Started,
@@ -121,7 +121,7 @@ pub struct Sandbox {
 }
 
 /// The path of this program, valid also after the file was replaced.
-pub const OURSELVES: &str = "/proc/self/exe";
+pub const SELF_EXE: &str = "/proc/self/exe";
 
 /// Starts a forwarder, which creates the namespaces while the caller goes on. `program` is this
 /// program. Must be called within a runtime. The forwarder is killed when the calling thread ends.
@@ -180,7 +180,7 @@ impl Sandbox {
     }
 
     /// Forwards new connections to another Unix listener.
-    pub fn lead_to(&self, listener: &Path) {
+    pub fn forward_to(&self, listener: &Path) {
         self.serve(Some(listener));
     }
 
@@ -199,22 +199,22 @@ impl Sandbox {
     /// Waits for the next event. Cancel safe.
     pub async fn next(&mut self) -> Result<Event, Refused> {
         loop {
-            let said = tokio::select! {
+            let message = tokio::select! {
                 biased;
-                said = self.pid1.next() => said,
-                said = self.to_forwarder.next() => said,
+                message = self.pid1.next() => message,
+                message = self.to_forwarder.next() => message,
                 _ = self.forwarder.wait() => None,
             };
-            match said {
-                Some((Said::Terminal, fds)) => {
+            match message {
+                Some((SandboxMessage::Terminal, fds)) => {
                     if let Some(end) = fds.into_iter().next() {
                         return Ok(Event::Terminal(end));
                     }
                 }
-                Some((Said::Started, _)) => return Ok(Event::Started),
-                Some((Said::Stopped, _)) => return Ok(Event::Stopped),
-                Some((Said::Ended(ending), _)) => return Ok(Event::Ended(ending)),
-                Some((Said::Refused(refused), _)) => return Err(refused),
+                Some((SandboxMessage::Started, _)) => return Ok(Event::Started),
+                Some((SandboxMessage::Stopped, _)) => return Ok(Event::Stopped),
+                Some((SandboxMessage::Ended(ending), _)) => return Ok(Event::Ended(ending)),
+                Some((SandboxMessage::Refused(refused), _)) => return Err(refused),
                 None => return Err(self.ended().await),
             }
         }
@@ -225,12 +225,12 @@ impl Sandbox {
     /// Waits for the forwarder or supervisor to end after the command; kills it after a limit.
     pub async fn end(mut self) {
         // The forwarder only has to reap PID 1.
-        let last = if self.is_confined {
-            LAST
+        let limit = if self.is_confined {
+            END_LIMIT
         } else {
-            LAST_OF_SUPERVISOR
+            SUPERVISOR_END_LIMIT
         };
-        let _ = tokio::time::timeout(last, self.forwarder.wait()).await;
+        let _ = tokio::time::timeout(limit, self.forwarder.wait()).await;
     }
 
     /// Kills all processes inside, and waits up to 5 s for their end.
@@ -246,7 +246,7 @@ impl Sandbox {
             // Fails if it has ended.
             let _ = forwarder.start_kill();
         }
-        let _ = tokio::time::timeout(LAST_OF_SUPERVISOR, forwarder.wait()).await;
+        let _ = tokio::time::timeout(SUPERVISOR_END_LIMIT, forwarder.wait()).await;
     }
 
     /// The reason why the sandbox ended before its command.
@@ -254,7 +254,7 @@ impl Sandbox {
         // The forwarder ends right after PID 1.
         let _ = self.forwarder.wait().await;
         match self.to_forwarder.channel.try_receive() {
-            Ok(Some((Said::Refused(refused), _))) => refused,
+            Ok(Some((SandboxMessage::Refused(refused), _))) => refused,
             _ => Refused {
                 code: code::SOFTWARE,
                 message: "a process of the sandbox was killed; the sandbox has ended".to_owned(),
@@ -279,7 +279,7 @@ impl Watched {
     }
 
     /// The next message; `None` if the process has closed its end or sent an invalid message.
-    async fn next(&self) -> Option<(Said, Vec<OwnedFd>)> {
+    async fn next(&self) -> Option<(SandboxMessage, Vec<OwnedFd>)> {
         let receive = || self.channel.try_receive();
         let received = self.readiness.async_io(Interest::READABLE, receive).await;
         received.ok().flatten()

@@ -27,7 +27,7 @@ mod system_calls;
 
 pub use channel::Channel;
 pub use forwarder::run as run_forwarder;
-pub use handle::{Ending, Event, OURSELVES, Refused, Sandbox, Signalled, start, start_unconfined};
+pub use handle::{Ending, Event, Refused, SELF_EXE, Sandbox, Signalled, start, start_unconfined};
 pub use pid1::run as run_pid1;
 pub use spec::{Access, Command, Entry, Spec, Terminal};
 pub use supervisor::run as run_supervisor;

@@ -20,7 +20,7 @@ use rustix::termios::{
 };
 
 use super::channel::{self, Channel};
-use super::handle::{Ending, Refused, Said, Signalled, ToPid1};
+use super::handle::{Ending, Refused, SandboxMessage, Signalled, ToPid1};
 use super::spec::{self, Spec, Terminal};
 use super::{diagnosis, namespaces, new_root, privileges, system_calls};
 use crate::exit_code as code;
@@ -32,7 +32,7 @@ pub fn run() -> ExitCode {
     let launcher = Channel::from_stdin();
     let Err(refused) = serve(&launcher);
     // Fails if the launcher has ended.
-    let _ = launcher.send(&Said::Refused(refused), &[]);
+    let _ = launcher.send(&SandboxMessage::Refused(refused), &[]);
     ExitCode::from(code::SOFTWARE)
 }
 
@@ -85,7 +85,7 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
             .map_err(|error| Refused::internal("its terminal", &error.into()))?;
     }
     launcher
-        .send(&Said::Started, &[])
+        .send(&SandboxMessage::Started, &[])
         .map_err(failed("telling that it started"))?;
     std::thread::spawn(move || pass_signals(&Channel::from_stdin(), command, terminal.as_ref()));
     reap(launcher, command)
@@ -125,7 +125,7 @@ fn open_terminal(
     };
     tcsetwinsize(&terminal, size)?;
     ioctl_tiocsctty(&terminal)?;
-    launcher.send(&Said::Terminal, &[controlling.as_fd()])?;
+    launcher.send(&SandboxMessage::Terminal, &[controlling.as_fd()])?;
     let mut replaced = streams;
     for (stream, stands_for) in replaced.iter_mut().zip(wanted.streams) {
         if stands_for {
@@ -202,11 +202,11 @@ fn reap(launcher: &Launcher, command: Pid) -> Result<Infallible, Refused> {
             (Some(code), _) => Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
             (_, Some(signal)) => Ending::Signal(signal),
             _ => {
-                let _ = launcher.send(&Said::Stopped, &[]);
+                let _ = launcher.send(&SandboxMessage::Stopped, &[]);
                 continue;
             }
         };
-        let _ = launcher.send(&Said::Ended(ending), &[]);
+        let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
         std::process::exit(code::DONE.into());
     }
 }

@@ -13,7 +13,7 @@ use rustix::process::{
 };
 
 use super::channel::{self, Channel};
-use super::handle::{Ending, Refused, Said, ToPid1};
+use super::handle::{Ending, Refused, SandboxMessage, ToPid1};
 use super::pid1;
 use super::spec::Spec;
 use crate::exit_code as code;
@@ -26,7 +26,7 @@ pub fn run() -> ExitCode {
     };
     let Err(refused) = serve(&launcher);
     // Fails if the launcher has ended.
-    let _ = launcher.send(&Said::Refused(refused), &[]);
+    let _ = launcher.send(&SandboxMessage::Refused(refused), &[]);
     ExitCode::from(code::SOFTWARE)
 }
 
@@ -51,7 +51,9 @@ fn serve(launcher: &Arc<Channel>) -> Result<Infallible, Refused> {
     };
     let spec: Spec = channel::from_memory(spec).map_err(failed)?;
     let command = pid1::start(&spec.command, [stdin, stdout, stderr])?;
-    launcher.send(&Said::Started, &[]).map_err(failed)?;
+    launcher
+        .send(&SandboxMessage::Started, &[])
+        .map_err(failed)?;
     let follower = Arc::clone(launcher);
     std::thread::spawn(move || follow(&follower, command));
     reap(launcher, command)
@@ -87,7 +89,7 @@ fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
             (_, Some(signal)) => Ending::Signal(signal),
             _ => continue,
         };
-        let _ = launcher.send(&Said::Ended(ending), &[]);
+        let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
         kill_all();
         std::process::exit(code::DONE.into());
     }

@@ -15,23 +15,23 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
 /// The most valid signatures cached for each algorithm; the next one empties the cache.
-const REMEMBERED: usize = 512;
+const MAX_CACHED: usize = 512;
 
-static REMEMBERING: LazyLock<Vec<Remembering>> = LazyLock::new(|| {
+static CACHING: LazyLock<Vec<CachingVerifier>> = LazyLock::new(|| {
     let algorithms = default_provider().signature_verification_algorithms;
     algorithms
         .all
         .iter()
         .copied()
-        .map(Remembering::new)
+        .map(CachingVerifier::new)
         .collect()
 });
 
 static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> =
-    LazyLock::new(|| REMEMBERING.iter().map(|one| one as _).collect());
+    LazyLock::new(|| CACHING.iter().map(|one| one as _).collect());
 
 /// The provider with the same algorithms, which cache the valid signatures of certificate chains.
-pub(super) fn remembering(provider: &CryptoProvider) -> CryptoProvider {
+pub(super) fn caching(provider: &CryptoProvider) -> CryptoProvider {
     let mut provider = provider.clone();
     debug_assert_eq!(
         provider.signature_verification_algorithms.all.len(),
@@ -47,12 +47,12 @@ pub(super) fn remembering(provider: &CryptoProvider) -> CryptoProvider {
 
 /// An algorithm, with the hashes of the inputs that it found valid.
 #[derive(Debug)]
-struct Remembering {
+struct CachingVerifier {
     algorithm: &'static dyn SignatureVerificationAlgorithm,
     good: Mutex<HashSet<[u8; SHA256_OUTPUT_LEN]>>,
 }
 
-impl Remembering {
+impl CachingVerifier {
     fn new(algorithm: &'static dyn SignatureVerificationAlgorithm) -> Self {
         Self {
             algorithm,
@@ -61,7 +61,7 @@ impl Remembering {
     }
 }
 
-impl SignatureVerificationAlgorithm for Remembering {
+impl SignatureVerificationAlgorithm for CachingVerifier {
     fn verify_signature(
         &self,
         public_key: &[u8],
@@ -75,7 +75,7 @@ impl SignatureVerificationAlgorithm for Remembering {
         self.algorithm
             .verify_signature(public_key, message, signature)?;
         let mut good = self.good.lock();
-        if good.len() == REMEMBERED {
+        if good.len() == MAX_CACHED {
             good.clear();
         }
         good.insert(hash);
@@ -147,18 +147,18 @@ mod tests {
         }
     }
 
-    fn counting() -> (Remembering, &'static Counting) {
+    fn counting() -> (CachingVerifier, &'static Counting) {
         let counting: &Counting = Box::leak(Box::default());
-        (Remembering::new(counting), counting)
+        (CachingVerifier::new(counting), counting)
     }
 
     #[test]
     fn only_valid_signatures_are_cached() {
-        let (remembering, counting) = counting();
+        let (verifier, counting) = counting();
         let asked = |key: &str, message: &str, signature: &str| {
             let before = counting.0.load(Ordering::Relaxed);
             let [key, message, signature] = [key, message, signature].map(str::as_bytes);
-            let answer = remembering.verify_signature(key, message, signature);
+            let answer = verifier.verify_signature(key, message, signature);
             (answer.is_ok(), counting.0.load(Ordering::Relaxed) - before)
         };
         assert_eq!(asked("key", "message", "good"), (true, 1));
@@ -174,23 +174,19 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded() {
-        let (remembering, _) = counting();
-        for number in 0..3 * REMEMBERED {
+        let (verifier, _) = counting();
+        for number in 0..3 * MAX_CACHED {
             let message = number.to_be_bytes();
-            assert!(
-                remembering
-                    .verify_signature(b"key", &message, b"good")
-                    .is_ok()
-            );
+            assert!(verifier.verify_signature(b"key", &message, b"good").is_ok());
         }
-        assert!(remembering.good.lock().len() <= REMEMBERED);
+        assert!(verifier.good.lock().len() <= MAX_CACHED);
     }
 
     #[test]
     fn the_algorithms_are_those_of_the_provider_and_handshakes_are_not_cached() {
         let provider = default_provider();
         let before = provider.signature_verification_algorithms;
-        let after = remembering(&provider).signature_verification_algorithms;
+        let after = caching(&provider).signature_verification_algorithms;
         let ids = |all: &[&dyn SignatureVerificationAlgorithm]| {
             let ids = all
                 .iter()
@@ -210,7 +206,7 @@ mod tests {
         let leaf = params.signed_by(&KeyPair::generate().unwrap(), &ca);
         let mut roots = RootCertStore::empty();
         roots.add(ca.der().clone()).unwrap();
-        let provider = Arc::new(remembering(&default_provider()));
+        let provider = Arc::new(caching(&default_provider()));
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
         (verifier.build().unwrap(), leaf.unwrap().der().clone())
     }

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use super::signatures::remembering;
+use super::signatures::caching;
 
 /// The most TLS sessions that one lease caches for resumption.
 const SESSIONS_PER_LEASE: usize = 64;
@@ -38,7 +38,7 @@ impl UpstreamTls {
                 return Err(unusable(&"it holds no certificate"));
             }
         }
-        let mut config = ClientConfig::builder_with_provider(Arc::new(remembering(&provider)))
+        let mut config = ClientConfig::builder_with_provider(Arc::new(caching(&provider)))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots)

@@ -201,6 +201,13 @@ impl LeasePool {
         self.connections.lock().take(endpoint, only_here)
     }
 
+    /// Whether an idle connection to an endpoint is open.
+    pub fn has_idle(&self, endpoint: &Endpoint) -> bool {
+        let mut connections = self.connections.lock();
+        let idle = connections.idle.get_mut(endpoint);
+        idle.is_some_and(|idle| idle.connections.iter_mut().any(is_open))
+    }
+
     /// Returns a connection after its last response was read.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
@@ -269,10 +276,6 @@ impl Connections {
             return Some(connection);
         }
         let idle = self.idle.entry(connection.endpoint.clone()).or_default();
-        let is_open = |one: &mut Box<Http1>| {
-            one.driver.look();
-            !one.sender.is_closed()
-        };
         idle.serves_several = idle.serves_several || idle.connections.iter_mut().any(is_open);
         if idle.connections.len() >= MAX_IDLE {
             return Some(connection);
@@ -283,10 +286,8 @@ impl Connections {
 
     fn prune(&mut self) {
         self.idle.retain(|_, idle| {
-            idle.connections.retain_mut(|one| {
-                one.driver.look();
-                one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed()
-            });
+            idle.connections
+                .retain_mut(|one| is_open(one) && one.idle_since.elapsed() < IDLE_LIFETIME);
             !idle.connections.is_empty()
         });
         self.shared.retain(|_, shared| {
@@ -294,6 +295,12 @@ impl Connections {
             Arc::strong_count(shared) > 1 || shared.used.lock().elapsed() < SHARED_LIFETIME
         });
     }
+}
+
+/// Whether an idle connection has not been closed by the upstream.
+fn is_open(idle: &mut Box<Http1>) -> bool {
+    idle.driver.look();
+    !idle.sender.is_closed()
 }
 
 /// Waits until the connection can take a request; false if the upstream closed it.

@@ -8,36 +8,38 @@ use addons::contract::{Code, Container, Denial, Principal, Source};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
 use tokio::time::timeout;
-use unified_proxy::dns::Asker;
+use unified_proxy::dns::DnsClient;
 
 use crate::loopback::dns_fixture::*;
 
-fn asker(source: &str) -> Asker {
+fn dns_client(source: &str) -> DnsClient {
     SocketAddr::new(source.parse().unwrap(), 0).into()
 }
 
 /// On a connection that is bound to the container's lease, from an address that says nothing.
-fn bound(container: &Arc<Container>) -> Asker {
-    Asker {
+fn bound(container: &Arc<Container>) -> DnsClient {
+    DnsClient {
         principal: Some(Principal::from(Arc::clone(container))),
-        ..asker(STRANGER)
+        ..dns_client(STRANGER)
     }
 }
 
-async fn ask(fixture: &DnsFixture, name: &str, asker: Asker) -> Result<Message, Denial> {
+async fn ask(fixture: &DnsFixture, name: &str, dns_client: DnsClient) -> Result<Message, Denial> {
     let question = question(name, RecordType::A).to_vec().unwrap();
-    let answer = fixture.service.answer(&question, asker).await?;
+    let answer = fixture.service.answer(&question, dns_client).await?;
     Ok(Message::from_vec(&answer).unwrap())
 }
 
-async fn code(fixture: &DnsFixture, name: &str, asker: Asker) -> ResponseCode {
-    ask(fixture, name, asker).await.unwrap().response_code
+async fn code(fixture: &DnsFixture, name: &str, dns_client: DnsClient) -> ResponseCode {
+    ask(fixture, name, dns_client).await.unwrap().response_code
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_any_length_arrives_whole() {
     let fixture = DnsFixture::open().await;
-    let answer = ask(&fixture, "big.example.com", asker(ONE)).await.unwrap();
+    let answer = ask(&fixture, "big.example.com", dns_client(ONE))
+        .await
+        .unwrap();
     assert!(!answer.truncation);
     assert_eq!(answer.answers.len(), 200);
 }
@@ -48,16 +50,16 @@ async fn the_lease_of_the_connection_asks_whatever_its_source() {
     let container = fixture.containers.get(ONE);
     let known = code(&fixture, "www.example.com", bound(container)).await;
     assert_eq!(known, ResponseCode::NoError);
-    let stranger = code(&fixture, "www.example.com", asker(STRANGER)).await;
+    let stranger = code(&fixture, "www.example.com", dns_client(STRANGER)).await;
     assert_eq!(stranger, ResponseCode::Refused);
 }
 
 #[tokio::test]
 async fn a_listeners_connection_that_is_bound_to_no_lease_serves_none_that_lives() {
     let fixture = DnsFixture::open().await;
-    let mut asker = asker(ONE);
-    asker.client.source = Some(Source::Listener(fixture.containers.get(ONE).id.clone()));
-    let refused = code(&fixture, "www.example.com", asker).await;
+    let mut dns_client = dns_client(ONE);
+    dns_client.client.source = Some(Source::Listener(fixture.containers.get(ONE).id.clone()));
+    let refused = code(&fixture, "www.example.com", dns_client).await;
     assert_eq!(refused, ResponseCode::Refused);
     assert!(fixture.nameserver.asked().is_empty());
 }
@@ -83,7 +85,7 @@ async fn questions_over_the_budget_of_a_second_are_denied_with_when_to_ask_again
     );
     assert_eq!(told, (Code::RateLimited, 429, Some(1)));
     assert_eq!(denied.to_json()["container_id"], container.id.as_str());
-    let other = code(&fixture, "www.example.org", asker(OTHER)).await;
+    let other = code(&fixture, "www.example.org", dns_client(OTHER)).await;
     assert_eq!(other, ResponseCode::NXDomain);
 }
 
@@ -93,12 +95,12 @@ async fn a_question_that_is_given_up_ends_as_aborted_and_frees_its_place() {
     // More than may wait at once.
     for n in 0..100 {
         let name = format!("n{n}.never.example.com");
-        let asking = ask(&fixture, &name, asker(ONE));
+        let asking = ask(&fixture, &name, dns_client(ONE));
         assert!(timeout(Duration::from_millis(5), asking).await.is_err());
     }
     let ended = fixture.ended();
     assert_eq!(ended.len(), 100);
     assert!(ended.iter().all(|flow| flow.outcome == "aborted"));
-    let known = code(&fixture, "www.example.com", asker(ONE)).await;
+    let known = code(&fixture, "www.example.com", dns_client(ONE)).await;
     assert_eq!(known, ResponseCode::NoError);
 }

@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{self, DnsServer, Limits};
 use unified_proxy::http::{Inspection, Service};
-use unified_proxy::ingress::{self, Door, Engine, Workers};
+use unified_proxy::ingress::{self, Engine, ListenerKind, Workers};
 use unified_proxy::mcp::{
     Core, Gateway, GatewayMetrics, MountPorts, Mounts, Rules, Transport, Transports,
 };
@@ -216,7 +216,7 @@ impl Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let serving = ingress::serve_tcp(Arc::new(engine.unwrap()), listener, Door::Proxy);
+        let serving = ingress::serve_tcp(Arc::new(engine.unwrap()), listener, ListenerKind::Proxy);
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(serving));
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let dns = server.local_addresses().unwrap()[0];

@@ -21,7 +21,7 @@ pub struct Breakers {
     pub(super) shared: Arc<Circuits>,
     leases: Arc<Mutex<Vec<Weak<LeaseCircuits>>>>,
     /// The number of circuits, shared and of leases.
-    troubled: Arc<AtomicUsize>,
+    circuit_count: Arc<AtomicUsize>,
     /// The entries of the allowlist in force.
     upstreams: Arc<Mutex<Vec<Arc<str>>>>,
     state: IntGaugeVec,
@@ -45,11 +45,11 @@ impl Breakers {
             "proxy_circuit_breaker_failures_total",
             "Faults of upstreams, by allowlist entry",
         );
-        let troubled = Arc::<AtomicUsize>::default();
+        let circuit_count = Arc::<AtomicUsize>::default();
         let breakers = Self {
-            shared: Arc::new(Circuits::new(Arc::clone(&troubled))),
+            shared: Arc::new(Circuits::new(Arc::clone(&circuit_count))),
             leases: Arc::default(),
-            troubled,
+            circuit_count,
             upstreams: Arc::default(),
             state: IntGaugeVec::new(state, &["upstream"])?,
             failures: IntCounterVec::new(failures, &["upstream"])?,
@@ -81,8 +81,8 @@ impl Breakers {
     }
 
     /// Whether there is any circuit to look up.
-    pub(super) fn troubled(&self) -> bool {
-        self.troubled.load(Ordering::Relaxed) > 0
+    pub(super) fn has_circuits(&self) -> bool {
+        self.circuit_count.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn count_failure(&self, upstream: &str) {
@@ -93,7 +93,7 @@ impl Breakers {
     pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<LeaseCircuits> {
         container.state_or_init(|| {
             let lease = Arc::new(LeaseCircuits {
-                circuits: Arc::new(Circuits::new(Arc::clone(&self.troubled))),
+                circuits: Arc::new(Circuits::new(Arc::clone(&self.circuit_count))),
                 ended: container.ended().clone(),
             });
             self.leases.lock().push(Arc::downgrade(&lease));

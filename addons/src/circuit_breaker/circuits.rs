@@ -50,7 +50,7 @@ pub enum State {
 pub struct Circuits {
     circuits: Mutex<HashMap<Endpoint, Circuit>>,
     /// The number of circuits in all maps.
-    troubled: Arc<AtomicUsize>,
+    circuit_count: Arc<AtomicUsize>,
     probes: AtomicUsize,
 }
 
@@ -101,11 +101,11 @@ impl Drop for Probe {
 }
 
 impl Circuits {
-    /// Makes an empty map, whose circuits are counted in `troubled`.
-    pub fn new(troubled: Arc<AtomicUsize>) -> Self {
+    /// Makes an empty map, whose circuits are counted in `circuit_count`.
+    pub fn new(circuit_count: Arc<AtomicUsize>) -> Self {
         Self {
             circuits: Mutex::default(),
-            troubled,
+            circuit_count,
             probes: AtomicUsize::new(0),
         }
     }
@@ -167,7 +167,7 @@ impl Circuits {
             }
         }
         circuits.remove(endpoint);
-        self.troubled.fetch_sub(1, Ordering::Relaxed);
+        self.circuit_count.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Counts a fault of the upstream at `now`, in a flow that began at `began`. Flows that began
@@ -184,7 +184,7 @@ impl Circuits {
             if circuits.len() >= MAX_CIRCUITS {
                 self.forget_one(&mut circuits);
             }
-            self.troubled.fetch_add(1, Ordering::Relaxed);
+            self.circuit_count.fetch_add(1, Ordering::Relaxed);
         }
         let circuit = circuits.entry(endpoint.clone()).or_insert_with(|| Circuit {
             upstream: Arc::clone(upstream),
@@ -210,7 +210,7 @@ impl Circuits {
             .map(|(endpoint, _)| endpoint.clone());
         if let Some(endpoint) = quietest {
             circuits.remove(&endpoint);
-            self.troubled.fetch_sub(1, Ordering::Relaxed);
+            self.circuit_count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -219,7 +219,7 @@ impl Circuits {
         let mut circuits = self.circuits.lock();
         let before = circuits.len();
         circuits.retain(|_, circuit| now.saturating_duration_since(circuit.touched) < FORGET);
-        self.troubled
+        self.circuit_count
             .fetch_sub(before - circuits.len(), Ordering::Relaxed);
     }
 
@@ -241,7 +241,7 @@ impl Circuits {
 impl Drop for Circuits {
     fn drop(&mut self) {
         let count = self.circuits.get_mut().len();
-        self.troubled.fetch_sub(count, Ordering::Relaxed);
+        self.circuit_count.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
@@ -259,15 +259,15 @@ mod tests {
     struct Clock {
         circuits: Arc<Circuits>,
         began: Instant,
-        troubled: Arc<AtomicUsize>,
+        circuit_count: Arc<AtomicUsize>,
     }
 
     fn clock() -> Clock {
-        let troubled = Arc::<AtomicUsize>::default();
+        let circuit_count = Arc::<AtomicUsize>::default();
         Clock {
-            circuits: Arc::new(Circuits::new(Arc::clone(&troubled))),
+            circuits: Arc::new(Circuits::new(Arc::clone(&circuit_count))),
             began: Instant::now(),
-            troubled,
+            circuit_count,
         }
     }
 
@@ -407,18 +407,18 @@ mod tests {
                 .failure(&endpoint, &upstream, (at, at), THRESHOLDS);
         }
         assert_eq!(clock.circuits.circuits.lock().len(), MAX_CIRCUITS);
-        assert_eq!(clock.troubled.load(Ordering::Relaxed), MAX_CIRCUITS);
+        assert_eq!(clock.circuit_count.load(Ordering::Relaxed), MAX_CIRCUITS);
         assert!(clock.admit(1).is_err());
         clock.circuits.forget_idle(clock.at(3 * 3600));
-        assert_eq!(clock.troubled.load(Ordering::Relaxed), 0);
+        assert_eq!(clock.circuit_count.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn circuits_freed_with_their_lease_are_no_longer_counted() {
         let clock = clock();
         clock.fails(0);
-        assert_eq!(clock.troubled.load(Ordering::Relaxed), 1);
+        assert_eq!(clock.circuit_count.load(Ordering::Relaxed), 1);
         drop(clock.circuits);
-        assert_eq!(clock.troubled.load(Ordering::Relaxed), 0);
+        assert_eq!(clock.circuit_count.load(Ordering::Relaxed), 0);
     }
 }

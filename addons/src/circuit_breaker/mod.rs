@@ -38,7 +38,7 @@ pub struct SharedFault;
 
 /// The scope of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum FaultScope {
     /// Connecting to the host: counts for all containers.
     Host,
     /// Its responses: counts for one container.
@@ -63,7 +63,7 @@ impl CircuitBreaker {
         let breakers = &self.breakers;
         // The request that the look-up is made for was admitted, and holds the probe.
         let part_of_another = flow.find_slot::<Lookup>().is_some();
-        if flow.entry.is_none() || !breakers.troubled() || part_of_another {
+        if flow.entry.is_none() || !breakers.has_circuits() || part_of_another {
             return Ok(());
         }
         let Some(endpoint) = flow.endpoint() else {
@@ -92,7 +92,7 @@ impl CircuitBreaker {
     fn answered(&self, flow: &mut Flow, status: u16) {
         let breakers = &self.breakers;
         let fails = status >= 500;
-        if !fails && !breakers.troubled() {
+        if !fails && !breakers.has_circuits() {
             return;
         }
         let Some(endpoint) = flow.endpoint() else {
@@ -101,7 +101,11 @@ impl CircuitBreaker {
         let thresholds = self.thresholds(flow);
         breakers.shared.success(endpoint, flow.started, thresholds);
         if fails {
-            self.failed(flow, About::Answers, flow.started + flow.started.elapsed());
+            self.failed(
+                flow,
+                FaultScope::Answers,
+                flow.started + flow.started.elapsed(),
+            );
         } else if let Some(container) = flow.known_container() {
             let lease = breakers.of(container);
             lease.circuits.success(endpoint, flow.started, thresholds);
@@ -110,15 +114,15 @@ impl CircuitBreaker {
         flow.take_slot::<Probes>();
     }
 
-    fn failed(&self, flow: &Flow, about: About, now: Instant) {
+    fn failed(&self, flow: &Flow, scope: FaultScope, now: Instant) {
         let (Some(entry), Some(endpoint)) = (&flow.entry, flow.endpoint()) else {
             return;
         };
         let breakers = &self.breakers;
-        let circuits: Arc<Circuits> = match (about, flow.known_container()) {
-            (About::Host, _) => Arc::clone(&breakers.shared),
-            (About::Answers, Some(container)) => Arc::clone(&breakers.of(container).circuits),
-            (About::Answers, None) => return,
+        let circuits: Arc<Circuits> = match (scope, flow.known_container()) {
+            (FaultScope::Host, _) => Arc::clone(&breakers.shared),
+            (FaultScope::Answers, Some(container)) => Arc::clone(&breakers.of(container).circuits),
+            (FaultScope::Answers, None) => return,
         };
         let thresholds = self.thresholds(flow);
         let times = (flow.started, now);
@@ -164,8 +168,8 @@ impl Addon for CircuitBreaker {
         if flow.find_slot::<SharedFault>().is_some() {
             return;
         }
-        match outcome.denial.as_ref().and_then(about) {
-            Some(about) => self.failed(flow, about, flow.started + outcome.duration),
+        match outcome.denial.as_ref().and_then(fault_scope) {
+            Some(scope) => self.failed(flow, scope, flow.started + outcome.duration),
             // A tunnel with passthrough has no response that we see, so a connection is a success.
             None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
                 let shared = &self.breakers.shared;
@@ -180,13 +184,13 @@ impl Addon for CircuitBreaker {
 
 /// The scope of the fault that a denial stands for. `None`: no fault of the host, such as a name
 /// that does not resolve, or a protocol that the client requires and the host does not speak.
-fn about(denial: &Denial) -> Option<About> {
+fn fault_scope(denial: &Denial) -> Option<FaultScope> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
     match (denial.code(), denial.stage()?) {
         (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, Stage::Connect | Stage::Tls) => {
-            Some(About::Host)
+            Some(FaultScope::Host)
         }
-        (UpstreamUnreachable | UpstreamTimeout, Stage::Response) => Some(About::Answers),
+        (UpstreamUnreachable | UpstreamTimeout, Stage::Response) => Some(FaultScope::Answers),
         _ => None,
     }
 }

@@ -39,6 +39,11 @@ pub struct RpcError {
     pub data: Option<Box<RawValue>>,
 }
 
+impl RpcError {
+    /// The client must visit the URLs in `data.elicitations` first: 2025-11-25 alone.
+    pub const URL_ELICITATION_REQUIRED: i64 = -32042;
+}
+
 /// The result or error of a request.
 pub type RpcOutcome = Result<Box<RawValue>, RpcError>;
 

@@ -62,9 +62,10 @@ pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use ports::{
-    Answered, Approvals, Containers, Decision, Definitions, Effect, Evaluator, EvaluatorError,
-    FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses, Replacement,
-    SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
+    Answered, Approvals, Containers, Decision, Decisions, Definitions, Effect, Evaluator,
+    EvaluatorError, FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses,
+    PolicyQuestion, Replacement, SecretFiles, SecretSource, SecretText, SystemPorts, Tasks,
+    Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use slots::Slot;

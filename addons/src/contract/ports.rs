@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -95,13 +96,33 @@ pub trait Evaluator: Send + Sync {
     /// method reads a member of the input that differs between both, or may read any.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// Evaluates every bundle that judges this method, in the order of the file. `input` is a JSON
-    /// text.
+    /// Evaluates the bundles that judge this method, in the order of the file, up to the first one
+    /// that redacts.
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
-        input: String,
-    ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>>;
+        question: PolicyQuestion,
+    ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>>;
+}
+
+/// What an evaluation is about.
+#[derive(Clone, Debug)]
+pub struct PolicyQuestion {
+    /// A JSON text.
+    pub input: String,
+    /// Number of bundles that have decided on this message already.
+    pub decided: usize,
+    /// When every bundle must have answered. `None`: later than clocks can say.
+    pub ends: Option<Instant>,
+}
+
+/// The decisions of consecutive bundles.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions {
+    /// One of each bundle. None but the last one redacts.
+    pub all: Vec<Decision>,
+    /// Whether bundles are left. They must see what the last decision replaced.
+    pub more: bool,
 }
 
 /// The decision of one bundle.
@@ -113,6 +134,17 @@ pub struct Decision {
     pub effect: Effect,
     /// Why, in the policy's words.
     pub reason: Option<Box<str>>,
+}
+
+impl Decision {
+    /// What replaces the arguments or the result.
+    #[must_use]
+    pub fn modified(&self) -> Option<&RawValue> {
+        match &self.effect {
+            Effect::Redact(modified) => Some(modified),
+            _ => None,
+        }
+    }
 }
 
 /// What happens to a message.

@@ -10,7 +10,7 @@ use crate::contract::Request;
 use crate::header_names::{folds_to, remove_fields};
 
 /// Fields in which services take keys; removed for every host that has a credential.
-const USUAL: [&str; 16] = [
+const KEY_FIELDS: [&str; 16] = [
     "authorization",
     "proxy-authorization",
     "x-api-key",
@@ -31,18 +31,18 @@ const USUAL: [&str; 16] = [
 
 /// Fields, parameters and cookies that are removed from requests to one host.
 #[derive(Default)]
-pub(super) struct Unwanted {
+pub(super) struct ClientCredentials {
     /// Lower case, with hyphens.
     headers: Vec<Box<str>>,
     query: Vec<Box<str>>,
     cookies: Vec<Box<str>>,
 }
 
-impl Unwanted {
+impl ClientCredentials {
     /// Adds the fields that a credential sets, and what its entry lists for removal.
     pub(super) fn add(&mut self, credential: &Credential) {
         let set = credential.kind.sources().map(|(name, _)| name);
-        let set = set.chain(credential.kind.fields_besides());
+        let set = set.chain(credential.kind.extra_fields());
         for name in set.chain(&credential.remove_headers) {
             self.headers.push(name.as_str().replace('_', "-").into());
         }
@@ -55,11 +55,11 @@ impl Unwanted {
     /// Removes them from a request.
     pub(super) fn remove_from(&self, request: &mut Request) {
         remove_fields(&mut request.headers, |name| {
-            let mut unwanted = USUAL
+            let mut names = KEY_FIELDS
                 .iter()
                 .copied()
                 .chain(self.headers.iter().map(|n| &**n));
-            unwanted.any(|unwanted| folds_to(name, unwanted))
+            names.any(|removed| folds_to(name, removed))
         });
         if !self.query.is_empty() {
             self.clean_query(request);
@@ -119,10 +119,8 @@ impl Unwanted {
 
 /// Compares percent-decoded, without regard to case: servers decode names, and some ignore their
 /// case.
-fn is_one_of(unwanted: &[Box<str>], name: &str) -> bool {
+fn is_one_of(names: &[Box<str>], name: &str) -> bool {
     let name = name.replace('+', " ");
     let name = percent_decode_str(&name).decode_utf8_lossy();
-    unwanted
-        .iter()
-        .any(|other| other.eq_ignore_ascii_case(&name))
+    names.iter().any(|other| other.eq_ignore_ascii_case(&name))
 }

@@ -8,7 +8,7 @@ use super::{Credential, CredentialKind};
 use crate::contract::{Answer, Denial, Flow, Request, Scheme};
 
 /// The most bytes of the request's body that are read and discarded before the answer.
-const MAX_QUESTION: u64 = 1 << 20;
+const MAX_REQUEST_BODY: u64 = 1 << 20;
 
 /// The endpoints that are answered here, each with its credential.
 #[derive(Default)]
@@ -57,8 +57,8 @@ impl Endpoints {
         let answer = Answer {
             status: 200,
             content_type: "application/json",
-            body: login.answer(answer.question, name, source.account().as_deref()),
-            drain_bytes: MAX_QUESTION,
+            body: login.answer(answer.endpoint, name, source.account().as_deref()),
+            drain_bytes: MAX_REQUEST_BODY,
         };
         Some(Denial::answered(sentence, answer))
     }

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Method};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
-use super::clean::Unwanted;
+use super::clean::ClientCredentials;
 use super::secret::{Prepared, Ready};
 use super::token::{Token, TokenForm, TokenSource};
 use super::{Credential, CredentialKind, Guarded, placeholder};
@@ -26,7 +26,7 @@ const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct HostCredentials {
     credentials: Vec<Arc<Credential>>,
-    unwanted: Unwanted,
+    client_credentials: ClientCredentials,
     prepared: Shards<RwLock<Option<Prepared>>>,
 }
 
@@ -43,7 +43,7 @@ impl HostCredentials {
             .iter()
             .any(|other| Arc::ptr_eq(other, credential));
         if !known {
-            self.unwanted.add(credential);
+            self.client_credentials.add(credential);
             self.credentials.push(Arc::clone(credential));
         }
     }
@@ -108,14 +108,14 @@ impl HostCredentials {
         if chosen.is_empty() {
             placeholder::refuse(flow, request)?;
         }
-        self.unwanted.remove_from(request);
+        self.client_credentials.remove_from(request);
         // Echoes cannot be found in an encoded body, and decoding costs time.
         let identity = HeaderValue::from_static("identity");
         request.headers.insert(ACCEPT_ENCODING, identity);
         let prepared = self.prepared()?;
         let mut guarded = Guarded {
             scrubbers: SmallVec::new(),
-            lent: Vec::new(),
+            injected: Vec::new(),
             is_head: request.method == Method::HEAD,
         };
         if prepared.has_secrets() {
@@ -217,14 +217,17 @@ impl Ready {
 impl Guarded {
     fn inject(&mut self, source: &Arc<dyn TokenSource>, token: &Arc<Token>) {
         self.scrubbers.push(Arc::clone(token.scrubber()));
-        self.lent.push((Arc::clone(source), Arc::clone(token)));
+        self.injected.push((Arc::clone(source), Arc::clone(token)));
     }
 }
 
 impl Token {
     fn fields(&self, form: TokenForm) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-        let besides = self.besides().iter().map(|(name, value)| (name, value));
-        std::iter::once((&AUTHORIZATION, self.authorization(form))).chain(besides)
+        let extra_fields = self
+            .extra_fields()
+            .iter()
+            .map(|(name, value)| (name, value));
+        std::iter::once((&AUTHORIZATION, self.authorization(form))).chain(extra_fields)
     }
 }
 

@@ -88,7 +88,7 @@ pub struct Credentials {
 /// The scrubbers of a response, and the tokens that a 401 is reported to.
 struct Guarded {
     scrubbers: SmallVec<[Arc<Scrubber>; 1]>,
-    lent: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
+    injected: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
     is_head: bool,
 }
 
@@ -150,7 +150,7 @@ impl Guarded {
         if response.status == StatusCode::UNAUTHORIZED
             && let Some(container) = flow.known_container()
         {
-            for (source, token) in &self.lent {
+            for (source, token) in &self.injected {
                 source.refused(container, token);
             }
         }

@@ -101,7 +101,7 @@ impl CredentialKind {
     }
 
     /// Fields that are sent with a token, which a client could set as well.
-    pub(super) fn fields_besides(&self) -> impl Iterator<Item = &HeaderName> {
+    pub(super) fn extra_fields(&self) -> impl Iterator<Item = &HeaderName> {
         let login = match self {
             Self::Token { login, .. } => login.as_ref(),
             _ => None,

@@ -16,7 +16,7 @@ const TOKEN_USER: &str = "x-access-token";
 pub struct Token {
     bearer: HeaderValue,
     basic: HeaderValue,
-    besides: Vec<(HeaderName, HeaderValue)>,
+    extra_fields: Vec<(HeaderName, HeaderValue)>,
     scrubber: Arc<Scrubber>,
 }
 
@@ -71,7 +71,7 @@ impl Token {
         Ok(Self {
             bearer: bearer_value(secret)?,
             basic: basic_value(TOKEN_USER, secret)?,
-            besides: Vec::new(),
+            extra_fields: Vec::new(),
             scrubber: Arc::new(Scrubber::new(forms)?),
         })
     }
@@ -80,7 +80,7 @@ impl Token {
     pub fn with_field(mut self, name: HeaderName, value: &str) -> Result<Self, String> {
         let value = HeaderValue::from_str(value);
         let value = value.map_err(|_| format!("{name} has bytes that no header may hold"))?;
-        self.besides.push((name, value));
+        self.extra_fields.push((name, value));
         Ok(self)
     }
 
@@ -91,8 +91,8 @@ impl Token {
         }
     }
 
-    pub(super) fn besides(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.besides
+    pub(super) fn extra_fields(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.extra_fields
     }
 
     pub(super) fn scrubber(&self) -> &Arc<Scrubber> {

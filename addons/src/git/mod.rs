@@ -29,7 +29,7 @@ use lfs::BatchRules;
 pub use lfs::Reachable;
 pub use metrics::GitMetrics;
 use operation::Operation;
-use paths::{Call, Named};
+use paths::{Call, RepoPath};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 pub use settings::GitSettings;
 
@@ -74,23 +74,23 @@ impl Git {
         }
         request.path.send_normal();
         let path = request.path.normal().to_owned();
-        let named = paths::repository(&path).ok_or_else(|| unnamed(&path))?;
-        let wanted = paths::call(request, named.rest);
+        let repo_path = paths::repository(&path).ok_or_else(|| unnamed(&path))?;
+        let wanted = paths::call(request, repo_path.rest);
         if let Ok(call) = &wanted {
             flow.put_slot(call.operation());
         }
         let container = Arc::clone(flow.container()?);
-        if !container.repos.iter().any(|own| own.is(&named.repo)) {
+        if !container.repos.iter().any(|own| own.is(&repo_path.repo)) {
             return match wanted {
                 Ok(call) if self.settings.public_reads && call.may_read() => {
-                    self.read_as_anybody(flow, request, &named, call)
+                    self.read_anonymously(flow, request, &repo_path, call)
                 }
-                _ => Err(not_authorized(&named, &container)),
+                _ => Err(not_authorized(&repo_path, &container)),
             };
         }
-        let limit = self.limit(&container, &named.repo);
+        let limit = self.limit(&container, &repo_path.repo);
         match wanted? {
-            Call::Git(Operation::Push) => self.push(flow, request, &container, named, limit),
+            Call::Git(Operation::Push) => self.push(flow, request, &container, repo_path, limit),
             Call::Git(_) => Ok(()),
             Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
             Call::LfsUpload => upload(request, limit),
@@ -98,14 +98,14 @@ impl Git {
     }
 
     /// Passes a read of a repository that is not the container's own, without a credential.
-    fn read_as_anybody(
+    fn read_anonymously(
         &self,
         flow: &mut Flow,
         request: &mut Request,
-        named: &Named<'_>,
+        repo_path: &RepoPath<'_>,
         call: Call,
     ) -> Verdict {
-        flow.note(|| format!("{} is read without a credential", named.repo));
+        flow.note(|| format!("{} is read without a credential", repo_path.repo));
         flow.put_slot(Anonymous);
         remove_credentials(&mut request.headers);
         match call {
@@ -127,7 +127,7 @@ impl Git {
         flow: &mut Flow,
         request: &mut Request,
         container: &Container,
-        named: Named<'_>,
+        repo_path: RepoPath<'_>,
         limit: Limit,
     ) -> Verdict {
         let encoded =
@@ -142,7 +142,8 @@ impl Git {
             return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("push commands"));
         }
         let rules = PushRules {
-            only_below: (container.auth_mode == AuthMode::Bot).then(|| Arc::clone(&self.prefixes)),
+            ref_prefixes: (container.auth_mode == AuthMode::Bot)
+                .then(|| Arc::clone(&self.prefixes)),
             allow_deletion: self.settings.allow_branch_deletion,
             limit: limit.bytes,
             limit_rule: limit.rule,
@@ -158,10 +159,10 @@ impl Git {
             let most = size::human(rules.limit);
             format!(
                 "push to {}, at most {most}: each ref is judged as it arrives",
-                named.repo
+                repo_path.repo
             )
         });
-        flow.put_slot(Pushing(named.repo));
+        flow.put_slot(Pushing(repo_path.repo));
         request.judge_body(MAX_COMMANDS, JudgePush::new(rules, announced));
         Ok(())
     }
@@ -210,8 +211,8 @@ fn unnamed(path: &str) -> Denial {
     Denial::new(Code::RepoNotAuthorized, sentence).rule("git paths")
 }
 
-fn not_authorized(named: &Named<'_>, container: &Container) -> Denial {
-    let (repo, id) = (&named.repo, &container.id);
+fn not_authorized(repo_path: &RepoPath<'_>, container: &Container) -> Denial {
+    let (repo, id) = (&repo_path.repo, &container.id);
     Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
         .with("repo", repo.as_str())
         .rule(format!("repos of container {id}"))

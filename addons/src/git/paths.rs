@@ -12,7 +12,7 @@ const LFS: &str = "info/lfs/";
 
 /// A repository, and the path within it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Named<'a> {
+pub(super) struct RepoPath<'a> {
     /// `OWNER/REPO` as the client wrote it, without `.git`.
     pub repo: String,
     /// The path after it, without the leading slash.
@@ -46,23 +46,23 @@ impl Call {
 }
 
 /// The repository that a path in normal form names, if any.
-pub(super) fn repository(path: &str) -> Option<Named<'_>> {
+pub(super) fn repository(path: &str) -> Option<RepoPath<'_>> {
     let path = path.strip_prefix('/')?;
     let (owner, after) = path.split_once('/')?;
     let (name, rest) = after.split_once('/').unwrap_or((after, ""));
     if owner.is_empty() || name.is_empty() {
         return None;
     }
-    let repo = match deeper(rest) {
+    let repo = match nested_repo(rest) {
         // A host with nested groups would look for a repository with this longer name.
         Some(inner) => format!("{owner}/{name}/{inner}"),
         None => format!("{owner}/{}", without_suffix(name)),
     };
-    Some(Named { repo, rest })
+    Some(RepoPath { repo, rest })
 }
 
 /// The rest of the path that would name a nested repository, if any.
-fn deeper(rest: &str) -> Option<&str> {
+fn nested_repo(rest: &str) -> Option<&str> {
     if let Some((inner, _)) = rest.split_once("/info/lfs/") {
         return Some(inner);
     }

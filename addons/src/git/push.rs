@@ -26,7 +26,7 @@ const BRANCHES: &str = "refs/heads/";
 /// The rules for one push.
 pub(super) struct PushRules {
     /// The prefixes that bot mode restricts refs to; `None` in user mode.
-    pub only_below: Option<Arc<[String]>>,
+    pub ref_prefixes: Option<Arc<[String]>>,
     pub allow_deletion: bool,
     /// The largest push in bytes, commands included.
     pub limit: u64,
@@ -44,7 +44,7 @@ impl PushRules {
                 .rule("policy.allow_branch_deletion")
                 .hint("set policy.allow_branch_deletion: true in policy.yaml"));
         }
-        if let Some(prefixes) = &self.only_below {
+        if let Some(prefixes) = &self.ref_prefixes {
             let below = |prefix: &String| command.name.starts_with(prefix.as_bytes());
             if !prefixes.iter().any(below) {
                 return Err(bot_denied(prefixes));
@@ -238,7 +238,7 @@ impl Pack {
     /// Denies a push of which `size` bytes have arrived if it exceeds the limit.
     fn check(&mut self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
-            return Err(Denial::malformed("something follows a push of nothing"));
+            return Err(Denial::malformed("data after a push without commands"));
         }
         let size = self.announced.unwrap_or_default().max(size);
         if size <= self.rules.limit {

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::content::{self, Objected, Objection};
+use super::content::{self, Objection, ObjectionAt};
 use super::mentions::Mentions;
 
 /// The keys of an object, each with the kind of its value. `null` is accepted for each.
@@ -50,17 +50,17 @@ pub(super) struct Judge<'a> {
 
 impl Judge<'_> {
     /// The first objection to a body.
-    pub(super) fn objection(&self, body: &Value, kind: &Kind) -> Option<Objected> {
+    pub(super) fn objection(&self, body: &Value, kind: &Kind) -> Option<ObjectionAt> {
         self.value(body, kind, "")
     }
 
     /// Judges a value. The recursion is bounded by the depth of `kind`.
-    fn value(&self, value: &Value, kind: &Kind, key: &str) -> Option<Objected> {
+    fn value(&self, value: &Value, kind: &Kind, key: &str) -> Option<ObjectionAt> {
         let objection = match (kind, value) {
             (Kind::AnyOf(kinds), value) => {
                 return match kinds.iter().find(|kind| kind.fits(value)) {
                     Some(kind) => self.value(value, kind, key),
-                    None => Some(objected(key, Objection::Type(kind.wanted()))),
+                    None => Some(objection_at(key, Objection::Type(kind.wanted()))),
                 };
             }
             (Kind::Object(keys), Value::Object(members)) => {
@@ -73,10 +73,10 @@ impl Judge<'_> {
             (kind, Value::String(text)) => self.text(text, kind),
             _ => None,
         };
-        objection.map(|objection| objected(key, objection))
+        objection.map(|objection| objection_at(key, objection))
     }
 
-    fn members(&self, members: &Map<String, Value>, keys: Keys, key: &str) -> Option<Objected> {
+    fn members(&self, members: &Map<String, Value>, keys: Keys, key: &str) -> Option<ObjectionAt> {
         members.iter().find_map(|(name, value)| {
             let path = join(key, name);
             match keys.iter().find(|(listed, _)| listed == name) {
@@ -84,7 +84,7 @@ impl Judge<'_> {
                 Some((_, kind)) => self.value(value, kind, &path),
                 None => {
                     let allowed = keys.iter().map(|(listed, _)| *listed).collect();
-                    Some(objected(&path, Objection::Key(allowed)))
+                    Some(objection_at(&path, Objection::Key(allowed)))
                 }
             }
         })
@@ -136,9 +136,9 @@ impl Kind {
     }
 }
 
-fn objected(key: &str, objection: Objection) -> Objected {
+fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
     let key = key.to_owned();
-    Objected { key, objection }
+    ObjectionAt { key, objection }
 }
 
 /// Joins `comments` and `body` to `comments.body`.

@@ -103,7 +103,7 @@ impl fmt::Display for Objection {
 /// An objection, and the key of the value that it is about: `comments.body`, empty for the body
 /// itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Objected {
+pub(super) struct ObjectionAt {
     pub(super) key: String,
     pub(super) objection: Objection,
 }

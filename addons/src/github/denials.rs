@@ -1,6 +1,6 @@
 //! The denials of this addon, each with an alternative.
 
-use super::content::{Objected, Objection};
+use super::content::{Objection, ObjectionAt};
 use crate::contract::{Code, Container, Denial, Verdict};
 
 pub(super) const PR_MERGE_BLOCKED: &str = "PR merge blocked - use GitHub UI";
@@ -26,8 +26,8 @@ impl Denials {
     }
 
     /// A permitted write with a denied value in its body or its input.
-    pub(super) fn body(what: &str, objected: &Objected, container: &Container) -> Denial {
-        let Objected { key, objection } = objected;
+    pub(super) fn body(what: &str, objected: &ObjectionAt, container: &Container) -> Denial {
+        let ObjectionAt { key, objection } = objected;
         let denial = match objection {
             Objection::ForeignBranch => Self::no_repo(objection.to_string()),
             Objection::Key(allowed) => Self::write(what, container)

@@ -318,15 +318,15 @@ impl GraphqlJudge {
         let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
         let mentions = Arc::clone(&self.mentions);
         // Computed on another thread: fragments make a small query as expensive as a large one.
-        let wanted = body
+        let named_nodes = body
             .compute(move |body| graphql::judge(body, &mutations, &mentions, &asking))
             .await?;
-        let ids = wanted.ids();
+        let ids = named_nodes.ids();
         if ids.is_empty() {
             return Ok(());
         }
         let nodes = self.forge.nodes(self.requester, ids).await?;
-        wanted.judge(nodes, &self.mentions, &container)
+        named_nodes.judge(nodes, &self.mentions, &container)
     }
 }
 

@@ -107,7 +107,7 @@ impl Rest {
         if self.allowed.find(&request.method, &path).is_some() || !self.writes_are_an_allowlist {
             return Ok(access);
         }
-        Err(match special(&request.method, repo.rest) {
+        Err(match blocked_sentence(&request.method, repo.rest) {
             Some(sentence) => api_blocked(sentence, "the allowlist of writes"),
             None => self.write_denied(request, container),
         })
@@ -176,7 +176,7 @@ impl Rest {
             return Ok(());
         };
         let segments: Vec<&str> = path.split('/').skip(4).collect();
-        let sentence = match special(&request.method, &segments) {
+        let sentence = match blocked_sentence(&request.method, &segments) {
             Some(sentence) => sentence.to_owned(),
             None => format!("API blocked: {} {path}", request.method),
         };
@@ -228,7 +228,7 @@ fn api_blocked(sentence: impl Into<std::borrow::Cow<'static, str>>, rule: &str) 
 }
 
 /// The sentences for requests that the container's user should make elsewhere.
-fn special(method: &Method, rest: &[&str]) -> Option<&'static str> {
+fn blocked_sentence(method: &Method, rest: &[&str]) -> Option<&'static str> {
     match rest {
         ["pulls", _, "merge"] if !is_read(method) => Some(PR_MERGE_BLOCKED),
         ["releases"] if *method == Method::POST => Some(RELEASE_BLOCKED),

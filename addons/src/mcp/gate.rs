@@ -151,12 +151,7 @@ impl Mcp {
     /// raised level.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
-        if call.container.is_aborted() {
-            let reason = "an earlier tool call was denied for good";
-            record(flow, DENY_ABORT, Some(reason));
-            let reset = format!("unified-proxy container reset {}", call.container.id);
-            return Err(target.abort(reason).rule("abort latch").hint(reset));
-        }
+        check_latch(flow, call.container, target)?;
         if is_blocked(&self.settings, definition) {
             let (server, tool) = (&target.server, &definition.name);
             let reason = format!(
@@ -171,7 +166,14 @@ impl Mcp {
                 "the tool reaches the open world, and the container's security level is {level}"
             );
             record(flow, DENY_CONTINUE, Some(&reason));
-            let hint = "set annotations: { openWorldHint: false } under overrides in mcp.yaml if it does not";
+            let hint = match definition.annotations.open_world {
+                // The server's stricter hint holds whatever an override says.
+                Some(true) => format!(
+                    "the server says openWorldHint: true; unified-proxy container reset {} lowers the level",
+                    call.container.id
+                ),
+                _ => "set annotations: { openWorldHint: false } under overrides in mcp.yaml if it does not".to_owned(),
+            };
             return Err(target.deny(&reason).rule("security level").hint(hint));
         }
         flow.note(|| {
@@ -201,12 +203,41 @@ impl Mcp {
         if let Some(modified) = asked.modified {
             redact_outcome(frame, modified, &target)?;
         }
-        if frame.direction == Direction::ToServer {
-            self.judge_input_requests(flow, frame, &container, &target)
-                .await?;
-            self.raise_level(flow, &container, &target, frame).await?;
+        match frame.direction {
+            Direction::ToServer => {
+                self.judge_questions(flow, frame, &container, &target)
+                    .await?;
+                self.raise_level(flow, &container, &target, frame).await
+            }
+            Direction::ToClient => self.admit_answer(flow, frame, &container, target),
         }
-        Ok(())
+    }
+
+    /// Denies a client's answer to a server whose call would be denied by now. Outside a call, only
+    /// the latch counts.
+    fn admit_answer(
+        &self,
+        flow: &mut Flow,
+        frame: &Frame,
+        container: &Arc<Container>,
+        target: Target,
+    ) -> Verdict {
+        let Some(definition) = frame.definition.clone() else {
+            return check_latch(flow, container, &target);
+        };
+        let rule = self
+            .settings
+            .override_of(&target.server, &definition.name, &container.id);
+        let call = ToolCall {
+            container,
+            target: Target {
+                tool: Some(Arc::clone(&definition.name)),
+                ..target
+            },
+            definition,
+            rule: rule.cloned(),
+        };
+        self.admit(flow, &call)
     }
 
     /// Denies reserved errors of a server, and flags results that look like instructions.
@@ -308,6 +339,17 @@ impl Mcp {
             Denial::new(Code::RegistryUnavailable, "Registry unavailable").rule("security level")
         })
     }
+}
+
+/// Denies what a latched container sends.
+fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdict {
+    if !container.is_aborted() {
+        return Ok(());
+    }
+    let reason = "an earlier tool call was denied for good";
+    record(flow, DENY_ABORT, Some(reason));
+    let reset = format!("unified-proxy container reset {}", container.id);
+    Err(target.abort(reason).rule("abort latch").hint(reset))
 }
 
 /// The params of a request that a policy was asked about, for the question about its response.

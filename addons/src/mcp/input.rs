@@ -1,12 +1,16 @@
 //! The input of a policy.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::call::arguments;
+use super::TOOLS_CALL;
+use super::call::{arguments, with_arguments};
 use super::denials::Target;
-use crate::contract::{Annotations, Container, Direction, Flow, McpSession, RpcError, RpcOutcome};
+use crate::contract::{
+    Annotations, Container, Denial, Direction, Flow, McpSession, RpcError, RpcOutcome,
+};
 use crate::raw_json::{Members, ObjectText};
 
 /// One message as the input of a policy.
@@ -24,8 +28,14 @@ pub(super) struct Question<'q> {
 }
 
 impl Question<'_> {
-    /// The input as a JSON object.
-    pub(super) fn to_json(&self, flow: &Flow) -> String {
+    /// The input as a JSON object. `redacted` stands in the place of the arguments, params or
+    /// result.
+    pub(super) fn to_json(
+        &self,
+        flow: &Flow,
+        redacted: Option<&RawValue>,
+    ) -> Result<String, Denial> {
+        let params = self.params(redacted)?;
         let mut input = ObjectText::default();
         let phase = match self.response {
             None => "request",
@@ -33,8 +43,13 @@ impl Question<'_> {
         };
         input.text("phase", phase);
         match self.response {
-            Some((Ok(result), _)) => input.member("result", result.get()),
-            Some((Err(error), _)) => input.member("error", &error_json(error)),
+            Some((Ok(result), _)) => {
+                input.member("result", redacted.unwrap_or(result).get());
+            }
+            Some((Err(error), _)) => {
+                let error = redacted.map_or_else(|| error_json(error), ToString::to_string);
+                input.member("error", &error);
+            }
             None => {}
         }
         if let Some((_, before)) = self.response {
@@ -48,12 +63,15 @@ impl Question<'_> {
             },
         );
         input.text("method", self.method);
-        input.member("params", self.params.map_or("null", RawValue::get));
+        input.member("params", params.as_deref().map_or("null", RawValue::get));
         let name = self.target.name();
         input.text("name", &name);
         input.text("server", &self.target.server);
         input.text_or_null("tool", self.target.tool.as_deref());
-        input.member("arguments", self.arguments());
+        let members = params
+            .as_deref()
+            .and_then(|params| Members::read(params).ok());
+        input.member("arguments", members.as_ref().map_or("{}", arguments));
         input.text("tool_id", &name);
         let container = self.container.id.as_str();
         input.text("agent_id", container);
@@ -62,12 +80,22 @@ impl Question<'_> {
         input.text_or_null("session", session.map(|session| &*session.0));
         input.text("security_level", self.container.level().as_str());
         input.member("annotations", &self.annotations_json());
-        input.end()
+        Ok(input.end())
     }
 
-    fn arguments(&self) -> &str {
-        let members = self.params.and_then(|params| Members::read(params).ok());
-        members.map_or("{}", |members| arguments(&members))
+    /// The params of the request. Of a tool call, `redacted` replaces the arguments alone.
+    fn params(&self, redacted: Option<&RawValue>) -> Result<Option<Cow<'_, RawValue>>, Denial> {
+        let (Some(redacted), None) = (redacted, self.response) else {
+            return Ok(self.params.map(Cow::Borrowed));
+        };
+        let replaced = match (self.params, self.direction) {
+            (Some(params), Direction::ToServer) if self.method == TOOLS_CALL => {
+                let params = Members::read(params).map_err(Denial::malformed)?;
+                with_arguments(&params, redacted.get())?
+            }
+            _ => redacted.to_owned(),
+        };
+        Ok(Some(Cow::Owned(replaced)))
     }
 
     fn annotations_json(&self) -> String {

@@ -1,4 +1,5 @@
-//! `inputRequests`: questions to the client in a result, since 2026-07-28.
+//! Questions to the client in the answer to a request: `inputRequests` of a result (2026-07-28), and
+//! `elicitations` of the error "visit this URL first" (2025-11-25).
 
 use std::sync::Arc;
 
@@ -7,24 +8,86 @@ use serde_json::value::RawValue;
 use super::Mcp;
 use super::denials::Target;
 use super::input::Question;
-use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, Verdict};
+use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
 use crate::raw_json::{Members, ObjectText, RawJsonError};
 
 /// Methods that a server asks a client with, in either era.
-const ASKED_OF_CLIENTS: [&str; 3] = ["elicitation/create", "sampling/createMessage", "roots/list"];
+const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
+const ELICITATION: &str = "elicitation/create";
 
 impl Mcp {
-    /// Judges the questions in a result as requests of servers are judged in older revisions.
-    pub(super) async fn judge_input_requests(
+    /// Judges the questions in an answer as requests of servers are judged.
+    pub(super) async fn judge_questions(
         &self,
         flow: &mut Flow,
         frame: &mut Frame,
         container: &Arc<Container>,
         target: &Target,
     ) -> Verdict {
-        let FrameBody::Outcome(Ok(result)) = &mut frame.body else {
+        match &mut frame.body {
+            FrameBody::Outcome(Ok(result)) => {
+                self.judge_input_requests(flow, result, container, target)
+                    .await
+            }
+            FrameBody::Outcome(Err(error)) if error.code == RpcError::URL_ELICITATION_REQUIRED => {
+                match &mut error.data {
+                    Some(data) => self.judge_elicitations(flow, data, container, target).await,
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `elicitations` has params of `elicitation/create`.
+    async fn judge_elicitations(
+        &self,
+        flow: &mut Flow,
+        data: &mut Box<RawValue>,
+        container: &Arc<Container>,
+        target: &Target,
+    ) -> Verdict {
+        if !self.ports.evaluator.asks(ELICITATION) {
+            return Ok(());
+        }
+        let members = match Members::read(data) {
+            Ok(members) => members,
+            // Data that is no object has no questions.
+            Err(RawJsonError::NotAnObject) => return Ok(()),
+            Err(error) => return Err(Denial::malformed(error)),
+        };
+        let Some(elicitations) = members.get("elicitations") else {
             return Ok(());
         };
+        if !elicitations.starts_with('[') {
+            return Err(Denial::malformed("`elicitations` is no array"));
+        }
+        let mut judged = Vec::new();
+        let mut changed = false;
+        for elicitation in members.elements("elicitations") {
+            Members::parse(elicitation).map_err(Denial::malformed)?;
+            let params = RawValue::from_string(elicitation.to_owned());
+            let params = params.map_err(Denial::malformed)?;
+            let asked = self.judge_question(flow, ELICITATION, Some(&params), container, target);
+            let modified = asked.await?;
+            changed |= modified.is_some();
+            judged.push(modified.unwrap_or(params));
+        }
+        if changed {
+            let judged: Vec<_> = judged.iter().map(|params| params.get()).collect();
+            let replaced = members.with("elicitations", &format!("[{}]", judged.join(",")));
+            *data = RawValue::from_string(replaced).map_err(Denial::malformed)?;
+        }
+        Ok(())
+    }
+
+    async fn judge_input_requests(
+        &self,
+        flow: &mut Flow,
+        result: &mut Box<RawValue>,
+        container: &Arc<Container>,
+        target: &Target,
+    ) -> Verdict {
         let evaluator = &self.ports.evaluator;
         if !ASKED_OF_CLIENTS.iter().any(|method| evaluator.asks(method)) {
             return Ok(());
@@ -69,18 +132,30 @@ impl Mcp {
         let params = entry.get("params").map(ToOwned::to_owned);
         let params = params.map(RawValue::from_string).transpose();
         let params = params.map_err(Denial::malformed)?;
+        let asked = self.judge_question(flow, &method, params.as_deref(), container, target);
+        let modified = asked.await?;
+        Ok(modified.map(|modified| entry.with("params", modified.get())))
+    }
+
+    /// The params that replace those of one question; `None` where they pass as they are.
+    async fn judge_question(
+        &self,
+        flow: &mut Flow,
+        method: &str,
+        params: Option<&RawValue>,
+        container: &Arc<Container>,
+        target: &Target,
+    ) -> Result<Option<Box<RawValue>>, Denial> {
         let question = Question {
             target,
             container,
             direction: Direction::ToClient,
-            method: &method,
-            params: params.as_deref(),
+            method,
+            params,
             annotations: None,
             response: None,
         };
         let asked = self.ask_about(flow, question, None).await?;
-        Ok(asked
-            .modified
-            .map(|modified| entry.with("params", modified.get())))
+        Ok(asked.modified)
     }
 }

@@ -1,6 +1,7 @@
 //! Asks the operator's policies, and enforces their decision.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::value::RawValue;
 
@@ -9,7 +10,9 @@ use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT, Target};
 use super::input::Question;
 use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
-use crate::contract::{Answered, Container, Denial, EvaluatorError, Flow, Frame, Verdict};
+use crate::contract::{
+    Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Verdict,
+};
 
 /// A message that the policies let pass.
 #[derive(Default)]
@@ -63,25 +66,40 @@ impl Mcp {
         }
     }
 
-    /// Combines what the bundles decide.
+    /// Combines what the bundles decide. Each sees what the earlier ones redacted.
     async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
-        let input = question.to_json(flow);
-        let decisions = self.ports.evaluator.evaluate(question.method, input).await;
-        let on_unavailable = self.settings.policies.on_unavailable;
-        match (decisions, on_unavailable) {
-            (Ok(decisions), OnUnavailable::Allow) if decisions.is_empty() => {
-                Ok(Ruling::unavailable())
-            }
-            (Ok(decisions), _) => Ok(Ruling::of(decisions)),
-            (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => {
-                Ok(Ruling::unavailable())
-            }
-            (Err(error), _) => {
-                let reason = error.to_string();
-                flow.note(|| format!("the policy has no answer: {reason}"));
-                Err(question.target.evaluator_failed(&reason))
+        let policies = &self.settings.policies;
+        let ends = Instant::now().checked_add(policies.timeout);
+        let mut decisions: Vec<Decision> = Vec::new();
+        loop {
+            let redacted = decisions.last().and_then(Decision::modified);
+            let asked = PolicyQuestion {
+                input: question.to_json(flow, redacted)?,
+                decided: decisions.len(),
+                ends,
+            };
+            let answered = self.ports.evaluator.evaluate(question.method, asked).await;
+            match (answered, policies.on_unavailable) {
+                (Ok(answered), _) => {
+                    decisions.extend(answered.all);
+                    if !answered.more {
+                        break;
+                    }
+                }
+                (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => {
+                    return Ok(Ruling::unavailable());
+                }
+                (Err(error), _) => {
+                    let reason = error.to_string();
+                    flow.note(|| format!("the policy has no answer: {reason}"));
+                    return Err(question.target.evaluator_failed(&reason));
+                }
             }
         }
+        if decisions.is_empty() && policies.on_unavailable == OnUnavailable::Allow {
+            return Ok(Ruling::unavailable());
+        }
+        Ok(Ruling::of(decisions))
     }
 
     async fn ask_person(

@@ -18,8 +18,8 @@ pub(super) struct Ruling {
     pub(super) bundle: Option<Arc<str>>,
     /// Its reason.
     pub(super) reason: Option<Box<str>>,
-    /// Replaces the arguments or the result. All bundles saw the same message, so the last one in
-    /// the order of the file counts.
+    /// Replaces the arguments or the result. Each bundle saw what the earlier ones replaced, so the
+    /// last one in the order of the file has all replacements.
     pub(super) modified: Option<Box<RawValue>>,
 }
 

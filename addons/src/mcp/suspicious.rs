@@ -1,6 +1,7 @@
 //! Texts of servers that look like instructions to a model. They are flagged in the audit and
 //! passed on: a rule that denied them would be guessed around.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
@@ -33,11 +34,42 @@ static PATTERNS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     builder.ascii_case_insensitive(true).build(PHRASES).ok()
 });
 
-/// Whether a JSON text holds one of the phrases in its first 64 KiB.
+/// Whether a JSON text holds one of the phrases in its first 64 KiB, escaped or not.
 pub(super) fn is_suspicious(json: &str) -> bool {
     let end = json.len().min(SEARCHED);
     let searched = json.as_bytes().get(..end).unwrap_or_default();
     PATTERNS
         .as_ref()
-        .is_some_and(|patterns| patterns.is_match(searched))
+        .is_some_and(|patterns| patterns.is_match(&*unescaped(searched)))
+}
+
+/// The text with each escape as one byte. The phrases are ASCII, so that no other character matters.
+fn unescaped(json: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'\\', json).is_none() {
+        return Cow::Borrowed(json);
+    }
+    let mut text = Vec::with_capacity(json.len());
+    let mut rest = json;
+    while let Some((plain, escape)) =
+        memchr::memchr(b'\\', rest).and_then(|at| rest.split_at_checked(at))
+    {
+        text.extend_from_slice(plain);
+        let (byte, length) = match escape {
+            [_, b'u', ..] => (code_point(escape.get(2..6)), 6),
+            [_, b'n' | b'r' | b't', ..] => (b' ', 2),
+            [_, byte, ..] => (*byte, 2),
+            _ => (b'\\', 1),
+        };
+        text.push(byte);
+        rest = escape.get(length..).unwrap_or_default();
+    }
+    text.extend_from_slice(rest);
+    Cow::Owned(text)
+}
+
+/// The ASCII character of four hexadecimal digits.
+fn code_point(digits: Option<&[u8]>) -> u8 {
+    let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+    let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    code.filter(u8::is_ascii).unwrap_or(b'?')
 }

@@ -8,14 +8,14 @@ use prometheus::{IntCounter, Registry};
 use tokio_util::sync::CancellationToken;
 
 use super::line::AuditLine;
-use super::line_budget::{Budget, Terms};
+use super::line_budget::{Budget, BudgetLimits};
 use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, names};
 
 /// The audit log. Made once and kept over reloads.
 pub struct Audit {
-    terms: Arc<Terms>,
+    limits: Arc<BudgetLimits>,
     unknown_sources: Budget,
     /// The appliance's own budget. Clients can cause its flows, so it is limited as well.
     own: Budget,
@@ -33,16 +33,16 @@ impl Audit {
         let help = "Audit lines that were folded into an equal one";
         let folded = IntCounter::new("proxy_audit_lines_folded_total", help)?;
         registry.register(Box::new(folded.clone()))?;
-        let terms = Arc::new(Terms {
+        let limits = Arc::new(BudgetLimits {
             lines_per_minute: settings.lines_per_minute_per_container,
             bytes_per_minute: settings.bytes_per_minute_per_container,
             sink,
             folded,
         });
         Ok(Self {
-            unknown_sources: Budget::new(Arc::clone(&terms), CancellationToken::new()),
-            own: Budget::new(Arc::clone(&terms), CancellationToken::new()),
-            terms,
+            unknown_sources: Budget::new(Arc::clone(&limits), CancellationToken::new()),
+            own: Budget::new(Arc::clone(&limits), CancellationToken::new()),
+            limits,
             leases: Mutex::default(),
         })
     }
@@ -77,7 +77,7 @@ impl Audit {
         match principal.lease() {
             Some(container) => {
                 let owned = container.state_or_init(|| {
-                    let budget = Budget::new(Arc::clone(&self.terms), container.ended().clone());
+                    let budget = Budget::new(Arc::clone(&self.limits), container.ended().clone());
                     let budget = Arc::new(budget);
                     self.leases.lock().push(Arc::downgrade(&budget));
                     LeaseBudget(budget)
@@ -111,7 +111,7 @@ impl Addon for Audit {
         let ended = flow.started.checked_add(outcome.duration);
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);
-        let write = |to| self.terms.sink.write(written.json(), ended, to);
+        let write = |to| self.limits.sink.write(written.json(), ended, to);
         if budget.admits(written.json(), ended) {
             write(Destination::Both);
         } else {
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(log.take().len(), 0);
         audit.tick(Instant::now() + Duration::from_secs(61));
         assert_eq!(counts(&log.take()), [None, Some(5)]);
-        assert_eq!(audit.terms.folded.get(), 4);
+        assert_eq!(audit.limits.folded.get(), 4);
     }
 
     #[test]

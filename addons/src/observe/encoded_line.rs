@@ -84,12 +84,12 @@ impl AuditLine<'_> {
         let out = &mut json;
         out.extend_from_slice(&beginning(self.ts, self.flow.number()));
         let fold_start = out.len();
-        self.write_question(out);
-        self.write_answer(out);
+        self.write_request(out);
+        self.write_outcome(out);
         let cost_start = out.len();
         self.cost.write(out);
         let cost_at = cost_start..out.len();
-        self.write_end(out);
+        self.write_upstream(out);
         out.push(b'}');
         EncodedLine {
             json,
@@ -99,7 +99,7 @@ impl AuditLine<'_> {
     }
 
     /// Appends the client and the request.
-    fn write_question(&self, out: &mut Vec<u8>) {
+    fn write_request(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\"kind\":");
         word(out, self.kind.as_str());
         if let Some(id) = self.container_id {
@@ -126,7 +126,7 @@ impl AuditLine<'_> {
     }
 
     /// Appends the outcome and the rule that decided.
-    fn write_answer(&self, out: &mut Vec<u8>) {
+    fn write_outcome(&self, out: &mut Vec<u8>) {
         if let Some(status) = self.status {
             out.extend_from_slice(b",\"status\":");
             number(out, status.into());
@@ -148,7 +148,7 @@ impl AuditLine<'_> {
     }
 
     /// Appends the upstream, the credential, and the facts of an MCP message.
-    fn write_end(&self, out: &mut Vec<u8>) {
+    fn write_upstream(&self, out: &mut Vec<u8>) {
         if let Some(upstream) = self.upstream_addr {
             out.extend_from_slice(b",\"upstream_addr\":\"");
             socket_address(out, upstream);

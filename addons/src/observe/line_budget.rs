@@ -30,14 +30,14 @@ const MAX_HELD: u32 = 512;
 const FOLDED_SHARE: u32 = 4;
 
 /// The limits and the sink of all budgets.
-pub(super) struct Terms {
+pub(super) struct BudgetLimits {
     pub(super) lines_per_minute: NonZeroU32,
     pub(super) bytes_per_minute: NonZeroU32,
     pub(super) sink: Arc<dyn AuditSink>,
     pub(super) folded: IntCounter,
 }
 
-impl Terms {
+impl BudgetLimits {
     /// The most bytes of folded lines that are held in full.
     fn folded_bytes(&self) -> u32 {
         self.bytes_per_minute.get() / FOLDED_SHARE
@@ -48,7 +48,7 @@ impl Terms {
 /// writes the folded lines.
 pub(super) struct Budget {
     state: Mutex<State>,
-    terms: Arc<Terms>,
+    limits: Arc<BudgetLimits>,
     ended: CancellationToken,
 }
 
@@ -99,7 +99,7 @@ impl Fold {
 }
 
 impl Budget {
-    pub(super) fn new(terms: Arc<Terms>, ended: CancellationToken) -> Self {
+    pub(super) fn new(limits: Arc<BudgetLimits>, ended: CancellationToken) -> Self {
         let state = State {
             written: Window::new(Instant::now()),
             held: Held::default(),
@@ -107,7 +107,7 @@ impl Budget {
         };
         Self {
             state: Mutex::new(state),
-            terms,
+            limits,
             ended,
         }
     }
@@ -117,8 +117,8 @@ impl Budget {
         let bytes = in_the_log(line.len());
         let mut state = self.state.lock();
         let spent = state.written.sum(now);
-        let most = self.terms.bytes_per_minute.get() - self.terms.folded_bytes();
-        let fits = spent.lines < self.terms.lines_per_minute.get()
+        let most = self.limits.bytes_per_minute.get() - self.limits.folded_bytes();
+        let fits = spent.lines < self.limits.lines_per_minute.get()
             && spent.bytes.saturating_add(bytes) <= most;
         if fits {
             state.written.add(Amount { lines: 1, bytes }, now);
@@ -134,7 +134,7 @@ impl Budget {
         let mut state = self.state.lock();
         if let Some(fold) = state.held.lines.get_mut(&key.rest) {
             fold.add(line.cost);
-            self.terms.folded.inc();
+            self.limits.folded.inc();
             return;
         }
         state.held.since.get_or_insert(now);
@@ -145,7 +145,7 @@ impl Budget {
         match state.held.lines.entry(key.rest) {
             Entry::Occupied(mut fold) => {
                 fold.get_mut().add(line.cost);
-                self.terms.folded.inc();
+                self.limits.folded.inc();
             }
             Entry::Vacant(new) => {
                 new.insert(fold);
@@ -159,8 +159,8 @@ impl Budget {
         let held = state.held.full.bytes.saturating_add(bytes);
         let all = state.written.sum(now).bytes.saturating_add(held);
         let fits = state.held.full.lines < MAX_HELD
-            && held <= self.terms.folded_bytes()
-            && all <= self.terms.bytes_per_minute.get();
+            && held <= self.limits.folded_bytes()
+            && all <= self.limits.bytes_per_minute.get();
         if fits {
             state.held.full.lines += 1;
             state.held.full.bytes = held;
@@ -199,7 +199,7 @@ impl Budget {
                 cost_at,
             };
             let line = line.encode(fold.cost, fold.count);
-            self.terms.sink.write(&line, now, Destination::Log);
+            self.limits.sink.write(&line, now, Destination::Log);
         }
     }
 }

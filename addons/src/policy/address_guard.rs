@@ -93,7 +93,7 @@ impl AddressGuard {
     }
 
     /// Whether a DNS answer may contain the address, whose host may be dialled at these ports.
-    pub(super) fn may_tell(&self, address: IpAddr, ports: &[u16]) -> bool {
+    pub(super) fn may_answer(&self, address: IpAddr, ports: &[u16]) -> bool {
         let ours = |ip| {
             let mut ports = ports.iter();
             ports.any(|port| self.own.is_ours(SocketAddr::new(ip, *port)))
@@ -312,8 +312,8 @@ mod tests {
         assert!(!at("[64:ff9b::10.9.9.9]:8080"));
         assert!(!at("[2002:a09:909::1]:8080"));
         assert!(at("10.9.9.9:443"));
-        assert!(!open.may_tell("10.9.9.9".parse().unwrap(), &[443, 8080]));
-        assert!(open.may_tell("10.9.9.9".parse().unwrap(), &[443]));
+        assert!(!open.may_answer("10.9.9.9".parse().unwrap(), &[443, 8080]));
+        assert!(open.may_answer("10.9.9.9".parse().unwrap(), &[443]));
     }
 
     proptest! {

@@ -215,7 +215,7 @@ impl Addon for Policy {
         let ports = own_ports.as_deref().unwrap_or(listed);
         answer
             .addresses
-            .retain(|address| self.guard.may_tell(*address, ports));
+            .retain(|address| self.guard.may_answer(*address, ports));
         Step::PASS
     }
 }

@@ -44,7 +44,7 @@ impl PolicySettings {
     /// Refuses passthrough for hosts whose requests a rule judges by method or path.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
         for rule in &self.rules {
-            passthrough.refuse_where(|pattern| {
+            passthrough.refuse_if(|pattern| {
                 rule.must_read(pattern).then(|| {
                     let (name, origin) = (rule.name(), rule.origin());
                     format!(

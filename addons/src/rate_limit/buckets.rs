@@ -36,7 +36,7 @@ impl RateBuckets {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_rate_limit_bucket_tokens",
-            "Requests that a container may send at once, as of its last one, by allowlist entry",
+            "Tokens left in the container's rate-limit bucket at its last request, by allowlist entry",
         );
         let buckets = Self {
             leases: Arc::default(),

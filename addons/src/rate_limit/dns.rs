@@ -45,25 +45,25 @@ impl DnsBudget {
         is_query: bool,
         now: Instant,
     ) -> Result<(), (&'static str, Duration)> {
-        let spent = container.state_or_init(|| Spent::new(self));
-        let mut spent = spent.0.lock();
-        if spent.budget != self {
-            spent.change(self);
+        let usage = container.state_or_init(|| DnsUsage::new(self));
+        let mut usage = usage.0.lock();
+        if usage.budget != self {
+            usage.change(self);
         }
         if is_query {
-            spent.query().map_err(|wait| ("queries_per_minute", wait))?;
+            usage.query().map_err(|wait| ("queries_per_minute", wait))?;
         }
         let Host::Name(_) = host else {
             return Ok(());
         };
         let most = self.distinct_names_per_minute.get() as usize;
-        let seen = spent.names.see(host, now, most);
+        let seen = usage.names.see(host, now, most);
         seen.map_err(|wait| ("distinct_names_per_minute", wait))
     }
 }
 
 /// The use of the budget by a lease. Owned by the lease and freed with it.
-struct Spent(Mutex<Inner>);
+struct DnsUsage(Mutex<Inner>);
 
 struct Inner {
     budget: DnsBudget,
@@ -71,7 +71,7 @@ struct Inner {
     names: Names,
 }
 
-impl Spent {
+impl DnsUsage {
     fn new(budget: DnsBudget) -> Self {
         Self(Mutex::new(Inner {
             budget,
@@ -235,8 +235,8 @@ mod tests {
         for n in 0..1000 {
             tunnel(&limit, &container, &format!("{n}.example.com"), n);
         }
-        let spent = container.state_or_init(|| Spent::new(budget(1, 1)));
-        assert!(spent.0.lock().names.seen.len() <= 10);
+        let usage = container.state_or_init(|| DnsUsage::new(budget(1, 1)));
+        assert!(usage.0.lock().names.seen.len() <= 10);
     }
 
     #[test]

@@ -31,13 +31,13 @@ impl TunnelBudget {
 
     /// Counts a tunnel. An error is the time to wait.
     pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
-        let opened = container.state_or_init(|| Opened(Mutex::new((self, self.limiter()))));
-        let mut opened = opened.0.lock();
+        let current = container.state_or_init(|| TunnelLimiter(Mutex::new((self, self.limiter()))));
+        let mut current = current.0.lock();
         // A reload may change the budget of a lease that has begun.
-        if opened.0 != self {
-            *opened = (self, self.limiter());
+        if current.0 != self {
+            *current = (self, self.limiter());
         }
-        let counted = opened.1.check();
+        let counted = current.1.check();
         counted.map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
     }
 
@@ -48,7 +48,7 @@ impl TunnelBudget {
 
 /// The token bucket of a lease's tunnels, and the budget that it was made for. Owned by the lease
 /// and freed with it.
-struct Opened(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
+struct TunnelLimiter(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
 
 #[cfg(test)]
 mod tests {

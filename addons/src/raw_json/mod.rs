@@ -23,10 +23,10 @@ pub use node::Node;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum RawJsonError {
     /// The value is not an object.
-    #[error("it is no object")]
+    #[error("it is not an object")]
     NotAnObject,
     /// An object has a key twice; which value counts depends on the parser.
-    #[error("a key stands twice in an object")]
+    #[error("duplicate key in an object")]
     DuplicateKey,
     /// Nested deeper than [`MAX_NESTING`](crate::strict_json::MAX_NESTING).
     #[error("it is nested too deep")]

@@ -93,9 +93,9 @@ impl Addon for Actor {
 }
 
 /// Identifies the container `web`, and acts as given without waiting.
-struct Finder(Actor);
+struct ActingIdentity(Actor);
 
-impl Identify for Finder {
+impl Identify for ActingIdentity {
     fn name(&self) -> &'static str {
         "identity"
     }
@@ -128,7 +128,7 @@ fn chain_of(acts: [[Act; 5]; 4]) -> (Chain, Arc<Mutex<Vec<String>>>) {
         let calls = Arc::clone(&calls);
         let actor = Actor { name, acts, calls };
         match name {
-            "identity" => Link::Identity(Arc::new(Finder(actor))),
+            "identity" => Link::Identity(Arc::new(ActingIdentity(actor))),
             _ => Link::from(Arc::new(actor)),
         }
     };
@@ -431,18 +431,18 @@ fn a_missing_slot_is_named_at_start() {
     );
 }
 
-const WISHES: [&str; 5] = ["identity", "policy", "a", "b", "c"];
+const ADDON_NAMES: [&str; 5] = ["identity", "policy", "a", "b", "c"];
 
 /// An addon with constraints on its position. Names in orders are static, so constraints are chosen
 /// from slices of one list.
 #[derive(Clone, Debug)]
-struct Wishful {
+struct Constrained {
     name: &'static str,
     after: &'static [&'static str],
     before: &'static [&'static str],
 }
 
-impl Addon for Wishful {
+impl Addon for Constrained {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -456,7 +456,7 @@ impl Addon for Wishful {
     }
 }
 
-impl Identify for Wishful {
+impl Identify for Constrained {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -473,34 +473,34 @@ impl Identify for Wishful {
     }
 }
 
-fn some_wishes() -> impl Strategy<Value = &'static [&'static str]> {
+fn some_names() -> impl Strategy<Value = &'static [&'static str]> {
     (0..5_usize, 0..2_usize).prop_map(|(from, count)| {
-        let end = (from + count).min(WISHES.len());
-        &WISHES[from..end]
+        let end = (from + count).min(ADDON_NAMES.len());
+        &ADDON_NAMES[from..end]
     })
 }
 
-fn wishful_chain() -> impl Strategy<Value = Vec<Wishful>> {
-    let wish = (some_wishes(), some_wishes());
-    let wishes = proptest::collection::vec(wish, 5);
-    let order = Just(WISHES.to_vec()).prop_shuffle();
-    (wishes, order, 2..=5_usize).prop_map(|(wishes, names, length)| {
-        let wishful = |(name, (after, before))| Wishful {
+fn constrained_chain() -> impl Strategy<Value = Vec<Constrained>> {
+    let constraint = (some_names(), some_names());
+    let constraints = proptest::collection::vec(constraint, 5);
+    let order = Just(ADDON_NAMES.to_vec()).prop_shuffle();
+    (constraints, order, 2..=5_usize).prop_map(|(constraints, names, length)| {
+        let constrained = |(name, (after, before))| Constrained {
             name,
             after,
             before,
         };
         names
             .into_iter()
-            .zip(wishes)
-            .map(wishful)
+            .zip(constraints)
+            .map(constrained)
             .take(length)
             .collect()
     })
 }
 
 /// Checks the constraints pair by pair.
-fn holds(addons: &[Wishful]) -> bool {
+fn holds(addons: &[Constrained]) -> bool {
     let has = |name| addons.iter().any(|addon| addon.name == name);
     let pairs = addons.iter().enumerate().all(|(at, addon)| {
         let (earlier, later) = (&addons[..at], &addons[at + 1..]);
@@ -526,8 +526,8 @@ fn any_act() -> impl Strategy<Value = Act> {
 
 proptest! {
     #[test]
-    fn an_order_is_accepted_if_and_only_if_every_constraint_holds(addons in wishful_chain()) {
-        let link = |addon: &Wishful| match addon.name {
+    fn an_order_is_accepted_if_and_only_if_every_constraint_holds(addons in constrained_chain()) {
+        let link = |addon: &Constrained| match addon.name {
             "identity" => Link::Identity(Arc::new(addon.clone())),
             _ => Arc::new(addon.clone()).into(),
         };

@@ -6,6 +6,7 @@ use rustix::fs::{Dir, DirEntry, FileType};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, printable};
+use crate::fields::count;
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{Workspace, WorkspacePath};
@@ -23,7 +24,7 @@ pub struct LsRequest {
     #[serde(default)]
     pub path: Option<String>,
     /// Most entries; 500 where absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 
@@ -33,7 +34,8 @@ pub struct LsRequest {
 pub struct LsResult {
     /// One entry on each line; a folder ends with `/`.
     pub output: String,
-    /// Present when entries are missing from `output`.
+    /// Present when entries are missing from `output`. Its totals are those of the whole folder, but for the
+    /// `/` after links to folders that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
 }
@@ -54,7 +56,7 @@ pub fn ls(workspace: &Workspace, request: LsRequest, work: &Work) -> Result<LsRe
     let failed = |error| Failure::system(path.requested(), "list the folder", error);
     let mut folder = Dir::new(workspace.folder(&path)?).map_err(failed)?;
     let mut first: BinaryHeap<(Vec<u8>, Kind)> = BinaryHeap::new();
-    let mut total: u64 = 0;
+    let (mut total, mut total_bytes) = (0_u64, 0_u64);
     while let Some(entry) = folder.read() {
         if total.is_multiple_of(ENTRIES_BETWEEN_CHECKS) {
             work.check()?;
@@ -65,29 +67,46 @@ pub fn ls(workspace: &Workspace, request: LsRequest, work: &Work) -> Result<LsRe
             continue;
         }
         total = total.saturating_add(1);
+        let kind = Kind::of(&entry);
+        total_bytes = total_bytes.saturating_add(line_bytes(name, kind));
         if first.len() < limit || first.peek().is_some_and(|(last, _)| name < last.as_slice()) {
-            first.push((name.to_vec(), Kind::of(&entry)));
+            first.push((name.to_vec(), kind));
         }
         if first.len() > limit {
             first.pop();
         }
     }
-    let mut cut = HeadCut::new(limit);
-    let shown = first.len() as u64;
+    let mut cut = HeadCut::new(OUTPUT_LINES_MAX);
+    let (mut left_out, mut left_out_bytes) = (total, total_bytes);
     for (name, kind) in first.into_sorted_vec() {
+        left_out = left_out.saturating_sub(1);
+        left_out_bytes = left_out_bytes.saturating_sub(line_bytes(&name, kind));
         let mark = if is_folder(workspace, &path, &name, kind) {
             "/"
         } else {
             ""
         };
-        cut.take_line(&(printable(&String::from_utf8_lossy(&name)) + mark));
+        cut.take_line(&(shown(&name) + mark));
     }
-    cut.leave_out_lines(total.saturating_sub(shown));
+    cut.leave_out_lines(left_out, left_out_bytes);
     let cut = cut.finish();
     Ok(LsResult {
         output: cut.content.clone(),
         truncation: cut.if_cut(),
     })
+}
+
+/// An entry's name as it is listed.
+fn shown(name: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(name))
+}
+
+/// Bytes of an entry's line. The mark of a link to a folder, which only opening it shows, is not counted.
+fn line_bytes(name: &[u8], kind: Kind) -> u64 {
+    let mark = u64::from(kind == Kind::Folder);
+    (shown(name).len() as u64)
+        .saturating_add(mark)
+        .saturating_add(1)
 }
 
 /// What the listing says about an entry's kind.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::image;
 use super::lines::LineRange;
 use crate::failure::Failure;
+use crate::fields::count;
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{CHUNK_BYTES, OpenFile, Workspace, WorkspacePath};
@@ -26,10 +27,10 @@ pub struct ReadRequest {
     /// Relative to the root, or absolute below it.
     pub path: String,
     /// First line, counted from 1.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub offset: Option<u64>,
     /// Most lines.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 
@@ -64,7 +65,8 @@ pub enum ReadResult {
 
 /// Reads lines of a text file, or an image.
 ///
-/// A file of any size is read in pieces: the memory used does not depend on it.
+/// A file of any size is read in pieces: the memory used does not depend on it. It is read to its end, whatever
+/// lines are asked for, since the result has their number.
 pub fn read(
     workspace: &Workspace,
     request: ReadRequest,
@@ -122,7 +124,7 @@ fn read_text(
     let mut position = head.len() as u64;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        work.check()?;
+        work.check().map_err(|failure| too_slow(failure, path))?;
         let count = open
             .file
             .read(&mut chunk)
@@ -158,6 +160,18 @@ fn read_text(
         has_more: shown_up_to < total_lines,
         truncation: cut.if_cut(),
     })
+}
+
+/// What the end of the time means for a file whose lines are counted up to its end.
+fn too_slow(failure: Failure, path: &WorkspacePath) -> Failure {
+    match failure {
+        Failure::DeadlinePassed => Failure::path(
+            path.requested(),
+            "too large to count its lines within the time limit; \
+             read a part of it with bash, for example: head, tail, sed -n '100,200p;200q'",
+        ),
+        other => other,
+    }
 }
 
 /// Refuses text with a NUL byte, as programs, archives and UTF-16 have it.

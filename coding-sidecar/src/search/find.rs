@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::limit;
 use super::walk::Walk;
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
+use crate::fields::count;
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::Workspace;
@@ -25,7 +26,7 @@ pub struct FindRequest {
     #[serde(default)]
     pub path: Option<String>,
     /// Most files; 1,000 where absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 
@@ -33,7 +34,7 @@ pub struct FindRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FindResult {
-    /// Paths relative to the root.
+    /// Paths relative to the root, with their control characters escaped.
     pub files: Vec<String>,
     /// Whether more files match.
     pub truncated: bool,
@@ -76,7 +77,7 @@ pub fn find(
             truncated = true;
             break;
         }
-        let shown = walk.shown(&found.path);
+        let shown = printable(&walk.shown(&found.path));
         if !cut.take_line(&shown) {
             truncated = true;
             break;

@@ -284,7 +284,12 @@ impl Search<'_> {
         };
         if let Err(error) = searcher.search_reader(&self.matcher, reader, &mut lines) {
             self.work.check()?;
-            batch.skipped.add(lines.path(), error);
+            let reason = match error.raw_os_error() {
+                Some(_) => error.to_string(),
+                // Only the searcher's heap limit fails without the system.
+                None => format!("the rest, from a line of more than {LINE_BYTES_MAX} bytes on"),
+            };
+            batch.skipped.add(lines.path(), reason);
         }
         let binary_at = lines.binary_at;
         if lines.matches() > 0 {

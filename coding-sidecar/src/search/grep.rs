@@ -9,6 +9,7 @@ use super::gather::{Search, search_file, search_tree};
 use super::limit;
 use super::walk::Walk;
 use crate::failure::Failure;
+use crate::fields::{count, switch};
 use crate::truncation::Truncation;
 use crate::work::Work;
 use crate::workspace::Workspace;
@@ -40,16 +41,16 @@ pub struct GrepRequest {
     #[serde(default)]
     pub glob: Option<String>,
     /// Whether upper and lower case are the same.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "switch")]
     pub ignore_case: bool,
     /// Whether `pattern` is plain text.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "switch")]
     pub literal: bool,
     /// Lines to show before and after each match.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub context: Option<u64>,
     /// Most matching lines; 100 where absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 

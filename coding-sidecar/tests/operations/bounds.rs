@@ -77,7 +77,8 @@ fn a_line_of_any_length_is_not_held() {
     let found = fixture.grep(json!({"pattern": "x"})).unwrap();
     assert_eq!(found.content, "other:1: x\n");
     let skipped = found.details.unwrap().skipped.unwrap();
-    assert!(skipped.starts_with("not searched: line: "), "{skipped}");
+    let why = "not searched: line: the rest, from a line of more than ";
+    assert!(skipped.starts_with(why), "{skipped}");
     let grown = peak_kib() - before;
     println!("64 MiB line: {grown} KiB more");
     assert!(grown < 16 * 1024, "{grown} KiB");
@@ -105,6 +106,26 @@ fn a_folder_of_many_entries_is_listed_and_walked_in_bounded_memory() {
     let grown = peak_kib() - before;
     println!("20,000 entries with names of 206 bytes: {grown} KiB more");
     assert!(grown < 10 * 1024, "{grown} KiB");
+}
+
+#[test]
+fn a_file_that_takes_too_long_is_left_to_bash() {
+    let fixture = Fixture::new();
+    let path = fixture.put("huge", "x\n".repeat(8192));
+    // A hole of a tebibyte, of which no line is asked for.
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let request = json!({"path": "huge", "offset": 2, "limit": 1});
+    let request = serde_json::from_value(request).unwrap();
+    let work = Work::new(Instant::now() + Duration::from_millis(200));
+    let failure = message(coding_sidecar::files::read(
+        &fixture.workspace,
+        request,
+        &work,
+    ));
+    let why =
+        "huge: too large to count its lines within the time limit; read a part of it with bash";
+    assert!(failure.starts_with(why), "{failure}");
 }
 
 #[test]

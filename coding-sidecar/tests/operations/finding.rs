@@ -170,6 +170,16 @@ fn an_ignore_file_that_is_no_file_or_too_large_is_not_applied_and_told() {
 }
 
 #[test]
+fn a_name_with_a_line_break_is_one_line() {
+    let fixture = Fixture::new();
+    fixture.put("a\nforged.txt", "");
+    assert_eq!(
+        files(&fixture, json!({"pattern": "*.txt"})),
+        ["a\\nforged.txt"]
+    );
+}
+
+#[test]
 fn a_search_ends_at_its_limit() {
     let fixture = Fixture::new();
     for number in 0..2300 {

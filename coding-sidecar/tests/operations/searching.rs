@@ -71,6 +71,25 @@ fn lines_are_found_by_pattern_and_options() {
 }
 
 #[test]
+fn optional_fields_may_be_null_and_counts_may_have_a_fraction_of_zero() {
+    let fixture = Fixture::new();
+    fixture.put("a", "one\ntwo\n");
+    let request = json!({"pattern": "o", "path": null, "glob": null, "ignoreCase": null,
+        "literal": null, "context": null, "limit": 1.0});
+    let found = fixture.grep(request).unwrap();
+    assert_eq!(found.content, "a:1: one\n");
+    let request = json!({"path": "a", "offset": 2.0, "limit": null});
+    assert_eq!(
+        serde_json::to_value(fixture.read(request).unwrap()).unwrap()["content"],
+        "two\n"
+    );
+    fixture.ls(json!({"path": null, "limit": 5.0})).unwrap();
+    fixture
+        .find(json!({"pattern": "*", "path": null, "limit": 5.0}))
+        .unwrap();
+}
+
+#[test]
 fn context_is_shown_around_matches() {
     let fixture = Fixture::new();
     fixture.put("f", "1\n2\nx3\n4\n5\n6\n7\nx8\nx9\n10\n");

@@ -35,7 +35,7 @@ impl Asker {
 
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
-            client: client.patient(PATIENCE),
+            client: client.with_timeout(PATIENCE),
             path: format!("/internal/containers/{id}/mcp"),
         }
     }

@@ -14,8 +14,8 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::Child;
 
+use super::directories::RunDirectories;
 use super::logins::Logins;
-use super::places::Places;
 use crate::app::{self, PrivateOptions, PrivateStart};
 use crate::cli::exit::{Failure, code};
 use crate::config;
@@ -54,7 +54,7 @@ impl Appliance {
         config: Option<PathBuf>,
         allow: Vec<String>,
         logins: Option<&Logins>,
-        places: &Places,
+        directories: &RunDirectories,
         kept: &Path,
     ) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
@@ -62,7 +62,7 @@ impl Appliance {
         };
         let (state, lock) = private_directory().map_err(failed)?;
         let config = match config.or_else(own_config) {
-            Some(config) => usable(&config, places)?,
+            Some(config) => usable(&config, directories)?,
             None => write_shipped(state.path()).map_err(failed)?,
         };
         let runs = kept.join("runs");
@@ -236,7 +236,7 @@ fn own_config() -> Option<PathBuf> {
 }
 
 /// Resolves the configuration directory. Refuses one that the command could change.
-fn usable(config: &Path, places: &Places) -> Result<PathBuf, Failure> {
+fn usable(config: &Path, directories: &RunDirectories) -> Result<PathBuf, Failure> {
     let refused = |what: std::fmt::Arguments<'_>| Err(Failure::new(code::CONFIG, what));
     let config = match fs::canonicalize(config) {
         Ok(config) => config,
@@ -247,7 +247,7 @@ fn usable(config: &Path, places: &Places) -> Result<PathBuf, Failure> {
     let files = files.iter().filter_map(|file| fs::canonicalize(file).ok());
     let mut all = files.chain([config.clone()]);
     let writable = all.find_map(|file| {
-        let mut writable = places.writable.iter();
+        let mut writable = directories.writable.iter();
         writable.find(|path| file.starts_with(path))
     });
     match writable {

@@ -12,12 +12,12 @@ use tokio::time::{Interval, MissedTickBehavior, timeout};
 
 use super::Run;
 use super::appliance::{self, Appliance};
-use super::guard::Guard;
+use super::directories::{self, RunDirectories};
+use super::file_watch::FileWatch;
 use super::learned_file::LearnedFile;
 use super::logins::Logins;
-use super::obeyed::stand_ins;
+use super::obeyed::covers;
 use super::placeholders::Placeholders;
-use super::places::{self, Places};
 use super::programs::trusted_program;
 use super::protected::Protected;
 use super::registration::{RENEWAL, Registration};
@@ -30,7 +30,7 @@ use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
 /// Limit for the server to renew a lease.
-const PATIENCE: Duration = Duration::from_secs(2);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
@@ -41,18 +41,18 @@ impl From<Refused> for Failure {
 /// Runs the command and returns its exit code.
 pub fn launch(run: Run) -> Result<u8, Failure> {
     close_inherited();
-    let places = Places::find(&run.write, &run.read)?;
-    let kept = places::kept_state(&places)?;
+    let directories = RunDirectories::find(&run.write, &run.read)?;
+    let kept = directories::kept_state(&directories)?;
     let learn = run.learn.as_deref().map(LearnedFile::open).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::internal)?;
     runtime.block_on(async {
-        let shown: Vec<_> = places
+        let shown: Vec<_> = directories
             .writable
             .iter()
-            .chain(&places.readable)
+            .chain(&directories.readable)
             .cloned()
             .collect();
         let mut placeholders = Placeholders::record(&shown, &kept).map_err(|error| {
@@ -60,11 +60,11 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         })?;
         let mut signals = Signals::listen().map_err(Failure::internal)?;
         let mut parts = tokio::select! {
-            parts = Parts::start(&run, &places, &kept, &mut placeholders) => parts?,
+            parts = Parts::start(&run, &directories, &kept, &mut placeholders) => parts?,
             interrupted = signals.interrupted() => return Ok(interrupted),
         };
-        let ended = parts.run_command(&run, &places, &mut signals).await;
-        let made = parts.protected.made_since(&places.writable);
+        let ended = parts.run_command(&run, &directories, &mut signals).await;
+        let made = parts.protected.made_since(&directories.writable);
         let mut report = parts.end(ended.is_ok()).await;
         match made {
             Ok(made) => report.made = made,
@@ -107,7 +107,7 @@ struct Parts {
     watched: Option<WatchedFlows>,
     /// The protected files in the directories of the run.
     protected: Protected,
-    guard: Guard,
+    file_watch: FileWatch,
     prepared: Prepared,
     renewal: Interval,
 }
@@ -115,31 +115,32 @@ struct Parts {
 impl Parts {
     async fn start(
         run: &Run,
-        places: &Places,
+        directories: &RunDirectories,
         kept: &Path,
         placeholders: &mut Placeholders,
     ) -> Result<Self, Failure> {
         // The forwarder creates the namespaces while the appliance starts.
-        let sandbox = sandbox::start(Path::new(sandbox::OURSELVES))?;
+        let sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
         let mut appliance = match run.server {
             Some(_) => None,
-            None => Some(start_appliance(run, places, kept)?),
+            None => Some(start_appliance(run, directories, kept)?),
         };
         let socket = match (&appliance, &run.server) {
             (Some(appliance), _) => appliance.socket(),
             (None, server) => server.clone().unwrap_or_default(),
         };
         let refused = |problem: String| Failure::new(code::USAGE, problem);
-        let mut protected = Protected::find(&places.writable, &places.readable).map_err(refused)?;
+        let mut protected =
+            Protected::find(&directories.writable, &directories.readable).map_err(refused)?;
         let closed = placeholders
             .make(std::mem::take(&mut protected.missing))
             .map_err(|error| refused(error.to_string()))?;
         protected.forget(&closed);
-        let guard = Guard::watch(protected.obeyed()).map_err(|error| {
+        let file_watch = FileWatch::watch(protected.obeyed()).map_err(|error| {
             let what = format_args!("protected files cannot be watched: {error}");
             Failure::internal(what)
         })?;
-        let prepared = Prepared::look(places);
+        let prepared = Prepared::look(directories);
         protected.hide([appliance::state_directory(), socket.clone()]);
         if let Some(appliance) = &mut appliance {
             appliance.ready().await?;
@@ -158,7 +159,7 @@ impl Parts {
             registration,
             watched,
             protected,
-            guard,
+            file_watch,
             prepared,
             renewal,
         })
@@ -168,14 +169,14 @@ impl Parts {
     async fn run_command(
         &mut self,
         run: &Run,
-        places: &Places,
+        directories: &RunDirectories,
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
         let settings = self.registration.settings().await?;
         let mut protected = self.protected.entries();
-        protected.extend(stand_ins(&places.writable));
+        protected.extend(covers(&directories.writable));
         let prepared = std::mem::take(&mut self.prepared);
-        let mut spec = specification(&run.command, prepared, places, &settings, protected)?;
+        let mut spec = specification(&run.command, prepared, directories, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {
             let message = format_args!("the standard streams cannot be used: {error}");
             Failure::new(code::USAGE, message)
@@ -224,20 +225,20 @@ impl Parts {
                         if number == rustix::process::Signal::CONT.as_raw()
                             && let Some(terminal) = &terminal
                         {
-                            terminal.take();
+                            terminal.set_raw();
                             terminal.resize();
                         }
                         self.sandbox.signal(number, to);
                     }
                 },
                 failure = lost(self.appliance.as_mut()) => return Err(failure),
-                path = self.guard.lost() => return Err(replaced(&path)),
+                path = self.file_watch.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
                     // A server that is unreachable may be back before the lease expires. The
                     // timeout keeps a hanging server from delaying events for long.
-                    let renewed = timeout(PATIENCE, self.registration.renew()).await;
+                    let renewed = timeout(RENEWAL_TIMEOUT, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
-                        self.sandbox.lead_to(&self.registration.listener);
+                        self.sandbox.forward_to(&self.registration.listener);
                     }
                 }
             }
@@ -278,15 +279,19 @@ async fn lost(appliance: Option<&mut Appliance>) -> Failure {
     }
 }
 
-fn start_appliance(run: &Run, places: &Places, kept: &Path) -> Result<Appliance, Failure> {
-    let home = places.real_home.as_deref();
-    let gh = trusted_program("gh", &places.writable);
+fn start_appliance(
+    run: &Run,
+    directories: &RunDirectories,
+    kept: &Path,
+) -> Result<Appliance, Failure> {
+    let home = directories.real_home.as_deref();
+    let gh = trusted_program("gh", &directories.writable);
     let logins = run.with_logins.then(|| Logins::find(home, gh.as_deref()));
     if let Some(logins) = logins.as_ref().filter(|_| !run.quiet) {
         announce(logins);
     }
     let (config, allow) = (run.config.clone(), run.allow.clone());
-    Appliance::start(config, allow, logins.as_ref(), places, kept)
+    Appliance::start(config, allow, logins.as_ref(), directories, kept)
 }
 
 fn announce(logins: &Logins) {

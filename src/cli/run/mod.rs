@@ -1,16 +1,16 @@
 //! `run`: runs one command in a new sandbox.
 
 mod appliance;
+mod directories;
 mod environment;
+mod file_watch;
 mod git_directory;
 mod git_settings;
-mod guard;
 mod launch;
 mod learned_file;
 mod logins;
 mod obeyed;
 mod placeholders;
-mod places;
 mod programs;
 mod protected;
 mod registration;
@@ -64,7 +64,7 @@ pub struct Run {
     /// Use a running server, by its admin socket, in the place of an appliance of its own
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "config", "with_logins"])]
     server: Option<PathBuf>,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(long)]
     quiet: bool,
     /// The command and its arguments

@@ -58,7 +58,7 @@ pub fn is_obeyed(name: &str) -> bool {
 /// Entries that cover placeholders, which must exist by now. Placeholder files are added to git's
 /// excludes, so that the command does not commit them. OpenCode fails if it cannot write to its
 /// directory; an empty one is covered by a scratch directory.
-pub fn stand_ins(roots: &[PathBuf]) -> Vec<Entry> {
+pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
     let excluded = roots.iter().filter_map(|root| excluded_in(root));
     let written = roots.iter().map(|root| root.join(WRITTEN));
     let empty = written.filter(|at| is_directory(at) && is_empty(at));
@@ -118,9 +118,9 @@ mod tests {
         fs::create_dir(&at).unwrap();
         let roots = [work.path().to_owned()];
         let (path, mode) = (at.clone(), 0o700);
-        assert_eq!(stand_ins(&roots), [Entry::Scratch { at: path, mode }]);
+        assert_eq!(covers(&roots), [Entry::Scratch { at: path, mode }]);
         fs::write(at.join("agent.md"), "").unwrap();
-        assert_eq!(stand_ins(&roots), []);
+        assert_eq!(covers(&roots), []);
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         let text = "*.log\n/opencode.json\n".to_owned();
         let at = info.join("exclude");
         assert_eq!(
-            stand_ins(&[work.path().to_owned()]),
+            covers(&[work.path().to_owned()]),
             [Entry::Replace { at, text }]
         );
     }

@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Interval of renewals; two in a row may fail.
 pub const RENEWAL: Duration = Duration::from_secs(20);
 /// Lifetime of a lease at the run's own appliance, with which it ends.
-const FOR_GOOD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+const RUN_LEASE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// A registered container.
 pub struct Registration {
@@ -43,7 +43,7 @@ impl Registration {
             id,
             lifetime: match run.server {
                 Some(_) => LEASE,
-                None => FOR_GOOD,
+                None => RUN_LEASE,
             },
             listener: PathBuf::new(),
         };

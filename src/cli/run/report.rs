@@ -81,7 +81,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = self.denials();
         if !self.made.is_empty() {
-            text.push_str("unified-proxy: the command made what git, an editor or an agent may execute or obey; look at it first\n");
+            text.push_str("unified-proxy: the command created files that git, an editor or an agent may execute or obey; look at them first\n");
         }
         if let Some(why) = &self.unknown {
             // Writing to a String cannot fail.
@@ -114,7 +114,7 @@ impl Report {
             let _ = writeln!(text, "  {what:width$}  {count:>4} {times}  {remedy}");
         }
         if self.others > 0 {
-            let _ = writeln!(text, "  and {} more of others", self.others);
+            let _ = writeln!(text, "  and {} further denials", self.others);
         }
         text
     }

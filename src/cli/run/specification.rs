@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::directories::RunDirectories;
 use super::environment::environment;
 use super::git_settings::git_settings;
-use super::places::Places;
 use super::programs::{find_program, trusted_program};
 use super::visible;
 use crate::admin::SandboxSettings;
@@ -39,8 +39,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    pub fn look(places: &Places) -> Self {
-        let git = trusted_program("git", &places.writable);
+    pub fn look(directories: &RunDirectories) -> Self {
+        let git = trusted_program("git", &directories.writable);
         Self {
             system: machine::system(),
             git_settings: git.as_deref().and_then(git_settings),
@@ -52,27 +52,32 @@ impl Prepared {
 pub fn specification(
     command: &[OsString],
     prepared: Prepared,
-    places: &Places,
+    directories: &RunDirectories,
     settings: &SandboxSettings,
     protected: Vec<Entry>,
 ) -> Result<Spec, Failure> {
     let (program, arguments) = command
         .split_first()
         .ok_or_else(|| Failure::new(code::USAGE, "a command must follow --"))?;
-    let found = find_program(program, &places.directory);
+    let found = find_program(program, &directories.directory);
     let certificates = Path::new(&settings.certs_dir);
     let certificates = fs::canonicalize(certificates).map_err(|error| {
         let message = format_args!("the server's certificates, {}: {error}", settings.certs_dir);
         Failure::new(code::UNAVAILABLE, message)
     })?;
-    let mut files = visible::entries(prepared.system, places, &certificates, found.as_deref());
+    let mut files = visible::entries(
+        prepared.system,
+        directories,
+        &certificates,
+        found.as_deref(),
+    );
     let (logins, keys) = placeholder_logins(settings);
     let mut home = logins;
     if let Some(text) = prepared.git_settings {
         home.insert(".gitconfig".into(), text);
     }
     files.extend(home.into_iter().map(|(path, text)| Entry::File {
-        at: places.home.join(path),
+        at: directories.home.join(path),
         text,
     }));
     files.extend(protected);
@@ -92,8 +97,8 @@ pub fn specification(
         command: Command {
             program: program.clone(),
             arguments: arguments.to_vec(),
-            environment: environment(&places.home, proxy, keys),
-            directory: places.directory.clone(),
+            environment: environment(&directories.home, proxy, keys),
+            directory: directories.directory.clone(),
             if_missing: IF_MISSING.to_owned(),
         },
         terminal: None,

@@ -190,22 +190,22 @@ impl HostTerminal {
             true => {
                 let from = pipe::Receiver::from_owned_fd_unchecked(self.file.try_clone()?)?;
                 let to = pipe::Sender::from_owned_fd_unchecked(controlling.try_clone()?)?;
-                Some(tokio::spawn(type_in(from, to, self.interactive)))
+                Some(tokio::spawn(copy_input(from, to, self.interactive)))
             }
             false => None,
         };
         self.relay = Some(Relay {
             controlling,
             input,
-            output: tokio::spawn(show(output_from, output_to)),
+            output: tokio::spawn(copy_output(output_from, output_to)),
         });
-        self.take();
+        self.set_raw();
         Ok(())
     }
 
     /// Sets raw mode if this process is in the foreground, so that the terminal inside handles keys
     /// and echo.
-    pub fn take(&self) {
+    pub fn set_raw(&self) {
         let is_foreground = tcgetpgrp(&self.file).is_ok_and(|group| group == getpgrp());
         if self.interactive && is_foreground {
             let mut raw = self.modes.clone();
@@ -216,7 +216,7 @@ impl HostTerminal {
     }
 
     /// Restores the modes of the terminal.
-    pub fn give_back(&self) {
+    pub fn restore(&self) {
         let _ = tcsetattr(&self.file, OptionalActions::Flush, &self.modes);
     }
 
@@ -243,14 +243,14 @@ impl HostTerminal {
 
 impl Drop for HostTerminal {
     fn drop(&mut self) {
-        self.give_back();
+        self.restore();
     }
 }
 
 /// Stops this process because its command was stopped; returns when it is continued.
 pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     if let Some(terminal) = terminal {
-        terminal.give_back();
+        terminal.restore();
     }
     // Cannot fail for our own process.
     let _ = kill_process(getpid(), Signal::STOP);
@@ -258,7 +258,7 @@ pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
 
 /// Copies the input. At its end, sends the end-of-input character unless the terminal is
 /// interactive.
-async fn type_in(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
+async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
     let mut keys = [0; INPUT];
     loop {
         let typed = match from.read(&mut keys).await {
@@ -278,7 +278,7 @@ async fn type_in(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bo
 }
 
 /// Copies the output until the last process inside has closed the terminal.
-async fn show(mut from: pipe::Receiver, mut to: pipe::Sender) {
+async fn copy_output(mut from: pipe::Receiver, mut to: pipe::Sender) {
     // The end is reported as an error, EIO.
     let _ = copy(&mut from, &mut to).await;
 }

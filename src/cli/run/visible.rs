@@ -4,7 +4,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use super::places::Places;
+use super::directories::RunDirectories;
 use crate::sandbox::machine;
 use crate::sandbox::{Access, Entry};
 
@@ -16,32 +16,43 @@ const OWN_NAME: &str = "unified-proxy";
 /// directories are protected.
 pub fn entries(
     system: Vec<Entry>,
-    places: &Places,
+    directories: &RunDirectories,
     certificates: &Path,
     program: Option<&Path>,
 ) -> Vec<Entry> {
     let mut entries = system;
-    entries.extend(machine::own(&places.home, certificates));
+    entries.extend(machine::own(&directories.home, certificates));
     // For agents that speak MCP over stdio only. Missing where the file was replaced since the start.
     let own = env::current_exe().ok().filter(|path| path.is_file());
     entries
         .extend(own.map(|path| machine::read_only(&path, &Path::new(OWN_PROGRAMS).join(OWN_NAME))));
-    let resolve = |path: &Path| places.resolve_outside(path);
-    let real_home = places.real_home.as_deref();
-    entries.extend(machine::programs(&places.home, real_home, program, resolve));
-    entries.extend(work(places));
+    let resolve = |path: &Path| directories.resolve_outside(path);
+    let real_home = directories.real_home.as_deref();
+    entries.extend(machine::programs(
+        &directories.home,
+        real_home,
+        program,
+        resolve,
+    ));
+    entries.extend(work(directories));
     entries
 }
 
 /// The entries for the directories that the command works in, parents before their subdirectories.
-fn work(places: &Places) -> Vec<Entry> {
+fn work(directories: &RunDirectories) -> Vec<Entry> {
     let bind = |path: &PathBuf, access| Entry::Bind {
         from: path.clone(),
         at: path.clone(),
         access,
     };
-    let writable = places.writable.iter().map(|path| (path, Access::Writable));
-    let readable = places.readable.iter().map(|path| (path, Access::ReadOnly));
+    let writable = directories
+        .writable
+        .iter()
+        .map(|path| (path, Access::Writable));
+    let readable = directories
+        .readable
+        .iter()
+        .map(|path| (path, Access::ReadOnly));
     let mut work: Vec<_> = writable.chain(readable).collect();
     work.sort_by_key(|(path, _)| path.components().count());
     work.into_iter()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{CallPermit, Denial, Direction, Frame, LiveFlow, RpcError};
+use addons::contract::{CallPermit, Code, Denial, Direction, Fault, Frame, LiveFlow, RpcError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
@@ -24,18 +24,24 @@ pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 impl Core {
     /// Sends a request to a server and returns the answer, translated to the client's era.
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
+        self.try_ask(ask).await?
+    }
+
+    /// As [`Self::ask`]; tells an answer of the server from a failure.
+    pub(super) async fn try_ask(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
         let server = ask.target.pooled.session.version();
         let outcome = self.ask_once(&ask).await?;
         let client = ask.request.caller.version;
         let outcome = match (client.era(), server.era()) {
-            (Era::Legacy, Era::Modern) => self.answer_inputs(&ask, outcome).await,
+            (Era::Legacy, Era::Modern) => self.answer_inputs(&ask, outcome).await?,
             _ => outcome,
         };
-        results::for_client(client, server, &ask.request.method, outcome)
+        let method = &ask.request.method;
+        Ok(results::for_client(client, server, method, outcome))
     }
 
-    /// Sends a request once. The outer error is a denial, or invalid params.
-    pub(super) async fn ask_once(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Outcome, RpcError> {
+    /// Sends a request once.
+    pub(super) async fn ask_once(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Outcome, Failure> {
         let (request, target) = (ask.request, ask.target);
         let chain = (self.rules)().chain;
         let server = Some(&target.settings.name);
@@ -48,15 +54,12 @@ impl Core {
                 live.complete();
             }
             Err(Failure::Denied(denial)) => live.denied(denial),
-            Err(Failure::Invalid(_)) => {
+            Err(Failure::Refused(_)) => {
                 live.answered(400);
                 live.complete();
             }
         }
-        judged.map_err(|failure| match failure {
-            Failure::Denied(denial) => rpc_error(&denial),
-            Failure::Invalid(error) => error,
-        })
+        judged
     }
 
     async fn judged(
@@ -73,7 +76,7 @@ impl Core {
             trace: request.trace.as_ref(),
         };
         let made = destination.params(request.params.as_deref(), ask.changes, true);
-        let made = made.ok_or_else(|| Failure::Invalid(invalid_params("params is no object")))?;
+        let made = made.ok_or_else(|| Failure::Refused(invalid_params("params is no object")))?;
         let sent = made.params.as_ref().map_or(0, |params| params.get().len());
         live.counters
             .bytes_in
@@ -111,9 +114,39 @@ impl Core {
 }
 
 /// Why the request was not answered by the server.
-enum Failure {
+pub(super) enum Failure {
+    /// By the chain, or the server does not work.
     Denied(Denial),
-    Invalid(RpcError),
+    /// By the gateway.
+    Refused(RpcError),
+}
+
+impl Failure {
+    /// Whether it is the server that does not work, so that another one may answer.
+    pub fn is_of_server(&self) -> bool {
+        match self {
+            Self::Denied(denial) => {
+                let code = denial.code();
+                code.fault() == Fault::Upstream && code != Code::PolicyBackendReservedMisuse
+            }
+            Self::Refused(_) => false,
+        }
+    }
+}
+
+impl From<Failure> for RpcError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Denied(denial) => rpc_error(&denial),
+            Failure::Refused(error) => error,
+        }
+    }
+}
+
+impl From<RpcError> for Failure {
+    fn from(error: RpcError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl From<Denial> for Failure {

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::super::error::SERVER_ERROR;
-use super::exchange::LONGEST_CALL;
+use super::exchange::{Failure, LONGEST_CALL};
 use super::params::Change;
 use super::relay::Relay;
 use super::target::Ask;
@@ -37,11 +37,15 @@ struct Wanted {
 
 impl Core {
     /// Repeats a call until its result is complete.
-    pub(super) async fn answer_inputs(self: &Arc<Self>, ask: &Ask<'_>, first: Outcome) -> Outcome {
+    pub(super) async fn answer_inputs(
+        self: &Arc<Self>,
+        ask: &Ask<'_>,
+        first: Outcome,
+    ) -> Result<Outcome, Failure> {
         let mut outcome = first;
         for _ in 0..MAX_ROUNDS {
             let Some(wanted) = outcome.as_deref().ok().and_then(Wanted::of) else {
-                return outcome;
+                return Ok(outcome);
             };
             let answering = timeout(LONGEST_CALL, self.answers(ask, &wanted.requests));
             let answers = answering
@@ -56,9 +60,8 @@ impl Core {
             };
             outcome = self.ask_once(&again).await?;
         }
-        Err(failed(
-            "The MCP server asks for more than it may in one call",
-        ))
+        let sentence = "The MCP server asks for more than it may in one call";
+        Err(failed(sentence).into())
     }
 
     /// Asks the client, and returns its answers as `inputResponses`; `None` without questions.

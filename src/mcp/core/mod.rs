@@ -29,6 +29,7 @@ mod relay;
 mod request;
 mod resources;
 mod results;
+mod retry;
 mod sessions;
 mod target;
 mod tools;

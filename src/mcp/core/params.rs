@@ -18,6 +18,8 @@ const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The member that holds a progress token.
 pub(super) const PROGRESS_TOKEN: &str = "progressToken";
+/// The member that asks for a task (2025-11-25). No side declares tasks, so it has no meaning.
+pub(super) const TASK: &str = "task";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 
@@ -72,7 +74,8 @@ impl Destination<'_> {
             Some(changed) => Some(&**changed).filter(|changed| *changed != "{}"),
             None => old_meta,
         };
-        if changes.is_empty() && new_meta == old_meta {
+        let is_change = |(key, value): &Change<'_>| members.get(key) != *value;
+        if !changes.iter().any(is_change) && new_meta == old_meta {
             let params = params.map(ToOwned::to_owned);
             return Some(ServerParams { params, progress });
         }

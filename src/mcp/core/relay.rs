@@ -12,7 +12,7 @@ use tokio::sync::{mpsc::error::TrySendError, oneshot};
 use super::super::error::SERVER_ERROR;
 use super::client_progress::{Asker, Reporting};
 use super::lease::Lease;
-use super::params::{PROGRESS_TOKEN, Progress, edit};
+use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
 use super::results::into_outcome;
 use super::{
     Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, method_not_found,
@@ -126,6 +126,7 @@ impl Relay<'_> {
         params: Option<Box<RawValue>>,
         reply: oneshot::Sender<Outcome>,
     ) -> Option<Asking> {
+        let params = params.map(without_task);
         let reporting = params.as_deref().and_then(|params| self.reporting(params));
         let (params, reporting) = match reporting {
             Some((params, reporting)) => (Some(params), Some(reporting)),
@@ -153,8 +154,9 @@ impl Relay<'_> {
             let _ = reply.send(Err(nobody_answers()));
             return None;
         }
+        let definition = self.definition.cloned();
         Some(Box::pin(async move {
-            answer_server(live, method, answer, reply).await;
+            answer_server(live, (method, definition), answer, reply).await;
             drop(reporting);
         }))
     }
@@ -201,10 +203,10 @@ async fn judged_notification(
 }
 
 /// Waits for the client's answer, judges it, and hands it to the server, unless the server gives
-/// up before.
+/// up before. `asked` is the method, and the tool whose call it belongs to.
 async fn answer_server(
     mut live: LiveFlow,
-    method: Arc<str>,
+    asked: (Arc<str>, Option<Arc<Definition>>),
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
@@ -213,7 +215,7 @@ async fn answer_server(
         // Dropping the receiver tells the client's side.
         () = reply.closed() => return,
     };
-    let answer = match judged_answer(&mut live, &method, answer).await {
+    let answer = match judged_answer(&mut live, asked, answer).await {
         Ok(answer) => {
             live.answered(200);
             live.complete();
@@ -230,11 +232,12 @@ async fn answer_server(
 
 async fn judged_answer(
     live: &mut LiveFlow,
-    method: &str,
+    (method, definition): (Arc<str>, Option<Arc<Definition>>),
     answer: Outcome,
 ) -> Result<Outcome, Denial> {
     let chain = Arc::clone(&live.chain);
-    let mut frame = Frame::response(Direction::ToClient, method, answer);
+    let mut frame = Frame::response(Direction::ToClient, &method, answer);
+    frame.definition = definition;
     chain.mcp_response(&mut live.flow, &mut frame).await?;
     into_outcome(frame)
 }
@@ -255,6 +258,15 @@ pub(super) fn can(caller: &Caller, method: &str) -> bool {
 pub(super) fn severity(params: Option<&RawValue>) -> Option<LogLevel> {
     let members = Members::read(params?).ok()?;
     LogLevel::parse(&members.text("level")?)
+}
+
+/// The params of a server's request without the member that asks for a task.
+fn without_task(params: Box<RawValue>) -> Box<RawValue> {
+    let changed = match Members::read(&params) {
+        Ok(members) if members.get(TASK).is_some() => edit(&members, &[(TASK, None)]),
+        _ => return params,
+    };
+    RawValue::from_string(changed).unwrap_or(params)
 }
 
 fn nobody_answers() -> RpcError {

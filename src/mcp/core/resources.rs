@@ -41,11 +41,16 @@ impl Core {
                 target: &target,
                 changes: &[],
             };
-            last = self.ask_and_learn(ask).await;
-            if last.is_ok() {
-                Lease::of(&caller.container).learn(&uri, &settings.name);
-                break;
-            }
+            last = match self.ask_and_learn(ask).await {
+                Ok(Ok(result)) => {
+                    Lease::of(&caller.container).learn(&uri, &settings.name);
+                    return Ok(result);
+                }
+                Ok(error) => error,
+                Err(failure) if failure.is_of_server() => Err(failure.into()),
+                // A denial is the answer, whatever other servers would say.
+                Err(failure) => return Err(failure.into()),
+            };
         }
         last
     }
@@ -143,6 +148,18 @@ impl Core {
             object(caller.version, &[], false)
         };
         self.answer(request, work).await
+    }
+
+    /// The URI that a request reads, and the server that is asked for it first.
+    pub(super) async fn read_uri(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<(Arc<ServerSettings>, Arc<str>), RpcError> {
+        let uri = uri(request)?;
+        let owners = self.owners(&request.caller, &uri).await;
+        let first = owners.into_iter().next();
+        let first = first.ok_or_else(|| not_found(&request.caller, &uri))?;
+        Ok((first, uri))
     }
 
     /// The servers that may have a resource: the one that lists it or linked to it, else all with

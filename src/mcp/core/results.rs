@@ -10,8 +10,6 @@ use super::{Era, Outcome, Version};
 
 /// Code of an unknown resource, up to 2025-11-25.
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
-/// Code of "visit this URL first": 2025-11-25 alone.
-const URL_ELICITATION_REQUIRED: i64 = -32042;
 
 /// Members that forbid caching a result.
 const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
@@ -55,7 +53,7 @@ fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
 fn newer_error(error: RpcError) -> RpcError {
     let code = match error.code {
         RESOURCE_NOT_FOUND => INVALID_PARAMS,
-        URL_ELICITATION_REQUIRED => SERVER_ERROR,
+        RpcError::URL_ELICITATION_REQUIRED => SERVER_ERROR,
         code => code,
     };
     RpcError { code, ..error }

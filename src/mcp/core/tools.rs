@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use addons::contract::{Code, Definition, Denial, RpcError};
-use addons::mcp::ServerSettings;
+use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
 
+use super::exchange::Failure;
 use super::lease::Lease;
 use super::lists::{Prompts, Tools};
-use super::params::quote;
+use super::params::{TASK, quote};
 use super::resources::learn_links;
 use super::target::{Ask, Target};
 use super::view::{PromptView, ToolView};
@@ -35,7 +36,11 @@ impl Core {
         view.prompts(&settings, lists)
     }
 
-    pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+    /// The server and the definition of the tool that a request calls.
+    pub(super) async fn called_tool(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<(Arc<ServerSettings>, Arc<Definition>), RpcError> {
         let caller = &request.caller;
         let exposed = name(request, "the name of the tool is missing")?;
         let found = match self.find_tool(caller, &exposed, false).await {
@@ -46,13 +51,17 @@ impl Core {
             // its pin before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
-        let (settings, definition) = match found {
-            Some(found) => found,
+        match found {
+            Some(found) => Ok(found),
             None => {
                 let denial = self.why_unknown(caller, "tool", &exposed).await;
-                return Err(self.refuse(request, None, denial));
+                Err(self.refuse(request, None, denial))
             }
-        };
+        }
+    }
+
+    pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let (settings, definition) = self.called_tool(request).await?;
         let target = self
             .target(request, &settings, Some(&definition.name))
             .await?;
@@ -61,27 +70,21 @@ impl Core {
             ..target
         };
         let original = quote(&definition.name);
-        let changes = [("name", Some(&*original))];
-        let changes = if *definition.name == exposed {
-            &changes[..0]
-        } else {
-            &changes
-        };
-        self.ensure_level(caller, &target).await;
+        self.ensure_level(&request.caller, &target).await;
         let ask = Ask {
             request,
             target: &target,
-            changes,
+            changes: &[("name", Some(&*original)), (TASK, None)],
         };
-        self.ask_and_learn(ask).await
+        self.ask_and_learn(ask).await?
     }
 
     /// Sends a request, and remembers the server of the resources that its result links to.
-    pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
+    pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
         let lease = Lease::of(&ask.request.caller.container);
         let server = &ask.target.settings.name;
-        let outcome = self.ask(ask).await;
-        if let Ok(result) = &outcome {
+        let outcome = self.try_ask(ask).await;
+        if let Ok(Ok(result)) = &outcome {
             learn_links(lease, server, result);
         }
         outcome
@@ -121,13 +124,24 @@ impl Core {
         found.map(|(_, definition)| definition)
     }
 
-    pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+    /// The server of the prompt that a request names, and its own name for it.
+    pub(super) async fn named_prompt(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+    ) -> Result<(Arc<ServerSettings>, Arc<str>), RpcError> {
         let caller = &request.caller;
         let exposed = name(request, "the name of the prompt is missing")?;
-        let Some((settings, original)) = self.find_prompt(caller, &exposed).await else {
-            let denial = self.why_unknown(caller, "prompt", &exposed).await;
-            return Err(self.refuse(request, None, denial));
-        };
+        match self.find_prompt(caller, &exposed).await {
+            Some(found) => Ok(found),
+            None => {
+                let denial = self.why_unknown(caller, "prompt", &exposed).await;
+                Err(self.refuse(request, None, denial))
+            }
+        }
+    }
+
+    pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        let (settings, original) = self.named_prompt(request).await?;
         let target = self.target(request, &settings, Some(&original)).await?;
         let original = quote(&original);
         let changes = [("name", Some(&*original))];
@@ -136,7 +150,7 @@ impl Core {
             target: &target,
             changes: &changes,
         };
-        self.ask_and_learn(ask).await
+        self.ask_and_learn(ask).await?
     }
 
     /// The server of a prompt, and its own name for it.
@@ -198,11 +212,12 @@ impl Core {
             if may_have_it && is_unread {
                 let failure = mount.health().failure;
                 let failure = failure.unwrap_or_else(|| "it does not answer".to_owned());
-                return Denial::new(
-                    Code::ToolUnavailable,
-                    format!("{}: {failure}", settings.name),
-                )
-                .with("server", &*settings.name);
+                let code = match &settings.kind {
+                    ServerKind::E2b(_) => Code::NotImplemented,
+                    _ => Code::ToolUnavailable,
+                };
+                return Denial::new(code, format!("{}: {failure}", settings.name))
+                    .with("server", &*settings.name);
             }
         }
         Denial::new(Code::ToolNotFound, format!("Unknown {what}: {name}")).with(what, name)

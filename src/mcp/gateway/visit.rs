@@ -104,6 +104,24 @@ impl<'a> Visit<'a> {
         Call::new(Box::pin(core.request(request)), events)
     }
 
+    /// Judges a retry of a suspended call.
+    pub async fn judge_retry(
+        &self,
+        caller: Arc<Caller>,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Result<(), RpcError> {
+        let (events, _) = mpsc::channel(1);
+        let request = ClientRequest {
+            caller,
+            method,
+            params,
+            trace: self.trace(),
+            events,
+        };
+        self.gateway.core.judge_retry(&request).await
+    }
+
     /// The trace that the request is part of.
     fn trace(&self) -> Option<TraceContext> {
         let headers = self.headers();

@@ -13,7 +13,8 @@ pub enum MountState {
     Connecting,
     /// Sessions are open, or could be opened when they were last asked for.
     Ready,
-    /// Sessions are open, but the last one that ended or was to be opened failed.
+    /// Sessions are open, but the last one that ended or was to be opened failed, or the last
+    /// request could not be sent.
     Degraded,
     /// No session is open, and the last one failed.
     Dead,
@@ -51,6 +52,14 @@ struct Counts {
     open: usize,
     opened_before: bool,
     failure: Option<String>,
+    /// Why the last request in an open session failed.
+    call_failure: Option<String>,
+}
+
+impl Counts {
+    fn last_failure(&self) -> Option<&String> {
+        self.call_failure.as_ref().or(self.failure.as_ref())
+    }
 }
 
 impl HealthRecord {
@@ -59,6 +68,13 @@ impl HealthRecord {
         counts.open = counts.open.saturating_add(1);
         counts.opened_before = true;
         counts.failure = None;
+        counts.call_failure = None;
+    }
+
+    /// A request in an open session ended: the server worked, or it could not be reached or
+    /// violated the protocol.
+    pub fn called(&self, failure: Option<&MountError>) {
+        self.0.lock().call_failure = failure.map(ToString::to_string);
     }
 
     /// A session could not be opened.
@@ -77,7 +93,8 @@ impl HealthRecord {
 
     pub fn read(&self, server: &Arc<str>) -> MountHealth {
         let counts = self.0.lock();
-        let state = match (counts.open, &counts.failure) {
+        let failure = counts.last_failure();
+        let state = match (counts.open, failure) {
             (0, Some(_)) => MountState::Dead,
             (_, Some(_)) => MountState::Degraded,
             (0, None) if !counts.opened_before => MountState::Connecting,
@@ -86,7 +103,7 @@ impl HealthRecord {
         MountHealth {
             server: Arc::clone(server),
             state,
-            failure: counts.failure.clone(),
+            failure: failure.cloned(),
         }
     }
 }
@@ -121,7 +138,17 @@ mod tests {
             "whoever closes it finds it well"
         );
         record.opened();
+        record.called(Some(&failure));
+        assert_eq!(state(), MountState::Degraded);
+        assert_eq!(
+            record.read(&server).failure.as_deref(),
+            Some("no such program")
+        );
+        record.called(None);
+        assert_eq!(state(), MountState::Ready);
         record.ended(Some("it exited".to_owned()));
         assert_eq!(state(), MountState::Dead);
+        record.called(None);
+        assert_eq!(state(), MountState::Dead, "a session's end is not undone");
     }
 }

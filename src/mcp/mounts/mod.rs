@@ -41,7 +41,7 @@ mod way_out;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, CallPermit, Code, Container, Denial};
+use addons::contract::{BoxFuture, CallPermit, Code, Container, Denial, Fault, Stage};
 use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -189,9 +189,26 @@ pub enum MountError {
 }
 
 impl MountError {
+    /// Whether the server could not be reached during a request, or violated the protocol.
+    pub(super) fn is_of_server(&self) -> bool {
+        match self {
+            Self::Denied(denial) => denial.code().fault() == Fault::Upstream,
+            Self::CannotStart(_) | Self::Protocol(_) => true,
+            Self::Died { .. }
+            | Self::Write(_)
+            | Self::TimedOut
+            | Self::NotImplemented(_)
+            | Self::Busy => false,
+        }
+    }
+
     /// The denial for the client.
     pub fn into_denial(self, server: &str) -> Denial {
         let code = match &self {
+            Self::Denied(denial) if is_unreachable(denial) => {
+                let sentence = format!("{server}: {}", denial.sentence());
+                return Denial::new(Code::ToolUnavailable, sentence).with("server", server);
+            }
             Self::Denied(denial) => return denial.clone(),
             Self::CannotStart(_) | Self::Died { .. } | Self::Busy => Code::ToolUnavailable,
             Self::Write(_) => Code::InternalError,
@@ -200,5 +217,14 @@ impl MountError {
             Self::Protocol(_) => Code::UpstreamUnreachable,
         };
         Denial::new(code, format!("{server}: {self}")).with("server", server)
+    }
+}
+
+/// Whether no connection to the server could be made, or it broke off.
+fn is_unreachable(denial: &Denial) -> bool {
+    match denial.code() {
+        Code::UpstreamUnreachable | Code::UpstreamTls => true,
+        Code::UpstreamTimeout => denial.stage() != Some(Stage::Response),
+        _ => false,
     }
 }

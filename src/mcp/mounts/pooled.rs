@@ -9,6 +9,7 @@ use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Catalog;
+use super::ports::Mounted;
 use super::{Described, Events, MountError, MountSession, Outcome, Version};
 
 /// Requests of one session that may be under way at once.
@@ -58,10 +59,12 @@ impl Calls {
     }
 }
 
-/// A session whose requests are counted.
+/// A session whose requests are counted, and whose failures count in the mount's health.
 pub(super) struct Counted {
     pub session: Arc<dyn MountSession>,
     pub calls: Arc<Calls>,
+    /// Takes the outcomes of requests for its health.
+    pub mount: Arc<Mounted>,
 }
 
 impl MountSession for Counted {
@@ -82,7 +85,14 @@ impl MountSession for Counted {
             let Ok(_counted) = self.calls.0.try_acquire() else {
                 return Err(MountError::Busy);
             };
-            self.session.request(permit, events).await
+            let outcome = self.session.request(permit, events).await;
+            match &outcome {
+                Ok(_) => self.mount.record.called(None),
+                Err(error) if error.is_of_server() => self.mount.record.called(Some(error)),
+                // A slow tool, a denial, or the end of a session, which is recorded by itself.
+                Err(_) => {}
+            }
+            outcome
         })
     }
 

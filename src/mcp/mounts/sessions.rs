@@ -138,6 +138,7 @@ impl SessionSet {
         let counted: Arc<dyn MountSession> = Arc::new(Counted {
             session,
             calls: Arc::clone(&calls),
+            mount: Arc::clone(&mount),
         });
         let catalog = Catalog::new(&mount, &self.known, Arc::clone(&counted), &wanted);
         let pooled = Pooled {

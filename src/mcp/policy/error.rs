@@ -72,10 +72,17 @@ pub enum LoadError {
     Recursion(String, String),
     /// A function whose result can take any amount of memory.
     #[error(
-        "{0}: {1} with a number that is not in the policy's text can take all memory; \
-         write the number as a literal"
+        "{file}: the result of {function} can take all memory; write {literals} of the call as a \
+         literal"
     )]
-    Unbounded(String, String),
+    Unbounded {
+        /// The file.
+        file: String,
+        /// The function.
+        function: String,
+        /// The arguments that must be literals.
+        literals: String,
+    },
 }
 
 /// Why a policy gave no answer.

@@ -1,8 +1,11 @@
 //! Policies in Rego: bundles, loaded with the configuration and evaluated on threads of their own.
 //!
 //! A policy's text is the operator's, its input is a stranger's. The input is bounded in bytes, an
-//! evaluation in time, and functions whose result may be of any size need literals. regorus can
-//! bound memory only with an allocator of its own, so memory is bounded by those three.
+//! evaluation in time. The clock is read between steps, never within a call of a function, so
+//! functions whose result may grow faster than their arguments need literals. regorus can bound
+//! memory only with an allocator of its own, so memory is bounded by those three: by what an
+//! evaluation can fill in its time with calls whose results are a constant factor larger than the
+//! input.
 
 mod answer;
 mod bundle;
@@ -19,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::contract::{BoxFuture, Decision, Evaluator, EvaluatorError};
+use addons::contract::{BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyQuestion};
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable, PoliciesSettings};
 use regorus::Value;
 use serde_json::value::RawValue;
@@ -39,7 +42,6 @@ pub const MAX_INPUT_BYTES: usize = 4 << 20;
 /// Evaluates the bundles of one configuration.
 pub struct RegoEvaluator {
     bundles: Arc<[LoadedBundle]>,
-    timeout: Duration,
     on_unavailable: OnUnavailable,
     threads: Arc<PolicyThreads>,
     metrics: Arc<PolicyMetrics>,
@@ -85,7 +87,6 @@ impl RegoEvaluator {
         }
         let evaluator = Self {
             bundles: bundles.into(),
-            timeout: settings.timeout,
             on_unavailable: settings.on_unavailable,
             threads,
             metrics,
@@ -103,17 +104,32 @@ impl RegoEvaluator {
         unavailable.map(|bundle| &bundle.settings.id)
     }
 
-    async fn decide(&self, method: &str, input: String) -> Result<Vec<Decision>, EvaluatorError> {
+    /// Counts the bundles that are not loaded. An error where they deny.
+    fn check_unavailable(&self, method: &str) -> Result<(), EvaluatorError> {
         let mut missing = None;
         for id in self.unavailable(method) {
             self.metrics.count(id, UNAVAILABLE);
             missing = Some(id);
         }
-        if let Some(id) = missing.filter(|_| self.on_unavailable == OnUnavailable::Deny) {
-            let message = format!("the policy bundle {id:?} is not loaded");
-            return Err(EvaluatorError::Unavailable(message));
+        match missing {
+            Some(id) if self.on_unavailable == OnUnavailable::Deny => {
+                let message = format!("the policy bundle {id:?} is not loaded");
+                Err(EvaluatorError::Unavailable(message))
+            }
+            _ => Ok(()),
         }
-        let bytes = input.len();
+    }
+
+    async fn decide(
+        &self,
+        method: &str,
+        question: PolicyQuestion,
+    ) -> Result<Decisions, EvaluatorError> {
+        // Once for each message.
+        if question.decided == 0 {
+            self.check_unavailable(method)?;
+        }
+        let bytes = question.input.len();
         if bytes > MAX_INPUT_BYTES {
             return Err(EvaluatorError::Failed(format!(
                 "the input is {bytes} bytes long, the limit is {MAX_INPUT_BYTES}"
@@ -123,10 +139,11 @@ impl RegoEvaluator {
             bundles: Arc::clone(&self.bundles),
             metrics: Arc::clone(&self.metrics),
             method: method.into(),
-            ends: Instant::now().checked_add(self.timeout),
+            ends: question.ends,
         };
-        let work = move || asked.decide(&input);
-        self.threads.run(self.timeout, bytes, work).await?
+        let limit = asked.left();
+        let work = move || asked.decide(&question.input, question.decided);
+        self.threads.run(limit, bytes, work).await?
     }
 }
 
@@ -144,9 +161,9 @@ impl Evaluator for RegoEvaluator {
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
-        input: String,
-    ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>> {
-        Box::pin(self.decide(method, input))
+        question: PolicyQuestion,
+    ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
+        Box::pin(self.decide(method, question))
     }
 }
 
@@ -156,7 +173,7 @@ impl LoadedBundle {
     }
 }
 
-/// One evaluation of all bundles that are for a method.
+/// One evaluation of the bundles that are for a method.
 struct Asked {
     bundles: Arc<[LoadedBundle]>,
     metrics: Arc<PolicyMetrics>,
@@ -166,17 +183,33 @@ struct Asked {
 }
 
 impl Asked {
-    fn decide(&self, input: &str) -> Result<Vec<Decision>, EvaluatorError> {
+    /// Evaluates all bundles but the first `decided`, up to one that redacts.
+    fn decide(&self, input: &str, decided: usize) -> Result<Decisions, EvaluatorError> {
         let bundles = self.bundles.iter();
         let asked = bundles.filter(|bundle| bundle.is_for(&self.method));
         let programs =
             asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
+        let mut programs = programs.skip(decided);
         let is_read = |member: &str| programs.clone().any(|(_, program)| program.reads(member));
         let input = read_input(input, is_read)
             .map_err(|error| EvaluatorError::Failed(format!("the input is no JSON: {error}")))?;
-        programs
-            .map(|(bundle, program)| self.ask(bundle, program, &input))
-            .collect()
+        let mut all = Vec::new();
+        for (bundle, program) in programs.by_ref() {
+            let decision = self.ask(bundle, program, &input)?;
+            let redacts = decision.modified().is_some();
+            all.push(decision);
+            if redacts {
+                break;
+            }
+        }
+        let more = programs.next().is_some();
+        Ok(Decisions { all, more })
+    }
+
+    fn left(&self) -> Duration {
+        self.ends.map_or(Duration::MAX, |ends| {
+            ends.saturating_duration_since(Instant::now())
+        })
     }
 
     fn ask(
@@ -186,10 +219,7 @@ impl Asked {
         input: &Value,
     ) -> Result<Decision, EvaluatorError> {
         let begun = Instant::now();
-        let left = self
-            .ends
-            .map_or(Duration::MAX, |ends| ends.saturating_duration_since(begun));
-        let answer = match left {
+        let answer = match self.left() {
             Duration::ZERO => Err(EvaluationError::TimedOut),
             left => program.evaluate(input, left),
         };

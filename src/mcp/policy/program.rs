@@ -91,8 +91,13 @@ impl Program {
                 return Err(LoadError::File(file.to_owned(), message));
             }
         }
-        if let Some((file, function)) = syntax.amplifier() {
-            return Err(LoadError::Unbounded(file.to_owned(), function));
+        if let Some((file, function, literals)) = syntax.amplifier() {
+            let file = file.to_owned();
+            return Err(LoadError::Unbounded {
+                file,
+                function,
+                literals,
+            });
         }
         if let Some((file, rule)) = recursion::find(&syntax) {
             return Err(LoadError::Recursion(file, rule));

@@ -15,13 +15,63 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Functions whose result may be of any size, whatever the size of what they are given.
-const AMPLIFIERS: [&str; 4] = [
-    "numbers.range",
-    "numbers.range_step",
-    "net.cidr_expand",
-    "bits.lsh",
+/// Functions whose result may be larger than the sum of their arguments by more than a constant
+/// factor, and what must be a literal so that it is not. Nothing interrupts a call.
+const AMPLIFIERS: [(&str, Literals); 13] = [
+    // Of any size, whatever the size of the arguments.
+    ("bits.lsh", Literals::All),
+    ("net.cidr_expand", Literals::All),
+    ("numbers.range", Literals::All),
+    ("numbers.range_step", Literals::All),
+    // A width in the format.
+    ("sprintf", Literals::OneOf(&[0])),
+    // As large as the product of these arguments.
+    ("concat", Literals::OneOf(&[0, 1])),
+    ("json.marshal_with_options", Literals::OneOf(&[1])),
+    ("regex.find_all_string_submatch_n", Literals::OneOf(&[0, 1])),
+    ("regex.replace", Literals::OneOf(&[0, 2])),
+    ("replace", Literals::OneOf(&[0, 2])),
+    // Each element of the argument may double the result.
+    ("graph.reachable_paths", Literals::OneOf(&[0])),
+    ("json.patch", Literals::OneOf(&[1])),
+    ("strings.replace_n", Literals::OneOf(&[0])),
 ];
+
+/// The arguments of a call that must be literals.
+#[derive(Clone, Copy)]
+enum Literals {
+    /// Each must be a scalar.
+    All,
+    /// One of those at these positions.
+    OneOf(&'static [usize]),
+}
+
+impl Literals {
+    fn are_in(self, arguments: &[Value]) -> bool {
+        match self {
+            Self::All => arguments.iter().all(is_scalar),
+            Self::OneOf(positions) => positions
+                .iter()
+                .any(|at| arguments.get(*at).is_some_and(has_known_length)),
+        }
+    }
+
+    /// Such as `the first or third argument`.
+    fn text(self) -> String {
+        let Self::OneOf(positions) = self else {
+            return "every argument".to_owned();
+        };
+        let ordinals = ["first", "second", "third"];
+        let named: Vec<_> = positions
+            .iter()
+            .filter_map(|at| ordinals.get(*at).copied())
+            .collect();
+        format!("the {} argument", named.join(" or "))
+    }
+}
+
+/// Kinds of constants.
+const SCALARS: [&str; 5] = ["String", "RawString", "Number", "Bool", "Null"];
 
 /// The trees of all files.
 pub struct Syntax(Vec<Value>);
@@ -41,23 +91,18 @@ impl Syntax {
         })
     }
 
-    /// File and function of the first call that may take all memory.
-    pub fn amplifier(&self) -> Option<(&str, String)> {
+    /// The first call that may take all memory: its file, its function, and which argument must
+    /// be a literal.
+    pub fn amplifier(&self) -> Option<(&str, String, String)> {
         self.0.iter().find_map(|module| {
             let found = find(&module["ast"]["rules"], &|kind, node| {
-                let name = path(&node["fcn"])?.join(".");
-                let bounded = || {
-                    node["params"]
-                        .as_array()?
-                        .iter()
-                        .all(is_scalar)
-                        .then_some(())
-                };
-                let unbounded =
-                    kind == "Call" && AMPLIFIERS.contains(&name.as_str()) && bounded().is_none();
-                unbounded.then_some(name)
+                let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
+                let amplifier = AMPLIFIERS.iter().find(|(function, _)| *function == name);
+                let (_, literals) = amplifier?;
+                let arguments = node["params"].as_array()?;
+                (!literals.are_in(arguments)).then(|| (name, literals.text()))
             });
-            found.map(|name| (file(module), name))
+            found.map(|(name, literals)| (file(module), name, literals))
         })
     }
 
@@ -280,11 +325,16 @@ fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T>
     match tree {
         Value::Object(members) => members
             .iter()
-            .filter(|(kind, _)| *kind != "value" || !tree["eidx"].is_number())
-            .find_map(|(kind, node)| look(kind, node).or_else(|| find(node, look))),
+            .find_map(|(kind, node)| look(kind, node).or_else(|| find_below(kind, node, look))),
         Value::Array(items) => items.iter().find_map(|item| find(item, look)),
         _ => None,
     }
+}
+
+/// Of a constant or a name, the value is text: it has no nodes.
+fn find_below<T>(kind: &str, node: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
+    let is_leaf = kind == "Var" || SCALARS.contains(&kind);
+    if is_leaf { None } else { find(node, look) }
 }
 
 /// The names of `a.b["c"]`.
@@ -324,8 +374,28 @@ pub fn file(module: &Value) -> &str {
 }
 
 fn is_scalar(expression: &Value) -> bool {
-    let kinds = ["String", "RawString", "Number", "Bool", "Null"];
-    kinds.iter().any(|kind| expression.get(kind).is_some())
+    SCALARS.iter().any(|kind| expression.get(kind).is_some())
+}
+
+/// Whether an argument contributes no more than a constant factor, whatever the input: a constant,
+/// or a list whose elements are all written in the policy.
+fn has_known_length(expression: &Value) -> bool {
+    expression.get("Array").is_some() || is_constant(expression)
+}
+
+/// Whether an expression has literals alone.
+fn is_constant(expression: &Value) -> bool {
+    let all = |list: &Value| {
+        let items = list.as_array();
+        items.is_some_and(|items| items.iter().all(is_constant))
+    };
+    // Each field is a list of its place in the text, its key and its value.
+    let is_field = |field: &Value| is_constant(&field[1]) && is_constant(&field[2]);
+    let fields = expression["Object"]["fields"].as_array();
+    is_scalar(expression)
+        || all(&expression["Array"]["items"])
+        || all(&expression["Set"]["items"])
+        || fields.is_some_and(|fields| fields.iter().all(is_field))
 }
 
 fn has_items(list: &Value) -> bool {

@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 
 use super::channel::Channel;
-use super::handle::{Refused, Said, ToForwarder};
+use super::handle::{Refused, SandboxMessage, ToForwarder};
 use super::{GATEWAY_PORT, PID1, PROXY_PORT, diagnosis, loopback, namespaces, privileges};
 use crate::exit_code as code;
 
@@ -33,7 +33,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(refused) => {
             // Fails if the launcher has ended.
-            let _ = launcher.send(&Said::Refused(refused), &[]);
+            let _ = launcher.send(&SandboxMessage::Refused(refused), &[]);
             ExitCode::from(code::SOFTWARE)
         }
     }

@@ -1,9 +1,9 @@
 //! The files of this machine that every sandbox sees.
 
 mod programs;
+mod relative_sockets;
 mod sockets;
 mod system;
-mod unplaced;
 
 use std::path::{Component, Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub fn read_only(from: &Path, at: &Path) -> Entry {
 /// not all be found.
 pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
     let mut hidden = sockets::hidden_sockets(entries);
-    hidden.extend(unplaced::hidden_sockets(entries)?);
+    hidden.extend(relative_sockets::hidden_sockets(entries)?);
     Ok(hidden)
 }
 

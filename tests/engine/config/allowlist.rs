@@ -38,13 +38,13 @@ fn allowlist_entries_are_checked() {
             (
                 "domains:\n  - github.com\n  - *.example.com",
                 &[
-                    "4:5: domains[1]: what begins with * must stand in quotes: write \"*.example.com\"",
+                    "4:5: domains[1]: text that begins with * must be quoted: write \"*.example.com\"",
                 ],
             ),
             (
                 "domains:\n  - { domain: *.example.com, ports: [443] }",
                 &[
-                    "3:15: domains[0].domain: what begins with * must stand in quotes: write \"*.example.com\"",
+                    "3:15: domains[0].domain: text that begins with * must be quoted: write \"*.example.com\"",
                 ],
             ),
             (

@@ -35,11 +35,11 @@ fn what_is_not_plain_yaml_is_refused_with_its_place() {
             ),
             (
                 "domains: []\ndomains: [a.example]",
-                &["3:1: domains: stands here twice, first in line 2"],
+                &["3:1: domains: duplicate key, first in line 2"],
             ),
             (
                 "domains:\n- {domain: a.example, 'domain': b.example}",
-                &["3:23: domains[0].domain: stands here twice, first in line 3"],
+                &["3:23: domains[0].domain: duplicate key, first in line 3"],
             ),
             (
                 "domains: &a [a.example]",
@@ -47,9 +47,7 @@ fn what_is_not_plain_yaml_is_refused_with_its_place() {
             ),
             (
                 "domains: *a",
-                &[
-                    "2:10: domains: what begins with * must stand in quotes: as in \"*.example.com\"",
-                ],
+                &["2:10: domains: text that begins with * must be quoted: as in \"*.example.com\""],
             ),
             (
                 "domains: [&a a.example, *a]",
@@ -384,7 +382,7 @@ fn policies_are_checked() {
                 "git: { hosts: [\"*.example.com\", github.com, github.com, { api: a.example }] }",
                 &[
                     "2:16: git.hosts[0]: the host name has a character or label that no host name has",
-                    "2:45: git.hosts[2]: github.com stands here twice",
+                    "2:45: git.hosts[2]: github.com is listed twice",
                     "2:57: git.hosts[3].host: is missing",
                 ],
             ),
@@ -424,7 +422,7 @@ fn policies_are_checked() {
                     "2:25: rate_limits.enabled: must be true or false",
                     "2:52: rate_limits.defaults.burst_size: must be a whole number from 1 to 1000000",
                     r#"2:84: rate_limits.per_upstream["a.example"]: must be a mapping"#,
-                    r#"2:102: rate_limits.per_upstream["a.example."]: this host stands here already"#,
+                    r#"2:102: rate_limits.per_upstream["a.example."]: duplicate host"#,
                 ],
             ),
         ],

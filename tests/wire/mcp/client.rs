@@ -50,6 +50,17 @@ impl Gateway {
         }
     }
 
+    /// With a change of `mcp.yaml`.
+    pub fn with_mcp(change: impl FnOnce(&mut Value)) -> Self {
+        Self::start_with(|setup| {
+            let path = setup.dir().join("config/mcp.yaml");
+            let text = std::fs::read_to_string(&path).unwrap();
+            let mut mcp: Value = serde_json::from_str(&text).unwrap();
+            change(&mut mcp);
+            std::fs::write(path, mcp.to_string()).unwrap();
+        })
+    }
+
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -66,3 +66,53 @@ fn a_policy_that_cannot_be_loaded_is_unhealthy_whatever_it_means_for_calls() {
         },
     );
 }
+
+#[test]
+fn a_server_that_goes_away_is_degraded_until_it_answers_again() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    let health = || gateway.send("GET /health", "", "").json();
+    let echo = || gateway.post(&session, &call(1, "echo", json!({}))).json();
+    assert!(echo()["result"].is_object());
+    assert_eq!(health()["servers"]["by-hand"], "ready");
+    gateway.seen.leave(true);
+    let refused = echo();
+    let data = &refused["error"]["data"];
+    assert_eq!(
+        (&data["code"], &data["status"]),
+        (&json!("tool_unavailable"), &json!(503)),
+        "{refused}"
+    );
+    assert_eq!(data["server"], "by-hand");
+    let gone = health();
+    assert_eq!(
+        (&gone["servers"]["by-hand"], &gone["status"]),
+        (&json!("degraded"), &json!("degraded")),
+    );
+    gateway.seen.leave(false);
+    assert!(echo()["result"].is_object());
+    assert_eq!(health()["servers"]["by-hand"], "ready");
+}
+
+#[test]
+fn a_call_of_an_e2b_server_is_not_implemented_and_harms_no_other() {
+    let gateway = Gateway::with_mcp(|mcp| {
+        mcp["mcpServers"]["analyzer"] = json!({
+            "command": ["python", "analyze.py"], "runtime": { "type": "e2b", "template": "t" },
+        });
+    });
+    let session = gateway.session();
+    let mut analyze = call(1, "echo", json!({}));
+    analyze["params"]["name"] = "analyzer_run".into();
+    for _ in 0..2 {
+        let error = gateway.post(&session, &analyze).json()["error"].clone();
+        assert_eq!(error["code"], -32000, "{error}");
+        let data = &error["data"];
+        assert_eq!(
+            (&data["code"], &data["status"], &data["server"]),
+            (&json!("not_implemented"), &json!(501), &json!("analyzer")),
+        );
+    }
+    let echoed = gateway.post(&session, &call(2, "echo", json!({}))).json();
+    assert!(echoed["result"].is_object(), "{echoed}");
+}

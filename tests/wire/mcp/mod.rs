@@ -8,6 +8,7 @@ mod front;
 mod health;
 mod hostile;
 mod http_sse;
+mod judged_again;
 mod legacy;
 mod library;
 mod measured;

@@ -22,6 +22,8 @@ struct State {
     cancelled: usize,
     /// Calls that began.
     calls: usize,
+    /// Connections are closed without an answer.
+    gone: bool,
     /// What the client said of its progress.
     reports: Vec<Value>,
 }
@@ -29,6 +31,16 @@ struct State {
 impl Seen {
     pub fn calls(&self) -> usize {
         self.0.0.lock().unwrap().calls
+    }
+
+    /// Answers of clients that no call has taken.
+    pub fn answers(&self) -> usize {
+        self.0.0.lock().unwrap().answers.len()
+    }
+
+    /// From now on, connections are closed without an answer; or answered again.
+    pub fn leave(&self, gone: bool) {
+        self.change(|state| state.gone = gone);
     }
 
     pub fn cancelled(&self) -> usize {
@@ -69,6 +81,9 @@ fn serve(stream: TcpStream, seen: &Seen) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     while let Some((method, body)) = read(&mut reader)? {
+        if seen.0.0.lock().unwrap().gone {
+            break;
+        }
         if method != "POST" {
             write!(stream, "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")?;
             continue;
@@ -134,7 +149,9 @@ fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()
             json_answer(stream, "400 Bad Request", &body)
         }
         None => {
-            let (id, answer) = (id.to_string(), message["result"].clone());
+            let error = json!({ "error": message["error"] });
+            let answer = message.get("result").cloned().unwrap_or(error);
+            let id = id.to_string();
             seen.change(|state| drop(state.answers.insert(id, answer)));
             accepted(stream)
         }

@@ -14,7 +14,7 @@ impl<'a> Setting<'a> {
                     if let Some(read) = read
                         && map.insert(pattern, read).is_some()
                     {
-                        value.refuse_key(key, "this host stands here already");
+                        value.refuse_key(key, "duplicate host");
                     }
                 }
                 Err(error) => value.refuse_key(key, error.to_string()),
@@ -53,14 +53,14 @@ impl<'a> Passthrough<'a> {
     /// Refuses each pattern that matches a host; `reason` says why its requests must be decrypted.
     pub fn refuse_host(&self, host: &Host, reason: &str) {
         let host = HostPattern::Exactly(host.clone());
-        self.refuse_where(|pattern| {
+        self.refuse_if(|pattern| {
             let matches = pattern.overlaps(&host);
             matches.then(|| format!("{host} {reason}: it cannot be tunnelled unread"))
         });
     }
 
     /// Refuses the patterns for which `reason` returns one.
-    pub fn refuse_where(&self, reason: impl Fn(&HostPattern) -> Option<String>) {
+    pub fn refuse_if(&self, reason: impl Fn(&HostPattern) -> Option<String>) {
         for (pattern, at) in &self.0 {
             if let Some(reason) = reason(pattern) {
                 at.refuse(reason);

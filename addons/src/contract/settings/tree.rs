@@ -131,9 +131,7 @@ fn unquoted_star(text: &str, place: Place) -> Option<String> {
         Ok(pattern) => format!("write \"{pattern}\""),
         Err(_) => "as in \"*.example.com\"".to_owned(),
     };
-    Some(format!(
-        "what begins with * must stand in quotes: {example}"
-    ))
+    Some(format!("text that begins with * must be quoted: {example}"))
 }
 
 /// A collection that is still open.
@@ -231,7 +229,7 @@ impl Builder<'_> {
         if merge {
             self.refuse(place, "merge keys are not read: write the values out");
         } else if let Some(before) = before {
-            self.refuse(place, &format!("stands here twice, first in line {before}"));
+            self.refuse(place, &format!("duplicate key, first in line {before}"));
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub struct AppTokens {
 
 /// State of a lease: its token of each installation.
 #[derive(Default)]
-struct OfLease(Mutex<HashMap<u64, Arc<Slot>>>);
+struct LeaseTokens(Mutex<HashMap<u64, Arc<Slot>>>);
 
 #[derive(Default)]
 struct Slot {
@@ -87,7 +87,7 @@ impl AppTokens {
     }
 
     fn slot(&self, container: &Container) -> Arc<Slot> {
-        let owned = container.state_or_init(OfLease::default);
+        let owned = container.state_or_init(LeaseTokens::default);
         let mut slots = owned.0.lock();
         Arc::clone(slots.entry(self.number).or_default())
     }
@@ -95,24 +95,24 @@ impl AppTokens {
     /// Waits for a token, and mints one unless another flow just did.
     async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
         let slot = self.slot(container);
-        let alone = Arc::clone(&slot.minting).lock_owned().await;
+        let guard = Arc::clone(&slot.minting).lock_owned().await;
         if let Some(answer) = slot.state.lock().answer() {
             return answer;
         }
-        let minted = self.start(alone, slot, Arc::clone(container)).await;
+        let minted = self.start(guard, slot, Arc::clone(container)).await;
         minted.unwrap_or_else(|_| Err("minting broke off".to_owned()))
     }
 
     /// Mints in a separate task, so that clients that disconnect do not cause repeated requests.
     fn start(
         self: &Arc<Self>,
-        alone: OwnedMutexGuard<()>,
+        guard: OwnedMutexGuard<()>,
         slot: Arc<Slot>,
         container: Arc<Container>,
     ) -> oneshot::Receiver<Fetched> {
         let tokens = Arc::clone(self);
         self.ports.tasks.run(async move {
-            let _alone = alone;
+            let _guard = guard;
             let minting = tokens.mint(&slot, &container);
             let minted = container.ended().run_until_cancelled(minting).await;
             minted.unwrap_or_else(|| Err("the container's lease ended".to_owned()))
@@ -236,10 +236,10 @@ impl TokenSource for AppSource {
         };
         // Checked again under the lock: another flow may have replaced the token meanwhile.
         if is_due
-            && let Ok(alone) = Arc::clone(&slot.minting).try_lock_owned()
+            && let Ok(guard) = Arc::clone(&slot.minting).try_lock_owned()
             && slot.state.lock().is_due()
         {
-            self.0.start(alone, slot, Arc::clone(container));
+            self.0.start(guard, slot, Arc::clone(container));
         }
         Some(token)
     }
@@ -273,16 +273,16 @@ mod tests {
                 (AHEAD / 2, true, true),
                 (Duration::ZERO, false, true),
             ],
-            |(left, lent, due)| {
+            |(left, sent, due)| {
                 let token = Arc::new(Token::new("app", "ghs_1", []).unwrap());
                 let mut state = State {
                     token: Some((token, OffsetDateTime::now_utc() + left)),
                     ..State::default()
                 };
-                assert_eq!((state.to_send().is_some(), state.is_due()), (lent, due));
+                assert_eq!((state.to_send().is_some(), state.is_due()), (sent, due));
                 state.failed = Some((Instant::now(), "why".to_owned()));
                 assert!(!state.is_due());
-                assert_eq!(state.answer().unwrap().is_ok(), lent);
+                assert_eq!(state.answer().unwrap().is_ok(), sent);
             },
         );
     }

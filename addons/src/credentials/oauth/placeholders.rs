@@ -32,12 +32,12 @@ pub struct PlaceholderAnswer {
     pub host: (Host, u16),
     pub path: String,
     pub methods: &'static [Method],
-    pub question: Question,
+    pub endpoint: LoginEndpoint,
 }
 
 /// The data that the tool requests.
 #[derive(Clone, Copy, Debug)]
-pub enum Question {
+pub enum LoginEndpoint {
     /// New tokens.
     Tokens,
     /// The claims of its token: Google's `tokeninfo`.
@@ -49,29 +49,29 @@ pub enum Question {
 impl Login {
     /// The requests that are answered with placeholders, each for one exact path.
     pub(in crate::credentials) fn placeholder_answers(&self) -> Vec<PlaceholderAnswer> {
-        let answer = |host, path: &str, methods, question| PlaceholderAnswer {
+        let answer = |host, path: &str, methods, endpoint| PlaceholderAnswer {
             host,
             path: path.to_owned(),
             methods,
-            question,
+            endpoint,
         };
         let mut answers = vec![answer(
             self.token_url.host(),
             &self.token_url.path,
             &[Method::POST],
-            Question::Tokens,
+            LoginEndpoint::Tokens,
         )];
         if self.provider == Provider::Gemini {
             answers.push(answer(
                 self.token_url.host(),
                 "/tokeninfo",
                 &[Method::GET, Method::POST],
-                Question::TokenInfo,
+                LoginEndpoint::TokenInfo,
             ));
             if let Ok(host) = Host::parse("www.googleapis.com") {
                 let path = "/oauth2/v2/userinfo";
-                let question = Question::UserInfo;
-                answers.push(answer((host, 443), path, &[Method::GET], question));
+                let endpoint = LoginEndpoint::UserInfo;
+                answers.push(answer((host, 443), path, &[Method::GET], endpoint));
             }
         }
         answers
@@ -80,14 +80,14 @@ impl Login {
     /// The JSON body of an answer. The account is the real one if the login names it.
     pub(in crate::credentials) fn answer(
         &self,
-        question: Question,
+        endpoint: LoginEndpoint,
         name: &str,
         account: Option<&str>,
     ) -> Bytes {
-        let answer = match question {
-            Question::Tokens => self.provider.token_answer(name, account),
-            Question::TokenInfo => token_info(&self.client_id),
-            Question::UserInfo => user_info(),
+        let answer = match endpoint {
+            LoginEndpoint::Tokens => self.provider.token_answer(name, account),
+            LoginEndpoint::TokenInfo => token_info(&self.client_id),
+            LoginEndpoint::UserInfo => user_info(),
         };
         Bytes::from(answer.to_string())
     }

@@ -53,7 +53,7 @@ impl Login {
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "unified-proxy")
             .body(Bytes::from_owner(Wiped(body)))
-            .map_err(|_| "the token URL cannot be asked".to_owned())
+            .map_err(|_| "the token request cannot be built".to_owned())
     }
 
     /// The file updated with the tokens of the endpoint's answer, or why there are none.
@@ -82,7 +82,7 @@ impl Login {
             }
             Some("invalid_scope") => ": check scopes in credentials.yaml",
             Some("temporarily_unavailable" | "server_error" | "slow_down") => "",
-            _ if by_client => ": check token_url in credentials.yaml, and what stands on the way",
+            _ if by_client => ": check token_url in credentials.yaml, and the network path to it",
             _ => "",
         };
         let said = code.map(|code| format!(" ({code})")).unwrap_or_default();

@@ -30,22 +30,22 @@ pub struct LoginState {
     pub looked: Option<Instant>,
     /// Why the file cannot be read. No token is sent then.
     pub unreadable: Option<String>,
-    pub seen: Option<Seen>,
-    pub held: Option<Held>,
+    pub in_file: Option<FileTokens>,
+    pub current: Option<CurrentTokens>,
     /// Whether the tokens in use must still be written to the file.
-    pub owed: bool,
+    pub unwritten: bool,
     pub failed: Option<Failed>,
     replaced: Vec<Replaced>,
 }
 
 /// The file as it was read or written last.
-pub struct Seen {
+pub struct FileTokens {
     pub version: FileVersion,
     pub tokens: Tokens,
 }
 
 /// The tokens in use.
-pub struct Held {
+pub struct CurrentTokens {
     pub file: TokenFile,
     pub tokens: Tokens,
     /// The access token, prepared to be sent, if it is usable.
@@ -71,7 +71,7 @@ struct Replaced {
     expires: Option<OffsetDateTime>,
 }
 
-impl Held {
+impl CurrentTokens {
     /// Tokens as they were read from a file.
     pub fn of(file: TokenFile, tokens: Tokens, token: Option<Arc<Token>>) -> Self {
         Self {
@@ -117,22 +117,22 @@ impl LoginState {
     /// The token to send now. A token that a host refused is sent only while its refresh has to
     /// wait, and no longer once the refresh has failed for good.
     pub fn to_send(&self) -> Option<Arc<Token>> {
-        let held = self.held.as_ref().filter(|held| held.lives())?;
+        let current = self.current.as_ref().filter(|current| current.lives())?;
         let is_lost = self.failed.as_ref().is_some_and(|failed| failed.permanent);
-        let waits = held.is_young() || (self.must_wait().is_some() && !is_lost);
-        let may_send = self.unreadable.is_none() && (!held.refused || waits);
-        held.token.clone().filter(|_| may_send)
+        let waits = current.is_young() || (self.must_wait().is_some() && !is_lost);
+        let may_send = self.unreadable.is_none() && (!current.refused || waits);
+        current.token.clone().filter(|_| may_send)
     }
 
     /// Whether to act on these tokens now: refresh them, or write them to the file.
     pub fn is_due(&self) -> bool {
-        let Some(held) = &self.held else {
+        let Some(current) = &self.current else {
             return false;
         };
-        let is_near = held.left().is_some_and(|left| left < AHEAD);
-        let is_old = !held.lives() || ((held.refused || is_near) && !held.is_young());
+        let is_near = current.left().is_some_and(|left| left < AHEAD);
+        let is_old = !current.lives() || ((current.refused || is_near) && !current.is_young());
         let may_try = self.unreadable.is_none() && self.must_wait().is_none();
-        may_try && (self.owed || is_old)
+        may_try && (self.unwritten || is_old)
     }
 
     /// The result for a flow that needs a token; `None` if a refresh should be tried first.
@@ -154,44 +154,44 @@ impl LoginState {
     pub fn earlier(&self) -> Vec<Zeroizing<String>> {
         let now = OffsetDateTime::now_utc();
         let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);
-        let used = self.held.as_ref().and_then(Held::replaced);
+        let used = self.current.as_ref().and_then(CurrentTokens::replaced);
         let all = used.iter().chain(&self.replaced).filter(may_work);
         all.map(|old| old.secret.clone()).collect()
     }
 
     /// Replaces the tokens in use, and remembers the old ones.
-    fn hold(&mut self, held: Held) {
-        let before = self.held.replace(held);
-        if let Some(replaced) = before.as_ref().and_then(Held::replaced) {
+    fn replace_current(&mut self, current: CurrentTokens) {
+        let before = self.current.replace(current);
+        if let Some(replaced) = before.as_ref().and_then(CurrentTokens::replaced) {
             self.replaced.insert(0, replaced);
             self.replaced.truncate(MAX_REPLACED);
         }
     }
 
     /// Takes over a new login and clears the failures of the old one.
-    pub fn begin(&mut self, held: Held) {
-        self.hold(held);
-        self.owed = false;
+    pub fn begin(&mut self, current: CurrentTokens) {
+        self.replace_current(current);
+        self.unwritten = false;
         self.failed = None;
     }
 
     /// Takes over the tokens of a refresh, which are still to be written to the file.
-    pub fn renew(&mut self, mut held: Held) {
-        let before = self.held.as_ref();
+    pub fn renew(&mut self, mut current: CurrentTokens) {
+        let before = self.current.as_ref();
         let in_vain = before.filter(|before| before.refused && before.refreshed.is_some());
-        held.min_age = in_vain.map_or(MIN_AGE.0, |before| (before.min_age * 2).min(MIN_AGE.1));
-        held.refreshed = Some(Instant::now());
-        self.hold(held);
-        self.owed = true;
+        current.min_age = in_vain.map_or(MIN_AGE.0, |before| (before.min_age * 2).min(MIN_AGE.1));
+        current.refreshed = Some(Instant::now());
+        self.replace_current(current);
+        self.unwritten = true;
     }
 
     /// Records that the tokens in use are in the file.
     pub fn wrote(&mut self, version: FileVersion) {
-        let Some(held) = &self.held else { return };
-        let tokens = held.tokens.clone();
-        self.seen = Some(Seen { version, tokens });
-        self.owed = false;
-        if held.token.is_some() {
+        let Some(current) = &self.current else { return };
+        let tokens = current.tokens.clone();
+        self.in_file = Some(FileTokens { version, tokens });
+        self.unwritten = false;
+        if current.token.is_some() {
             self.failed = None;
         }
     }
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    fn held(secret: &str, expires: Option<OffsetDateTime>) -> Held {
+    fn current(secret: &str, expires: Option<OffsetDateTime>) -> CurrentTokens {
         let tokens = Tokens {
             access: Some(Zeroizing::new(secret.to_owned())),
             refresh: None,
@@ -225,15 +225,15 @@ mod tests {
         };
         let token = Token::new("login", secret, []).unwrap();
         let file = TokenFile::parse(b"{}").unwrap();
-        Held::of(file, tokens, Some(Arc::new(token)))
+        CurrentTokens::of(file, tokens, Some(Arc::new(token)))
     }
 
     /// A 401 `seconds` after the refresh of a token; returns whether it is refreshed again.
     fn refused_after(known: &mut LoginState, seconds: u64) -> bool {
-        let held = known.held.as_mut().unwrap();
-        held.refused = true;
-        held.refreshed = Instant::now().checked_sub(Duration::from_secs(seconds));
-        known.owed = false;
+        let current = known.current.as_mut().unwrap();
+        current.refused = true;
+        current.refreshed = Instant::now().checked_sub(Duration::from_secs(seconds));
+        known.unwritten = false;
         assert_ne!(known.to_send().is_some(), known.is_due());
         known.is_due()
     }
@@ -241,16 +241,16 @@ mod tests {
     #[test]
     fn refreshes_that_do_not_end_401s_become_rarer() {
         let mut known = LoginState::default();
-        known.begin(held("first", None));
-        known.held.as_mut().unwrap().refused = true;
+        known.begin(current("first", None));
+        known.current.as_mut().unwrap().refused = true;
         assert!(known.is_due(), "the first one counts");
-        known.renew(held("again", None));
+        known.renew(current("again", None));
         for wait in [30, 60, 120, 240, 480, 960, 1920, 3600, 3600] {
             assert!(!refused_after(&mut known, wait - 1), "{wait}");
             assert!(refused_after(&mut known, wait), "{wait}");
-            known.renew(held("again", None));
+            known.renew(current("again", None));
         }
-        known.renew(held("one that no host had refused before", None));
+        known.renew(current("one that no host had refused before", None));
         assert!(refused_after(&mut known, 30));
     }
 
@@ -258,9 +258,9 @@ mod tests {
     fn replaced_tokens_are_remembered_until_they_expire() {
         let now = OffsetDateTime::now_utc();
         let mut known = LoginState::default();
-        known.begin(held("over", Some(now - AHEAD)));
-        known.renew(held("lives", Some(now + AHEAD)));
-        known.begin(held("used", None));
+        known.begin(current("over", Some(now - AHEAD)));
+        known.renew(current("lives", Some(now + AHEAD)));
+        known.begin(current("used", None));
         let remembered = |known: &LoginState| {
             known
                 .earlier()
@@ -270,7 +270,7 @@ mod tests {
         };
         assert_eq!(remembered(&known), ["used", "lives"]);
         for _ in 0..9 {
-            known.renew(held("again", None));
+            known.renew(current("again", None));
         }
         assert_eq!(remembered(&known).len(), 1 + MAX_REPLACED);
     }
@@ -286,7 +286,7 @@ mod tests {
             ],
             |(left, sent, due)| {
                 let mut known = LoginState::default();
-                known.begin(held("token", Some(now + left)));
+                known.begin(current("token", Some(now + left)));
                 let found = (known.to_send().is_some(), known.is_due());
                 assert_eq!(found, (sent, due), "{left:?}");
             },

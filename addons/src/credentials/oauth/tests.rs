@@ -244,7 +244,11 @@ fn a_placeholder_file_is_read_as_a_login_of_its_provider_with_the_real_account()
 #[test]
 fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
     let codex = login(Provider::Codex);
-    let answer = codex.answer(placeholders::Question::Tokens, "codex", Some("acct-77"));
+    let answer = codex.answer(
+        placeholders::LoginEndpoint::Tokens,
+        "codex",
+        Some("acct-77"),
+    );
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     each_row(["access_token", "id_token"], |key| {
         // Without `account_id`, the account is that of the claims.

@@ -378,8 +378,8 @@ fn a_dry_run_fetches_no_token() {
         source: Arc::new(NeverAsked),
         login: None,
     };
-    let lent = credential("app", "api.example.com", kind);
-    sent(lent, &mut flow, &mut request("/", &[])).unwrap();
+    let app = credential("app", "api.example.com", kind);
+    sent(app, &mut flow, &mut request("/", &[])).unwrap();
     assert_eq!(
         flow.notes().first().unwrap().text,
         "credential app would be added"

@@ -25,12 +25,12 @@ const HARMLESS: [&str; 5] = [
 ];
 
 /// Rewrites the answer to a batch call.
-pub(super) struct JudgeAnswer {
+pub(super) struct BatchResponseJudge {
     pub container: Arc<Container>,
     pub reachable: Arc<Reachable>,
 }
 
-impl BodyJudge<Response> for JudgeAnswer {
+impl BodyJudge<Response> for BatchResponseJudge {
     fn addon(&self) -> &'static str {
         names::GIT
     }
@@ -53,7 +53,7 @@ impl BodyJudge<Response> for JudgeAnswer {
     }
 }
 
-impl JudgeAnswer {
+impl BatchResponseJudge {
     fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
         let mut answer = body.json()?;
         rewrite(&mut answer, &self.container, &*self.reachable);
@@ -69,7 +69,7 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
     if denial.code() != Code::MalformedRequest {
         return denial;
     }
-    let sentence = format!("{host} answered an LFS batch with what cannot be read");
+    let sentence = format!("{host} answered an LFS batch with invalid JSON");
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
 }
 

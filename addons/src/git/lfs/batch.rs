@@ -19,7 +19,7 @@ pub(in crate::git) struct BatchRules {
 }
 
 /// Judges a batch call.
-pub(super) struct JudgeBatch(pub BatchRules);
+pub(super) struct BatchJudge(pub BatchRules);
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so that unknown
 /// members, and members that some servers match in another letter case, are not sent.
@@ -49,7 +49,7 @@ struct Object {
     size: Option<u64>,
 }
 
-impl BodyJudge<Request> for JudgeBatch {
+impl BodyJudge<Request> for BatchJudge {
     fn addon(&self) -> &'static str {
         names::GIT
     }

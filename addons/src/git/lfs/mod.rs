@@ -12,9 +12,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::size;
 use crate::contract::{Code, Container, Denial, Flow, Host, Request, Response, Verdict};
-use answer::JudgeAnswer;
+use answer::BatchResponseJudge;
+use batch::BatchJudge;
 pub(super) use batch::BatchRules;
-use batch::JudgeBatch;
 pub(super) use tokens::redeem;
 
 /// Whether a container may reach a host and port.
@@ -30,7 +30,7 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) ->
     let identity = HeaderValue::from_static("identity");
     request.headers.insert(ACCEPT_ENCODING, identity);
     flow.put_slot(BatchCall);
-    request.judge_body(usize::MAX, JudgeBatch(rules));
+    request.judge_body(usize::MAX, BatchJudge(rules));
     Ok(())
 }
 
@@ -41,7 +41,7 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     }
     readable(&response.headers).map_err(as_its_client_shows)?;
     let (container, reachable) = (Arc::clone(flow.container()?), Arc::clone(reachable));
-    let judge = JudgeAnswer {
+    let judge = BatchResponseJudge {
         container,
         reachable,
     };

@@ -9,7 +9,7 @@ use crate::fixtures::{flow, processor_time, request, send_body};
 
 fn rules() -> PushRules {
     PushRules {
-        only_below: None,
+        ref_prefixes: None,
         allow_deletion: false,
         limit: 1 << 30,
         limit_rule: "the limit".to_owned(),
@@ -19,7 +19,7 @@ fn rules() -> PushRules {
 
 fn bot() -> PushRules {
     PushRules {
-        only_below: Some(["refs/heads/sandbox/".to_owned()].into()),
+        ref_prefixes: Some(["refs/heads/sandbox/".to_owned()].into()),
         ..rules()
     }
 }

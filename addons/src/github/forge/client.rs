@@ -59,7 +59,7 @@ impl ForgeClient {
             Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
         };
         if response.status().is_server_error() {
-            let sentence = format!("{} cannot say whose that is", requester.host);
+            let sentence = format!("{} failed to look up the repository", requester.host);
             return Err(Denial::new(Code::UpstreamUnreachable, sentence));
         }
         if response.status() != StatusCode::OK {
@@ -114,7 +114,7 @@ impl Forge for ForgeClient {
     ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         Box::pin(async move {
             let known = requester.container.state_or_init(Known::default);
-            let key = Key::new(&requester, What::Number(id));
+            let key = Key::new(&requester, ObjectId::Number(id));
             if let Some(node) = known.find(&key) {
                 return Ok(node.repo);
             }
@@ -138,7 +138,7 @@ impl Forge for ForgeClient {
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         Box::pin(async move {
             let known = requester.container.state_or_init(Known::default);
-            let key = |id: &String| Key::new(&requester, What::Node(id.clone()));
+            let key = |id: &String| Key::new(&requester, ObjectId::Node(id.clone()));
             let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
             let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
                 .iter()
@@ -191,19 +191,19 @@ struct Known(Mutex<HashMap<Key, (Instant, Node)>>);
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     api: String,
-    what: What,
+    id: ObjectId,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-enum What {
+enum ObjectId {
     Number(u64),
     Node(String),
 }
 
 impl Key {
-    fn new(requester: &Requester, what: What) -> Self {
+    fn new(requester: &Requester, id: ObjectId) -> Self {
         let api = url(requester, "");
-        Self { api, what }
+        Self { api, id }
     }
 }
 

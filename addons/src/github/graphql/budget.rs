@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::unreadable::Unreadable;
+use super::invalid_graphql::InvalidGraphql;
 
 /// The most bytes of query text in one body; user content belongs in variables.
 const MAX_TEXT: usize = 256 * 1024;
@@ -38,7 +38,7 @@ impl Default for Budget {
 
 impl Budget {
     /// Spends the text of a query, before its first token is read.
-    pub(super) fn spend_text(&mut self, bytes: usize) -> Result<(), Unreadable> {
+    pub(super) fn spend_text(&mut self, bytes: usize) -> Result<(), InvalidGraphql> {
         spend(&mut self.text, bytes, "the queries are too long")
     }
 
@@ -48,23 +48,23 @@ impl Budget {
     }
 
     /// Spends tokens that were read.
-    pub(super) fn spend_tokens(&mut self, count: usize) -> Result<(), Unreadable> {
+    pub(super) fn spend_tokens(&mut self, count: usize) -> Result<(), InvalidGraphql> {
         spend(&mut self.tokens, count, "the queries have too many tokens")
     }
 
     /// Spends a field visited, or a value filled in.
-    pub(super) fn spend_step(&mut self) -> Result<(), Unreadable> {
-        spend(&mut self.steps, 1, "it takes too much to judge")
+    pub(super) fn spend_step(&mut self) -> Result<(), InvalidGraphql> {
+        spend(&mut self.steps, 1, "the query is too complex to judge")
     }
 
     /// Spends the bytes of a value filled in.
-    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), Unreadable> {
-        spend(&mut self.filled, bytes, "it takes too much to judge")
+    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), InvalidGraphql> {
+        spend(&mut self.filled, bytes, "the query is too complex to judge")
     }
 
     /// Spends a value before it is copied. The recursion is bounded by the depth limit of the JSON
     /// parser.
-    pub(super) fn spend_value(&mut self, value: &Value) -> Result<(), Unreadable> {
+    pub(super) fn spend_value(&mut self, value: &Value) -> Result<(), InvalidGraphql> {
         self.spend_step()?;
         match value {
             Value::String(text) => self.spend_bytes(text.len()),
@@ -78,8 +78,8 @@ impl Budget {
     }
 }
 
-fn spend(left: &mut usize, amount: usize, why: &str) -> Result<(), Unreadable> {
+fn spend(left: &mut usize, amount: usize, why: &str) -> Result<(), InvalidGraphql> {
     let rest = left.checked_sub(amount);
-    *left = rest.ok_or_else(|| Unreadable::new(format!("{why}; send less at once")))?;
+    *left = rest.ok_or_else(|| InvalidGraphql::new(format!("{why}; send less at once")))?;
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(super) enum Place {
 }
 
 /// The place of a field's own selection; `None` if the field may not have one.
-pub(super) fn lead(place: Place, field: &str, has_arguments: bool) -> Option<Place> {
+pub(super) fn place_of(place: Place, field: &str, has_arguments: bool) -> Option<Place> {
     match place {
         Place::Inside if INSIDE.contains(&field) => Some(Place::Inside),
         Place::Inside if CONNECTIONS.contains(&field) => Some(Place::Connection),

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde_json::{Map, Value as Json};
 
 use super::budget::Budget;
+use super::invalid_graphql::InvalidGraphql;
 use super::syntax::Value;
-use super::unreadable::Unreadable;
 
 /// The values of one operation's variables.
 pub(super) struct Variables<'a> {
@@ -23,7 +23,7 @@ impl<'a> Variables<'a> {
     }
 
     /// A value as the server will see it. Numbers and booleans become `true`.
-    pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, Unreadable> {
+    pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, InvalidGraphql> {
         budget.spend_step()?;
         Ok(match value {
             Value::Null => Json::Null,
@@ -47,7 +47,7 @@ impl<'a> Variables<'a> {
         })
     }
 
-    fn variable(&self, name: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
+    fn variable(&self, name: &str, budget: &mut Budget) -> Result<Json, InvalidGraphql> {
         if let Some(given) = self.given.and_then(|given| given.get(name)) {
             budget.spend_value(given)?;
             return Ok(given.clone());

@@ -4,12 +4,12 @@ mod allowed;
 mod budget;
 mod fields;
 mod input;
+mod invalid_graphql;
 mod mutations;
+mod named_nodes;
 mod objection;
 mod selection;
 mod syntax;
-mod unreadable;
-mod wanted;
 
 use serde_json::{Map, Value};
 
@@ -18,11 +18,11 @@ use super::mentions::Mentions;
 use crate::contract::{Buffered, Container, Denial};
 use budget::Budget;
 use input::Variables;
+use invalid_graphql::InvalidGraphql;
 pub use mutations::Mutations;
+use named_nodes::NamedNodes;
 use selection::Walk;
 use syntax::OperationKind;
-use unreadable::Unreadable;
-use wanted::Wanted;
 
 /// The most bytes of one body.
 pub(super) const MAX_BODY: usize = 1 << 20;
@@ -40,7 +40,7 @@ pub(super) fn judge(
     mutations: &Mutations,
     mentions: &Mentions,
     container: &Container,
-) -> Result<Wanted, Denial> {
+) -> Result<NamedNodes, Denial> {
     let body = body.json_at_most(MAX_VALUES)?;
     let requests = match &body {
         Value::Array(requests) => requests.as_slice(),
@@ -51,7 +51,7 @@ pub(super) fn judge(
             "a batch has one to {MAX_BATCH} requests"
         )));
     }
-    let mut wanted = Wanted::default();
+    let mut named_nodes = NamedNodes::default();
     let mut budget = Budget::default();
     let rules = Rules {
         mutations,
@@ -59,18 +59,18 @@ pub(super) fn judge(
         container,
     };
     for request in requests {
-        judge_request(request, &rules, &mut budget, &mut wanted)?;
+        judge_request(request, &rules, &mut budget, &mut named_nodes)?;
     }
-    Ok(wanted)
+    Ok(named_nodes)
 }
 
 fn malformed(why: &str) -> Denial {
     Denial::malformed(format!("GraphQL: {why}"))
 }
 
-impl From<Unreadable> for Denial {
-    fn from(unreadable: Unreadable) -> Self {
-        malformed(&unreadable.0)
+impl From<InvalidGraphql> for Denial {
+    fn from(invalid: InvalidGraphql) -> Self {
+        malformed(&invalid.0)
     }
 }
 
@@ -85,7 +85,7 @@ fn judge_request(
     request: &Value,
     rules: &Rules<'_>,
     budget: &mut Budget,
-    wanted: &mut Wanted,
+    named_nodes: &mut NamedNodes,
 ) -> Result<(), Denial> {
     let Value::Object(request) = request else {
         return Err(malformed("a request is an object"));
@@ -104,7 +104,7 @@ fn judge_request(
             variables: &variables,
             container: rules.container,
             budget,
-            wanted,
+            named_nodes,
         };
         match operation.kind {
             OperationKind::Query => walk.query(&operation.selections)?,

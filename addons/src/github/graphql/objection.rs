@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::allowed;
 use crate::github::body::join;
-use crate::github::content::{self, Objected, Objection};
+use crate::github::content::{self, Objection, ObjectionAt};
 use crate::github::mentions::Mentions;
 
 /// The only argument of GitHub's mutations.
@@ -16,7 +16,7 @@ pub(super) fn objection(
     mutation: &str,
     arguments: &Map<String, Value>,
     mentions: &Mentions,
-) -> Option<Objected> {
+) -> Option<ObjectionAt> {
     let judge = InputJudge {
         fields: allowed::fields(mutation),
         names_a_label: mutation == "createLabel" || mutation == "updateLabel",
@@ -25,7 +25,7 @@ pub(super) fn objection(
     arguments.iter().find_map(|(argument, value)| {
         if judge.fields.is_some() && argument != ARGUMENT {
             let objection = Objection::Key(vec![ARGUMENT]);
-            return Some(objected(argument, objection));
+            return Some(objection_at(argument, objection));
         }
         judge.value(value, "", "")
     })
@@ -40,13 +40,13 @@ struct InputJudge<'a> {
 impl InputJudge<'_> {
     /// Judges the value of the field `name` at the path `key`. The recursion is bounded by the
     /// depth limits of the parsers.
-    fn value(&self, value: &Value, name: &str, key: &str) -> Option<Objected> {
+    fn value(&self, value: &Value, name: &str, key: &str) -> Option<ObjectionAt> {
         match value {
             Value::Object(members) => members.iter().find_map(|(name, value)| {
                 let key = join(key, name);
                 match self.fields {
                     Some(fields) if !allowed::has(fields, &key) => {
-                        Some(objected(&key, Objection::Key(fields.to_vec())))
+                        Some(objection_at(&key, Objection::Key(fields.to_vec())))
                     }
                     _ => self.field(value, name, &key),
                 }
@@ -54,16 +54,16 @@ impl InputJudge<'_> {
             Value::Array(items) => items.iter().find_map(|item| self.value(item, name, key)),
             Value::String(text) => {
                 let objection = self.text(text, name)?;
-                Some(objected(key, objection))
+                Some(objection_at(key, objection))
             }
             _ => None,
         }
     }
 
-    fn field(&self, value: &Value, name: &str, key: &str) -> Option<Objected> {
+    fn field(&self, value: &Value, name: &str, key: &str) -> Option<ObjectionAt> {
         let is_text = matches!(value, Value::String(_) | Value::Null);
         if (name == "body" || name == "event") && !is_text {
-            return Some(objected(key, Objection::Type("a text".to_owned())));
+            return Some(objection_at(key, Objection::Type("a text".to_owned())));
         }
         self.value(value, name, key)
     }
@@ -82,7 +82,7 @@ impl InputJudge<'_> {
     }
 }
 
-fn objected(key: &str, objection: Objection) -> Objected {
+fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
     let key = key.to_owned();
-    Objected { key, objection }
+    ObjectionAt { key, objection }
 }

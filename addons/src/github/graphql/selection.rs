@@ -5,10 +5,10 @@ use serde_json::{Map, Value as Json};
 use super::budget::Budget;
 use super::fields::{self, Place};
 use super::input::Variables;
+use super::invalid_graphql::InvalidGraphql;
 use super::mutations::Mutations;
+use super::named_nodes::NamedNodes;
 use super::syntax::{Document, Field, Selection};
-use super::unreadable::Unreadable;
-use super::wanted::Wanted;
 use crate::contract::{Container, Denial};
 use crate::github::denials::Denials;
 use crate::github::mentions::Mentions;
@@ -22,7 +22,7 @@ pub(super) struct Walk<'a> {
     pub(super) variables: &'a Variables<'a>,
     pub(super) container: &'a Container,
     pub(super) budget: &'a mut Budget,
-    pub(super) wanted: &'a mut Wanted,
+    pub(super) named_nodes: &'a mut NamedNodes,
 }
 
 /// Callback for each field, with the field's depth.
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
             }
             mutations.permit(&field.name, walk.container)?;
             let input = walk.arguments(field)?;
-            walk.wanted
+            walk.named_nodes
                 .add_input(&field.name, &input, mentions, walk.container)?;
             walk.inside(&field.selections, Place::Inside, depth + 1)
         })
@@ -65,7 +65,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), Denial> {
         if depth > MAX_DEPTH {
             let why = "fragments go in circles, or fields lie too deep";
-            return Err(Unreadable::new(why).into());
+            return Err(InvalidGraphql::new(why).into());
         }
         for selection in selections {
             self.budget.spend_step()?;
@@ -75,8 +75,9 @@ impl<'a> Walk<'a> {
                 Selection::Spread(name) => {
                     let document = self.document;
                     let fragment = document.fragments.get(name);
-                    let fragment = fragment
-                        .ok_or_else(|| Unreadable::new(format!("there is no fragment {name}")))?;
+                    let fragment = fragment.ok_or_else(|| {
+                        InvalidGraphql::new(format!("there is no fragment {name}"))
+                    })?;
                     self.each_field(fragment, depth + 1, visit)?;
                 }
             }
@@ -122,7 +123,7 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             let has_arguments = !field.arguments.is_empty();
-            let next = fields::lead(place, &field.name, has_arguments).ok_or_else(|| {
+            let next = fields::place_of(place, &field.name, has_arguments).ok_or_else(|| {
                 let why = "it leads out of the repository, where only fields without a selection of their own may be asked for";
                 Denials::leads_out(&field.name, why)
             })?;
@@ -130,7 +131,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn arguments(&mut self, field: &Field) -> Result<Map<String, Json>, Unreadable> {
+    fn arguments(&mut self, field: &Field) -> Result<Map<String, Json>, InvalidGraphql> {
         let mut filled = Map::new();
         for (name, value) in &field.arguments {
             filled.insert(name.clone(), self.variables.fill(value, self.budget)?);
@@ -143,7 +144,7 @@ impl<'a> Walk<'a> {
         let text = |name: &str| arguments.get(name).and_then(Json::as_str);
         let (Some(owner), Some(name)) = (text("owner"), text("name")) else {
             let why = "repository takes an owner and a name, each a string";
-            return Err(Unreadable::new(why).into());
+            return Err(InvalidGraphql::new(why).into());
         };
         let repo = format!("{owner}/{name}");
         Denials::permit_repo(&repo, self.container)
@@ -152,6 +153,6 @@ impl<'a> Walk<'a> {
     fn nodes(&mut self, field: &Field, argument: &str) -> Result<(), Denial> {
         let arguments = self.arguments(field)?;
         let ids = arguments.get(argument).unwrap_or(&Json::Null);
-        self.wanted.add_nodes(ids)
+        self.named_nodes.add_nodes(ids)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use apollo_parser::{Lexer, Parser, TokenKind, cst};
 
 use super::budget::Budget;
-use super::unreadable::Unreadable;
+use super::invalid_graphql::InvalidGraphql;
 
 /// The most nested selections, lists and objects.
 const MAX_NESTING: usize = 64;
@@ -58,7 +58,7 @@ pub(super) enum Value {
 }
 
 /// Parses a document. Text that the parser would repair is refused.
-pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Unreadable> {
+pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, InvalidGraphql> {
     budget.spend_text(text.len())?;
     let tokens = count_tokens(text, budget.tokens())?;
     budget.spend_tokens(tokens)?;
@@ -67,7 +67,7 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Unreada
         .token_limit(tokens)
         .parse();
     if let Some(error) = tree.errors().next() {
-        return Err(Unreadable::new(error.message()));
+        return Err(InvalidGraphql::new(error.message()));
     }
     let mut document = Document {
         operations: Vec::new(),
@@ -86,25 +86,25 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Unreada
                     .insert(text_of(&name), selections)
                     .is_some()
                 {
-                    return Err(Unreadable::new("two fragments have one name"));
+                    return Err(InvalidGraphql::new("two fragments have one name"));
                 }
             }
-            _ => return Err(Unreadable::new("a type definition is no request")),
+            _ => return Err(InvalidGraphql::new("a type definition is no request")),
         }
     }
     if document.operations.is_empty() {
-        return Err(Unreadable::new("there is no operation"));
+        return Err(InvalidGraphql::new("there is no operation"));
     }
     Ok(document)
 }
 
 /// Counts tokens, up to one more than `most`. Text that nests too deeply is refused before anything
 /// recurses or builds a tree.
-fn count_tokens(text: &str, most: usize) -> Result<usize, Unreadable> {
+fn count_tokens(text: &str, most: usize) -> Result<usize, InvalidGraphql> {
     let mut depth = 0_usize;
     let mut count = 0;
     for token in Lexer::new(text).take(most.saturating_add(1)) {
-        let token = token.map_err(|error| Unreadable::new(error.message()))?;
+        let token = token.map_err(|error| InvalidGraphql::new(error.message()))?;
         count += 1;
         match token.kind() {
             TokenKind::LCurly | TokenKind::LBracket | TokenKind::LParen => depth += 1,
@@ -114,21 +114,23 @@ fn count_tokens(text: &str, most: usize) -> Result<usize, Unreadable> {
             _ => {}
         }
         if depth > MAX_NESTING {
-            return Err(Unreadable::new(format!("more than {MAX_NESTING} levels")));
+            return Err(InvalidGraphql::new(format!(
+                "more than {MAX_NESTING} levels"
+            )));
         }
     }
     Ok(count)
 }
 
-fn some<T>(part: Option<T>) -> Result<T, Unreadable> {
-    part.ok_or_else(|| Unreadable::new("the document is not complete"))
+fn some<T>(part: Option<T>) -> Result<T, InvalidGraphql> {
+    part.ok_or_else(|| InvalidGraphql::new("the document is not complete"))
 }
 
 fn text_of(name: &cst::Name) -> String {
     name.text().into()
 }
 
-fn operation(node: &cst::OperationDefinition) -> Result<Operation, Unreadable> {
+fn operation(node: &cst::OperationDefinition) -> Result<Operation, InvalidGraphql> {
     let kind = match node.operation_type() {
         None => OperationKind::Query,
         Some(named) if named.query_token().is_some() => OperationKind::Query,
@@ -142,7 +144,7 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, Unreadable> {
         let name = some(definition.variable().and_then(|variable| variable.name()))?;
         let name = text_of(&name);
         if !names.insert(name.clone()) {
-            return Err(Unreadable::new("a variable is defined twice"));
+            return Err(InvalidGraphql::new("a variable is defined twice"));
         }
         if let Some(default) = definition.default_value() {
             defaults.insert(name, value(some(default.value())?)?);
@@ -155,7 +157,7 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, Unreadable> {
     })
 }
 
-fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Unreadable> {
+fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, InvalidGraphql> {
     let mut found = Vec::new();
     for selection in some(set)?.selections() {
         found.push(match selection {
@@ -172,7 +174,7 @@ fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Unreadab
     Ok(found)
 }
 
-fn field(node: &cst::Field) -> Result<Field, Unreadable> {
+fn field(node: &cst::Field) -> Result<Field, InvalidGraphql> {
     let mut arguments = Vec::new();
     for argument in node
         .arguments()
@@ -193,7 +195,7 @@ fn field(node: &cst::Field) -> Result<Field, Unreadable> {
     })
 }
 
-fn value(node: cst::Value) -> Result<Value, Unreadable> {
+fn value(node: cst::Value) -> Result<Value, InvalidGraphql> {
     Ok(match node {
         cst::Value::Variable(node) => Value::Variable(text_of(&some(node.name())?)),
         cst::Value::StringValue(node) => Value::Text(node.into()),
@@ -218,11 +220,11 @@ fn value(node: cst::Value) -> Result<Value, Unreadable> {
 }
 
 /// Refuses duplicate names, of which servers use the first or the last.
-fn unique(named: &[(String, Value)]) -> Result<(), Unreadable> {
+fn unique(named: &[(String, Value)]) -> Result<(), InvalidGraphql> {
     let mut names = HashSet::new();
     if named.iter().all(|(name, _)| names.insert(name)) {
         Ok(())
     } else {
-        Err(Unreadable::new("a name stands twice"))
+        Err(InvalidGraphql::new("duplicate name"))
     }
 }

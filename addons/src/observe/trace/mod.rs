@@ -87,7 +87,7 @@ impl Addon for Trace {
         if frame.direction == Direction::ToServer
             && let Some((context, params)) = frame
                 .params()
-                .and_then(|params| Context::moved_on(params, flow.id().number()))
+                .and_then(|params| Context::with_parent(params, flow.id().number()))
         {
             frame.body = FrameBody::Params(Some(params));
             flow.put_slot(context);
@@ -140,7 +140,7 @@ impl Context {
     }
 
     /// The context in a message's `_meta`, and the params with our span as the parent instead.
-    fn moved_on(params: &RawValue, span: u64) -> Option<(Self, Box<RawValue>)> {
+    fn with_parent(params: &RawValue, span: u64) -> Option<(Self, Box<RawValue>)> {
         let members = Members::read(params).ok()?;
         let meta = members.members(META).ok()??;
         let context = Self::parse(&meta.text(TRACEPARENT.as_str())?)?;

@@ -95,6 +95,29 @@ async fn a_legacy_server_asks_and_the_answer_is_judged_on_its_way_back() {
 }
 
 #[tokio::test]
+async fn nobody_is_asked_for_a_task() {
+    let server = Server::new(LEGACY);
+    server.answers(|seen, events| async move {
+        let asked = json!({"task": {"ttl": 1}, "message": "who?"});
+        elicit(&events, asked).await.unwrap();
+        raw(json!({"content": [], "seen": seen.params}))
+    });
+    // The second keeps the server's own names for its tools.
+    let renamed = Fixture::of(&[("one", &server)]);
+    for (fixture, name) in [(&renamed, "one_echo"), (&Fixture::sole(&server), "echo")] {
+        let client = fixture.client(LEGACY);
+        let (sender, mut events) = mpsc::channel(8);
+        let call = json!({"name": name, "arguments": {"task": 1}, "task": {"ttl": 60_000}});
+        let call = fixture.ask_with(&client, "tools/call", call, sender);
+        let declined = raw(json!({"action": "decline"}));
+        let (outcome, (_, asked)) = tokio::join!(call, answer(&mut events, declined));
+        assert_eq!(asked, json!({"message": "who?"}));
+        let seen = json!({"name": "echo", "arguments": {"task": 1}});
+        assert_eq!(parsed(&outcome)["seen"], seen);
+    }
+}
+
+#[tokio::test]
 async fn a_client_is_asked_only_for_what_it_declared_and_what_the_chain_permits() {
     let server = Server::new(LEGACY);
     server.answers(|_, events| async move {

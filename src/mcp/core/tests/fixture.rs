@@ -47,6 +47,8 @@ pub struct Judge {
     pub requests: Mutex<Vec<Judged>>,
     pub responses: Mutex<Vec<Judged>>,
     pub denied: Mutex<Vec<&'static str>>,
+    /// Denies the next message of a method alone.
+    pub denied_once: Mutex<Option<&'static str>>,
     pub raises: Mutex<Option<&'static str>>,
     pub ended: Mutex<Vec<(String, bool, u16)>>,
 }
@@ -61,7 +63,11 @@ impl Addon for Judge {
         let params = serde_json::from_str(params).unwrap();
         let judged = (frame.direction, frame.method.to_string(), params);
         self.requests.lock().push(judged);
-        if self.denied.lock().contains(&&*frame.method) {
+        let once = self
+            .denied_once
+            .lock()
+            .take_if(|method| *method == &*frame.method);
+        if once.is_some() || self.denied.lock().contains(&&*frame.method) {
             let denial = Denial::new(Code::PolicyDeniedContinue, "No");
             return Err(denial.with("reason", "No")).into();
         }

@@ -167,6 +167,35 @@ async fn resources_are_routed_by_the_server_that_lists_or_named_them() {
 }
 
 #[tokio::test]
+async fn a_denial_ends_the_search_for_the_owner_of_a_resource() {
+    let (one, two) = (
+        Server::new(Version::V2025_11_25),
+        Server::new(Version::V2025_11_25),
+    );
+    for server in [&one, &two] {
+        server.answers(|_, _| async {
+            Err(crate::mcp::error::protocol_error(
+                -32002,
+                "Resource not found",
+            ))
+        });
+    }
+    let fixture = Fixture::of(&[("one", &one), ("two", &two)]);
+    let client = fixture.client(Version::V2025_11_25);
+    let read = async || {
+        let params = json!({"uri": "u://nobody-lists-it"});
+        error(fixture.ask(&client, "resources/read", params).await).code
+    };
+    assert_eq!(read().await, -32002);
+    assert_eq!(two.sent("resources/read").len(), 1);
+    *fixture.judge.denied_once.lock() = Some("resources/read");
+    assert_eq!(read().await, -32951);
+    for server in [&one, &two] {
+        assert_eq!(server.sent("resources/read").len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn prompts_go_by_their_prefix_and_so_do_their_completions() {
     let (one, two) = (
         Server::new(Version::V2025_11_25),

@@ -78,7 +78,7 @@ impl Request<'_> {
     ) -> Result<Answered, Denial> {
         let state = read.request_state.and_then(text);
         if let Some(state) = state.filter(|state| is_ours(state)) {
-            return retry::resume(visit, self, read, &state).await;
+            return retry::resume(visit, self, (read, caller), &state).await;
         }
         if &*self.method == "tools/call" {
             let checked = param_headers::check(visit, read, &caller).await;

@@ -1,10 +1,12 @@
 //! A repeated request with `inputResponses`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use addons::contract::Denial;
 use serde_json::value::RawValue;
 
+use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
 use super::super::answer::Answered;
 use super::super::visit::Visit;
@@ -13,11 +15,12 @@ use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
-/// Resumes the call that is suspended under `state`. Asks again where an answer is missing.
+/// Judges a retry, and resumes the call that is suspended under `state`. Asks again where an answer
+/// is missing.
 pub async fn resume(
     visit: &Visit<'_>,
     request: &Request<'_>,
-    read: &ModernParams<'_>,
+    (read, caller): (&ModernParams<'_>, Arc<Caller>),
     state: &str,
 ) -> Result<Answered, Denial> {
     let waiting = &visit.lease.suspended;
@@ -25,6 +28,12 @@ pub async fn resume(
         let message = "requestState is unknown, expired, or that of another request";
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
+    let (method, params) = (Arc::clone(&request.method), request.params.clone());
+    if let Err(error) = visit.judge_retry(caller, method, params).await {
+        // Cancels the call at its server.
+        drop(entry);
+        return Ok(whole(visit, &request.id, &Err(error)));
+    }
     let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
     if entry.answer(answers) {
         let running = Running::resume(visit, request, entry.call);

@@ -94,6 +94,14 @@ impl SidecarEndpoint {
         self.token.is_some()
     }
 
+    /// Whether a connection that an earlier request opened is idle and open.
+    pub fn has_idle(&self) -> bool {
+        match &self.way {
+            Way::Unix(connections) => connections.has_idle(),
+            Way::Tcp(endpoint) => self.client.has_idle(endpoint),
+        }
+    }
+
     /// Asks whether the sidecar is well.
     pub async fn health(&self) -> Result<Response, Failure> {
         self.send(Method::GET, "/health", Bytes::new(), false).await

@@ -61,6 +61,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_command_is_promised_no_more_time_than_the_longest_call_has() {
+        let tools: Value = serde_json::from_str(TOOLS).unwrap();
+        let bash = tools.as_array().unwrap().iter();
+        let bash = bash.filter(|tool| tool["name"] == "bash").last().unwrap();
+        let timeout = &bash["inputSchema"]["properties"]["timeoutSeconds"];
+        // `core::exchange::LONGEST_CALL`.
+        assert_eq!(timeout["maximum"], 15 * 60);
+    }
+
+    #[test]
     fn every_operation_is_listed_with_the_hints_that_it_deserves() {
         let listed: Value = serde_json::from_str(listed().unwrap().get()).unwrap();
         let tools = listed["tools"].as_array().unwrap();

@@ -49,6 +49,7 @@ struct FindResult {
     truncated: bool,
     #[serde(default)]
     limit: u64,
+    truncation: Option<Truncation>,
     /// Which folders could not be read.
     skipped: Option<String>,
 }
@@ -178,11 +179,13 @@ fn read(arguments: &str, result: ReadResult) -> Option<Box<RawValue>> {
     };
     #[derive(Default, Deserialize)]
     struct Range {
-        offset: Option<u64>,
-        limit: Option<u64>,
+        offset: Option<f64>,
+        limit: Option<f64>,
     }
     let range: Range = serde_json::from_str(arguments).unwrap_or_default();
-    let first = range.offset.unwrap_or(1).max(1);
+    // The sidecar takes `10.0` for 10.
+    let whole = |float: f64| format!("{float:.0}").parse::<u64>().ok();
+    let first = range.offset.and_then(whole).unwrap_or(1).max(1);
     let cut = truncation.filter(|cut| cut.truncated);
     let note = match &cut {
         Some(cut) if cut.first_line_exceeds_limit => Some(format!(
@@ -193,6 +196,7 @@ fn read(arguments: &str, result: ReadResult) -> Option<Box<RawValue>> {
         None if has_more => {
             let lines = range
                 .limit
+                .and_then(whole)
                 .unwrap_or_else(|| content.lines().count() as u64);
             Some(read_on(first, lines, total))
         }
@@ -213,14 +217,19 @@ fn find(found: FindResult) -> Option<Box<RawValue>> {
         files,
         truncated,
         limit,
+        truncation,
         skipped,
     } = found;
     let mut notes = Vec::new();
-    if truncated {
-        notes.push(format!(
-            "[only the first {} files: the limit is {limit}]",
-            files.len()
-        ));
+    let cut = truncation.filter(|cut| cut.truncated);
+    if truncated || cut.is_some() {
+        let count = files.len();
+        notes.push(match cut {
+            Some(Truncation { max_bytes, .. }) => format!(
+                "[only the first {count} files: a result holds {max_bytes} bytes; name a folder or a narrower pattern]"
+            ),
+            None => format!("[only the first {count} files: the limit is {limit}]"),
+        });
     }
     notes.extend(skipped.map(|skipped| format!("[{skipped}]")));
     let text = files.join("\n");
@@ -243,8 +252,13 @@ fn grep(found: GrepResult) -> Option<Box<RawValue>> {
         notes.push("[lines of more than 500 characters were cut]".to_owned());
     }
     notes.extend(details.truncation.as_ref().and_then(kept_beginning));
+    let is_whole = details.skipped.is_none();
     notes.extend(details.skipped.map(|skipped| format!("[{skipped}]")));
-    let content = or_nothing(&found.content, "No line matches.");
+    let nothing = match is_whole {
+        true => "No line matches.",
+        false => "No line matches in what was searched.",
+    };
+    let content = or_nothing(&found.content, nothing);
     written(&noted(content, &notes), None, false)
 }
 
@@ -286,4 +300,63 @@ fn written(
         result.insert("structuredContent".to_owned(), Value::Object(structured));
     }
     to_raw_value(&result).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    /// The text of a result, for the arguments of the call.
+    fn shown(operation: Operation, arguments: &str, result: Value) -> String {
+        let result = to_raw_value(&result).unwrap();
+        let shown = of(operation, arguments, &result).unwrap();
+        let shown: Value = serde_json::from_str(shown.get()).unwrap();
+        shown["content"][0]["text"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_list_of_files_says_which_bound_cut_it() {
+        let cut = json!({ "truncated": true, "truncatedBy": "bytes", "maxBytes": 51_200 });
+        each_row(
+            [
+                (json!(null), "[only the first 1 files: the limit is 1000]"),
+                (
+                    cut,
+                    "[only the first 1 files: a result holds 51200 bytes; name a folder or a narrower pattern]",
+                ),
+            ],
+            |(truncation, note)| {
+                let found = json!({
+                    "files": ["a"], "truncated": true, "limit": 1000, "truncation": truncation,
+                });
+                assert_eq!(shown(Operation::Find, "{}", found), format!("a\n\n{note}"));
+            },
+        );
+    }
+
+    #[test]
+    fn a_search_that_left_lines_out_does_not_say_that_none_matches() {
+        let whole = json!({ "content": "" });
+        assert_eq!(shown(Operation::Grep, "{}", whole), "No line matches.");
+        let part = json!({ "content": "", "details": { "skipped": "not searched: a" } });
+        assert_eq!(
+            shown(Operation::Grep, "{}", part),
+            "No line matches in what was searched.\n\n[not searched: a]"
+        );
+    }
+
+    #[test]
+    fn a_range_may_have_a_fraction_of_zero() {
+        let read = json!({ "type": "text", "content": "b\n", "totalLines": 3, "hasMore": true });
+        assert_eq!(
+            shown(
+                Operation::Read,
+                r#"{"path":"a","offset":2.0,"limit":1.0}"#,
+                read
+            ),
+            "b\n\n[lines 2 to 2 of 3: read on with offset 3]"
+        );
+    }
 }

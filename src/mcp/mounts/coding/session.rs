@@ -1,7 +1,7 @@
 //! A session with a sidecar: nothing is open between calls but idle connections.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use addons::contract::{BoxFuture, CallPermit, RpcError};
@@ -37,6 +37,8 @@ struct Inner {
     lost: OnceLock<String>,
     /// Cleared by a connection that fails: the sidecar may be another one by now.
     is_ready: AtomicBool,
+    /// Calls that the sidecar works on. Each has a connection, and fails if it is closed.
+    under_way: AtomicUsize,
     /// Held by the call that waits for the sidecar.
     waiting: tokio::sync::Mutex<()>,
     /// Where sessions live.
@@ -60,9 +62,26 @@ impl CodingSession {
             ended,
             lost: OnceLock::new(),
             is_ready: AtomicBool::new(true),
+            under_way: AtomicUsize::new(0),
             waiting: tokio::sync::Mutex::default(),
             runtime: Handle::current(),
         }))
+    }
+}
+
+/// Counts a call as under way until it is dropped.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn begin(calls: &'a AtomicUsize) -> Self {
+        calls.fetch_add(1, Ordering::AcqRel);
+        Self(calls)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -82,24 +101,36 @@ impl Call {
         let operation = params.text("name");
         let operation = operation.as_deref().and_then(Operation::of_tool);
         let operation = operation.ok_or_else(|| invalid_params("Unknown tool"))?;
+        // Null is judged like no arguments, and the sidecar wants an object.
+        let arguments = params.get("arguments").map(str::trim);
         let meta = params.members("_meta").ok().flatten();
         let token = meta.as_ref().and_then(|meta| meta.get("progressToken"));
         Ok(Self {
             operation,
-            arguments: params.get("arguments").unwrap_or("{}").into(),
+            arguments: arguments
+                .filter(|text| *text != "null")
+                .unwrap_or("{}")
+                .into(),
             progress: token.map(|token| Progress::new(token, events)),
         })
     }
 }
 
 impl Inner {
-    /// Waits until the sidecar is there, if it was not a moment ago.
+    /// Whether the sidecar is still the one that was looked at: a connection from then on is open.
+    /// Without one it may have been restarted, with other settings.
+    fn is_same(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
+            && (self.under_way.load(Ordering::Acquire) > 0 || self.endpoint.has_idle())
+    }
+
+    /// Waits until the sidecar is there and takes the token, unless a connection to it is open.
     async fn ready(&self) -> Result<(), MountError> {
-        if self.is_ready.load(Ordering::Acquire) {
+        if self.is_same() {
             return Ok(());
         }
         let _waiting = self.waiting.lock().await;
-        if self.is_ready.load(Ordering::Acquire) {
+        if self.is_same() {
             return Ok(());
         }
         if let Some(why) = self.lost.get() {
@@ -122,6 +153,7 @@ impl Inner {
 
     async fn call(self: &Arc<Self>, call: Call) -> Result<Outcome, MountError> {
         self.ready().await?;
+        let _under_way = UnderWay::begin(&self.under_way);
         let Call {
             operation,
             arguments,

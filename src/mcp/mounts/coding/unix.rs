@@ -75,6 +75,13 @@ impl Connections {
         })
     }
 
+    /// Whether an idle connection is open.
+    pub fn has_idle(&self) -> bool {
+        let mut idle = self.idle.lock();
+        idle.retain(Connection::is_fresh);
+        !idle.is_empty()
+    }
+
     /// Sends a request, once. Dropping the future or the body closes the connection.
     pub async fn send(
         self: &Arc<Self>,

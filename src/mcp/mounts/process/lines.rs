@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::http::{Inspection, Reservation, nobody};
+    use crate::http::{Inspection, Reservation, unregistered_container};
 
     /// The memory of one container.
     struct Memory(Arc<Inspection>, Container);
@@ -125,7 +125,10 @@ mod tests {
     impl Memory {
         fn new() -> Arc<Self> {
             let inspection = Inspection::new(&prometheus::Registry::new()).unwrap();
-            Arc::new(Self(Arc::new(inspection), nobody().unwrap()))
+            Arc::new(Self(
+                Arc::new(inspection),
+                unregistered_container().unwrap(),
+            ))
         }
     }
 

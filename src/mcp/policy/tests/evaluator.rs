@@ -17,6 +17,15 @@ struct Setting {
     registry: Registry,
 }
 
+/// To be answered in 200 ms.
+fn question(input: &str) -> PolicyQuestion {
+    PolicyQuestion {
+        input: input.to_owned(),
+        decided: 0,
+        ends: Instant::now().checked_add(Duration::from_millis(200)),
+    }
+}
+
 impl Setting {
     /// Bundles by id, with their rules and the method that they are for.
     fn new(bundles: &[(&str, &str, &str)], on_unavailable: OnUnavailable) -> Self {
@@ -36,8 +45,8 @@ impl Setting {
         });
         let settings = PoliciesSettings {
             bundles: settings.collect(),
-            timeout: Duration::from_millis(200),
             on_unavailable,
+            ..PoliciesSettings::default()
         };
         let registry = Registry::new();
         let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
@@ -52,9 +61,8 @@ impl Setting {
     }
 
     async fn call(&self) -> Result<Vec<Decision>, EvaluatorError> {
-        self.evaluator
-            .evaluate("tools/call", INPUT.to_owned())
-            .await
+        let decided = self.evaluator.evaluate("tools/call", question(INPUT));
+        decided.await.map(|decisions| decisions.all)
     }
 
     fn metrics(&self) -> String {
@@ -102,6 +110,35 @@ async fn every_bundle_that_is_for_the_method_is_asked_in_order() {
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
+}
+
+#[tokio::test]
+async fn an_evaluation_stops_at_a_redaction_and_goes_on_behind_it() {
+    let redacting = "decision := \"redact\"\nmodified := object.union(input.arguments, {\"x\": 1})";
+    let bundles = [
+        ("a", "decision := \"allow\"", "tools/call"),
+        ("b", redacting, "tools/call"),
+        ("c", redacting, "elicitation/create"),
+        ("d", "decision := ", "tools/call"),
+        ("e", "decision := \"ask\"", "tools/call"),
+        ("f", redacting, "tools/call"),
+    ];
+    let setting = Setting::new(&bundles, OnUnavailable::Allow);
+    let mut found = Vec::new();
+    for decided in [0, 2, 4] {
+        let question = PolicyQuestion {
+            decided,
+            ..question(INPUT)
+        };
+        let decisions = setting.evaluator.evaluate("tools/call", question);
+        let Decisions { all, more } = decisions.await.unwrap();
+        let bundles: Vec<_> = all.iter().map(|one| one.bundle.to_string()).collect();
+        found.push((bundles.concat(), more));
+    }
+    let expected = [("ab", true), ("ef", false), ("", false)];
+    assert_eq!(found, expected.map(|(ids, more)| (ids.to_owned(), more)));
+    let line = "proxy_mcp_policy_decisions_total{bundle=\"d\",decision=\"unavailable\"} 1";
+    assert!(setting.metrics().contains(line), "counted once");
 }
 
 #[tokio::test]
@@ -189,8 +226,8 @@ async fn an_endless_policy_times_out_and_others_go_on() {
     }
     let other = setting
         .evaluator
-        .evaluate("elicitation/create", INPUT.to_owned());
-    assert_eq!(other.await.unwrap().len(), 1);
+        .evaluate("elicitation/create", question(INPUT));
+    assert_eq!(other.await.unwrap().all.len(), 1);
 }
 
 #[tokio::test]
@@ -206,7 +243,10 @@ async fn inputs_that_are_too_large_or_no_json_are_errors() {
         (deep, "the input is no JSON"),
         (large, "bytes long, the limit is 4194304"),
     ] {
-        let result = setting.evaluator.evaluate("tools/call", input).await;
+        let result = setting
+            .evaluator
+            .evaluate("tools/call", question(&input))
+            .await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }

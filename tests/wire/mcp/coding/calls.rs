@@ -60,6 +60,7 @@ fn every_operation_is_a_tool_over_both_transports_and_in_both_eras() {
             let again = call("edit", edit);
             assert_eq!(again["result"]["isError"], true, "{again}");
             assert!(fine(&call("ls", json!({}))).contains("src/"));
+            assert!(fine(&call("ls", Value::Null)).contains("src/"));
             assert!(fine(&call("ls", json!({ "path": "src" }))).contains("a.txt"));
             let found = call("find", json!({ "pattern": "**/*.txt" }));
             assert_eq!(fine(&found), "src/a.txt");

@@ -1,10 +1,15 @@
 //! Tokens that one side has and the other one has not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use testkit::each_row;
 
 use super::super::hostile::client::{Client, Era, Gateway, assert_code, text};
 use super::fake::{Answer, FakeSidecar, Seen};
+use crate::support::{SOON, eventually};
 
 /// What a sidecar does that has a token.
 fn guarded(requires: bool) -> impl Fn(&Seen) -> Option<Answer> + Send + Sync {
@@ -75,4 +80,63 @@ fn a_token_is_neither_logged_nor_sent_where_none_is_needed() {
     let mut health = health.filter(|seen| seen.line == "GET /health");
     assert!(health.all(|seen| seen.token.is_none()));
     assert!(!gateway.proxy.log().contains("s3cret"));
+}
+
+#[test]
+fn one_that_was_restarted_between_two_calls_is_looked_at_before_the_second() {
+    each_row([true, false], |is_unix| {
+        let directory = TempDir::new().unwrap();
+        let requires = Arc::new(AtomicBool::new(true));
+        let shared = Arc::clone(&requires);
+        let script = move |seen: &Seen| {
+            let is_last = seen.body["path"] == "last";
+            let refused = guarded(shared.load(Ordering::Relaxed))(seen);
+            refused.or_else(|| is_last.then(|| Answer::raw(answer_and_close)))
+        };
+        let sidecar = match is_unix {
+            true => FakeSidecar::unix(&directory.path().join("c.sock"), script),
+            false => FakeSidecar::tcp(script),
+        };
+        let gateway = gateway(&sidecar, json!({ "token": "s3cret", "required": true }));
+        let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_read"]);
+        let read = |path: &str| client.call("coding_read", json!({ "path": path }));
+        let looks = || {
+            let seen = sidecar.seen().into_iter();
+            seen.filter(|seen| seen.line == "GET /health").count()
+        };
+        text(&read("first"));
+        let before = looks();
+        text(&read("second"));
+        assert_eq!(looks(), before, "the connection is still open");
+        assert_eq!(text(&read("last")), "bye\n");
+        eventually("its connections are closed", SOON, || sidecar.open() == 0);
+        text(&read("third"));
+        assert_eq!(looks(), before + 1);
+        text(&read("last"));
+        eventually("its connections are closed", SOON, || sidecar.open() == 0);
+        requires.store(false, Ordering::Relaxed);
+        let answer = read("fourth");
+        assert_code(&answer, -32000);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("serves requests without a token"),
+            "{message}"
+        );
+        let served = sidecar.of("read").into_iter();
+        assert_eq!(
+            served.filter(|seen| seen.body["path"] == "fourth").count(),
+            0
+        );
+    });
+}
+
+/// The end of a sidecar that is restarted: it says nothing of closing the connection.
+fn answer_and_close(stream: &mut dyn super::fake::Stream) -> std::io::Result<()> {
+    let result = json!({ "type": "text", "content": "bye\n", "totalLines": 1, "hasMore": false });
+    let body = json!({ "ok": true, "result": result }).to_string();
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use prometheus::IntCounterVec;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
-use super::state::{Held, LoginState, Seen};
+use super::state::{CurrentTokens, FileTokens, LoginState};
 use super::{Login, OauthSettings, TokenFile};
 use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
@@ -90,7 +90,7 @@ impl OauthTokens {
     /// The account of the login in use, if its file names one.
     pub fn account(&self) -> Option<String> {
         let known = self.known.lock();
-        known.held.as_ref()?.tokens.account.clone()
+        known.current.as_ref()?.tokens.account.clone()
     }
 
     /// Waits for the refresh under way, if any, since its answer must be stored.
@@ -122,7 +122,12 @@ impl OauthTokens {
     /// Reads the file if it changed. Blocks.
     fn reread(&self) {
         let path = &self.settings.token_file;
-        let version = self.known.lock().seen.as_ref().map(|s| s.version.clone());
+        let version = self
+            .known
+            .lock()
+            .in_file
+            .as_ref()
+            .map(|s| s.version.clone());
         let read = self.ports.files.read(path, version.as_ref());
         let read = read.map_err(|error| error.to_string());
         let taken = read.and_then(|read| match read {
@@ -139,25 +144,26 @@ impl OauthTokens {
     /// the file's metadata changed, and the tokens in use may be newer.
     fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
-        let is_known = |known: &LoginState| known.seen.as_ref().is_some_and(|s| s.tokens == tokens);
+        let is_known =
+            |known: &LoginState| known.in_file.as_ref().is_some_and(|s| s.tokens == tokens);
         if is_known(&self.known.lock()) {
             let mut known = self.known.lock();
-            known.seen = Some(Seen { version, tokens });
-            let is_newest = !known.owed;
-            if let Some(held) = known.held.as_mut().filter(|_| is_newest) {
-                held.file = file;
+            known.in_file = Some(FileTokens { version, tokens });
+            let is_newest = !known.unwritten;
+            if let Some(current) = known.current.as_mut().filter(|_| is_newest) {
+                current.file = file;
             }
             return Ok(());
         }
-        let (held, _) = self.ready(file)?;
+        let (current, _) = self.ready(file)?;
         let mut known = self.known.lock();
-        known.seen = Some(Seen { version, tokens });
-        known.begin(held);
+        known.in_file = Some(FileTokens { version, tokens });
+        known.begin(current);
         Ok(())
     }
 
     /// Prepares tokens to be sent. The inner error says why the access token is unusable.
-    fn ready(&self, file: TokenFile) -> Result<(Held, Result<(), String>), String> {
+    fn ready(&self, file: TokenFile) -> Result<(CurrentTokens, Result<(), String>), String> {
         let tokens = self.login().tokens(&file)?;
         let earlier = self.known.lock().earlier();
         let earlier = earlier.iter().map(|secret| secret.as_str());
@@ -174,7 +180,7 @@ impl OauthTokens {
             Ok(token) => (Some(Arc::new(token)), Ok(())),
             Err(why) => (None, Err(why)),
         };
-        Ok((Held::of(file, tokens, token), usable))
+        Ok((CurrentTokens::of(file, tokens, token), usable))
     }
 
     /// Waits for a token: reads the file, and refreshes the login if that yields none.
@@ -196,13 +202,13 @@ impl OauthTokens {
             }
             return answer;
         }
-        let alone = Arc::clone(&self.refreshing).lock_owned().await;
+        let guard = Arc::clone(&self.refreshing).lock_owned().await;
         if let Some(answer) = self.known.lock().answer() {
             return answer;
         }
         // In a separate task: if the client disconnects, the endpoint's answer must still be
         // stored, since the old refresh token may be spent.
-        let refreshed = self.start(alone).await;
+        let refreshed = self.start(guard).await;
         refreshed.map_err(|_| "the refresh broke off".to_owned())?;
         let answer = self.known.lock().answer();
         answer.unwrap_or_else(|| Err("its file was replaced meanwhile".to_owned()))
@@ -210,15 +216,15 @@ impl OauthTokens {
 
     /// Starts a refresh that no flow waits for, unless one is under way.
     fn renew_in_background(self: &Arc<Self>) {
-        if let Ok(alone) = Arc::clone(&self.refreshing).try_lock_owned() {
-            self.start(alone);
+        if let Ok(guard) = Arc::clone(&self.refreshing).try_lock_owned() {
+            self.start(guard);
         }
     }
 
-    fn start(self: &Arc<Self>, alone: OwnedMutexGuard<()>) -> oneshot::Receiver<()> {
+    fn start(self: &Arc<Self>, guard: OwnedMutexGuard<()>) -> oneshot::Receiver<()> {
         let tokens = Arc::clone(self);
         self.ports.tasks.run(async move {
-            let _alone = alone;
+            let _guard = guard;
             tokens.renew().await;
         })
     }
@@ -257,13 +263,13 @@ impl TokenSource for OauthSource {
     }
 
     fn refused(&self, _container: &Container, token: &Arc<Token>) {
-        if let Some(held) = &mut self.0.known.lock().held
-            && held
+        if let Some(current) = &mut self.0.known.lock().current
+            && current
                 .token
                 .as_ref()
                 .is_some_and(|own| Arc::ptr_eq(own, token))
         {
-            held.refused = true;
+            current.refused = true;
         }
     }
 }

@@ -64,19 +64,19 @@ impl OauthTokens {
     /// requesting further ones could lose them. Blocks.
     pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
         self.reread();
-        let (refresh, owed) = {
+        let (refresh, unwritten) = {
             let known = self.known.lock();
-            let Some(held) = known.held.as_ref().filter(|_| known.is_due()) else {
+            let Some(current) = known.current.as_ref().filter(|_| known.is_due()) else {
                 return Ok(None);
             };
-            (held.tokens.refresh.clone(), known.owed)
+            (current.tokens.refresh.clone(), known.unwritten)
         };
         let path = &self.settings.token_file;
         let replacement = self.ports.files.replace(path).map_err(|error| {
             let path = path.display();
             format!("{path} cannot be rewritten, so it is not refreshed: {error}")
         })?;
-        if owed {
+        if unwritten {
             self.write(replacement);
             return Ok(None);
         }
@@ -109,8 +109,8 @@ impl OauthTokens {
             None => Ok(None),
         });
         match renewed {
-            Ok(Some((held, usable))) => {
-                self.known.lock().renew(held);
+            Ok(Some((current, usable))) => {
+                self.known.lock().renew(current);
                 self.write(replacement);
                 if let Err(why) = usable {
                     let why = format!("the token endpoint's answer cannot be used: {why}");
@@ -118,7 +118,7 @@ impl OauthTokens {
                 }
             }
             Ok(None) => {
-                tracing::info!(credential = %self.name, "somebody logged in anew during a refresh");
+                tracing::info!(credential = %self.name, "a new login replaced the tokens during a refresh");
             }
             Err(refusal) => self.failed(refusal),
         }
@@ -133,21 +133,24 @@ impl OauthTokens {
         body: &[u8],
     ) -> Result<Option<TokenFile>, Refusal> {
         let known = self.known.lock();
-        let seen = known.seen.as_ref().and_then(|s| s.tokens.refresh.as_ref());
+        let seen = known
+            .in_file
+            .as_ref()
+            .and_then(|s| s.tokens.refresh.as_ref());
         let is_same = seen.is_some_and(|seen| seen.as_str() == sent);
-        let Some(held) = known.held.as_ref().filter(|_| is_same) else {
+        let Some(current) = known.current.as_ref().filter(|_| is_same) else {
             return Ok(None);
         };
         let now = OffsetDateTime::now_utc();
         self.login()
-            .refreshed(&held.file, status, body, now)
+            .refreshed(&current.file, status, body, now)
             .map(Some)
     }
 
     /// Writes the tokens in use to the file. Blocks.
     pub(super) fn write(&self, mut replacement: Box<dyn Replacement>) {
-        let text = match &self.known.lock().held {
-            Some(held) => held.file.text(),
+        let text = match &self.known.lock().current {
+            Some(current) => current.file.text(),
             None => return,
         };
         let filled = replacement.fill(text.as_bytes());
@@ -155,7 +158,7 @@ impl OauthTokens {
         self.reread();
         let unreadable = {
             let known = self.known.lock();
-            if !known.owed {
+            if !known.unwritten {
                 return;
             }
             known.unreadable.clone()

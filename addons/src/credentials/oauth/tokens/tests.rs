@@ -131,7 +131,7 @@ impl Fixture {
 
     fn in_use(&self) -> String {
         let known = self.tokens.known.lock();
-        let access = known.held.as_ref().unwrap().tokens.access.clone();
+        let access = known.current.as_ref().unwrap().tokens.access.clone();
         access.unwrap().to_string()
     }
 
@@ -173,8 +173,8 @@ fn a_login_during_a_refresh_is_never_overwritten() {
     let tokens = &login.tokens;
     let answered = br#"{ "access_token": "second", "refresh_token": "rotated" }"#;
     let refreshed = tokens.refreshed(&request.sent, StatusCode::OK, answered);
-    let (held, _) = tokens.ready(refreshed.unwrap().unwrap()).unwrap();
-    tokens.known.lock().renew(held);
+    let (current, _) = tokens.ready(refreshed.unwrap().unwrap()).unwrap();
+    tokens.known.lock().renew(current);
     login.write("newest");
     tokens.write(request.replacement);
     assert_eq!(login.in_file("access_token"), "newest");
@@ -196,7 +196,10 @@ fn tokens_that_could_not_be_written_are_sent_and_written_before_the_next_refresh
     login.files.rename(aside, path);
     login.tokens.reread();
     assert!(login.is_lent());
-    assert!(!login.tokens.known.lock().is_valid(), "it is owed");
+    assert!(
+        !login.tokens.known.lock().is_valid(),
+        "it is not written yet"
+    );
     assert_eq!(login.in_use(), "second");
     login.wait();
     assert!(login.tokens.prepare().unwrap().is_none());

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::contract::{
-    BoxFuture, Code, Container, Decision, Denial, Direction, Effect, EvaluatorError, FlowStart,
-    FrameBody, Kind, Level, McpSubject, OwnedFlow, RpcOutcome, Subject, Unavailable,
+    BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
+    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, RpcOutcome, Subject,
+    Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -40,15 +41,19 @@ impl Evaluator for Policies {
     fn evaluate<'a>(
         &'a self,
         _: &'a str,
-        input: String,
-    ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>> {
+        question: PolicyQuestion,
+    ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
         Box::pin(async move {
             // As on a thread of its own: not at once.
             tokio::task::yield_now().await;
-            let input: Value = serde_json::from_str(&input).unwrap();
+            let input: Value = serde_json::from_str(&question.input).unwrap();
             let answer = (self.answer)(&input);
             self.asked.lock().push(input);
-            answer
+            let mut all = answer?.split_off(question.decided);
+            let redacts = all.iter().position(|one| one.modified().is_some());
+            let left = redacts.map_or_else(Vec::new, |at| all.split_off(at + 1));
+            let more = !left.is_empty();
+            Ok(Decisions { all, more })
         })
     }
 }

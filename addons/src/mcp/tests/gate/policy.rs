@@ -1,6 +1,6 @@
 //! What policies decide about requests.
 
-use testkit::each_row;
+use testkit::{each_row, each_row_async};
 
 use super::*;
 use crate::contract::McpSession;
@@ -162,12 +162,67 @@ async fn a_person_decides_what_is_asked() {
 }
 
 #[tokio::test]
-async fn redacted_arguments_are_sent_and_the_last_of_the_file_counts() {
-    let gate = deciding(vec![
-        redact("a", r#"{"q":"first"}"#),
-        decision("b", Effect::Allow),
-        redact("c", r#"{"q":"***","n":1.0}"#),
-    ]);
+async fn redactions_apply_in_the_order_of_the_file() {
+    let hide = |field: &'static str| {
+        move |input: &Value, at: &str| {
+            let mut redacted = input[at].clone();
+            redacted[field] = json!("***");
+            Effect::Redact(raw(redacted.to_string()))
+        }
+    };
+    let (first, last) = (hide("a"), hide("b"));
+    each_row_async(
+        [
+            ("tools/call", Direction::ToServer, "arguments"),
+            ("prompts/get", Direction::ToServer, "params"),
+            ("elicitation/create", Direction::ToClient, "params"),
+        ],
+        async |(method, direction, at)| {
+            let answer = move |input: &Value| {
+                Ok(vec![
+                    decision("one", Effect::Allow),
+                    decision("two", first(input, at)),
+                    decision("three", Effect::Allow),
+                    decision("four", last(input, at)),
+                ])
+            };
+            let gate = with_policy(settings(), &[method], answer);
+            let sent = json!({ "a": 1, "b": 2, "c": 3 });
+            let mut frame = match method {
+                "tools/call" => fetch(&sent),
+                _ => Frame::request(direction, method, Some(raw(sent.to_string()))),
+            };
+            let mut flow = start(&gate.web, method, Some("fetch")).begin();
+            gate.request(&mut flow, &mut frame).await.unwrap();
+            let redacted = json!({ "a": "***", "b": "***", "c": 3 });
+            let expected = match method {
+                "tools/call" => json!({ "name": "fetch", "arguments": redacted }),
+                _ => redacted,
+            };
+            assert_eq!(params(&frame), expected, "{method}");
+            let [_, asked] = &gate.asked()[..] else {
+                panic!("{:?}", gate.asked())
+            };
+            assert_eq!(asked[at], json!({ "a": "***", "b": 2, "c": 3 }));
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_stricter_decision_counts_before_and_after_a_redaction() {
+    for at in 0..3 {
+        let mut decisions = vec![redact("a", "{}"), redact("b", "{}")];
+        decisions.insert(at, decision("c", Effect::DenyAbort));
+        let gate = deciding(decisions);
+        let denial = gate.fetch(json!({})).await.unwrap_err();
+        assert_eq!(denial.rule_name(), Some("c"), "{at}");
+    }
+}
+
+#[tokio::test]
+async fn redacted_arguments_are_sent_as_they_are_written() {
+    let gate = deciding(vec![redact("c", r#"{"q":"***","n":1.0}"#)]);
     let (mut flow, mut frame) = (gate.flow(), fetch(&json!({ "q": "secret" })));
     gate.request(&mut flow, &mut frame).await.unwrap();
     let expected = r#"{"name":"fetch","arguments":{"q":"***","n":1.0}}"#;

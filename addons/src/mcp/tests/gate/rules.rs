@@ -38,6 +38,34 @@ async fn an_open_world_tool_is_denied_from_confidential_on() {
 }
 
 #[tokio::test]
+async fn the_hint_of_a_denial_by_the_level_is_an_edit_that_helps() {
+    let open = r#"{"name":"fetch","annotations":{"openWorldHint":true}}"#;
+    let overrides = "set annotations: { openWorldHint: false } under overrides";
+    let reset = "unified-proxy container reset web";
+    let closed = OverrideRule {
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    for (definition, settings, expected) in [
+        (FETCH, settings(), Some(overrides)),
+        (FETCH, with_rule(closed.clone()), None),
+        (open, settings(), Some(reset)),
+        (open, with_rule(closed), Some(reset)),
+    ] {
+        let gate = gate(settings);
+        gate.web.raise_level(Level::Confidential);
+        let mut frame = fetch(&json!({})).of_tool(tool(definition));
+        let judged = gate.request(&mut gate.flow(), &mut frame).await;
+        let edit = judged.as_ref().err().and_then(Denial::edit);
+        assert_eq!(edit.is_some(), expected.is_some(), "{edit:?}");
+        assert!(
+            edit.unwrap_or_default()
+                .contains(expected.unwrap_or_default())
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_level_is_checked_again_after_the_policies() {
     let web = container("web");
     let raised = Arc::clone(&web);
@@ -84,6 +112,53 @@ async fn a_latched_container_calls_nothing_until_it_is_released() {
     gate.request(&mut listing, &mut list).await.unwrap();
     gate.web.reset_standing();
     gate.fetch(json!({})).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_clients_answer_passes_only_where_the_call_would_pass_by_now() {
+    let closed = r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#;
+    for (latched, level, definition, expected) in [
+        (false, Level::Public, Some(tool(FETCH)), None),
+        (
+            true,
+            Level::Public,
+            Some(tool(FETCH)),
+            Some(Code::PolicyDenied),
+        ),
+        (true, Level::Public, None, Some(Code::PolicyDenied)),
+        (
+            false,
+            Level::Secret,
+            Some(tool(FETCH)),
+            Some(Code::PolicyDeniedContinue),
+        ),
+        (false, Level::Secret, Some(tool(closed)), None),
+        (false, Level::Secret, None, None),
+        (
+            false,
+            Level::Public,
+            Some(changed(FETCH)),
+            Some(Code::PolicyDeniedContinue),
+        ),
+    ] {
+        let gate = at(level);
+        if latched {
+            gate.web.abort();
+        }
+        let method = "elicitation/create";
+        let mut flow = start(&gate.web, method, None).begin();
+        let mut answer = Frame::response(Direction::ToClient, method, Ok(raw("{}")));
+        answer.definition.clone_from(&definition);
+        let judged = gate.addon.judge_response(&mut flow, &mut answer).await;
+        assert_eq!(
+            code(&judged),
+            expected,
+            "{latched} {level:?} {definition:?}"
+        );
+        if let (Err(denial), Some(_)) = (judged, definition) {
+            assert_eq!(denial.detail("tool"), Some("fetch"));
+        }
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use super::Snapshot;
 
 /// The client of a question, and its identity if the connection has established one.
-pub struct Asker {
+pub struct DnsClient {
     pub client: Client,
     /// The principal that the connection is bound to. Without one, the client's source is looked
     /// up.
@@ -18,7 +18,7 @@ pub struct Asker {
     pub claimed_id: Option<Box<str>>,
 }
 
-impl From<SocketAddr> for Asker {
+impl From<SocketAddr> for DnsClient {
     /// A client that is identified by its address only.
     fn from(peer: SocketAddr) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl From<SocketAddr> for Asker {
     }
 }
 
-impl Asker {
+impl DnsClient {
     /// The container of the client, if there is one.
     pub(super) fn container(
         &self,

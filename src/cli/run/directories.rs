@@ -16,7 +16,7 @@ const MAX_LINKS: usize = 8;
 
 /// The directories of a run, as canonical paths.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct RunDirectories {
     /// The home directory outside, if there is one.
     pub real_home: Option<PathBuf>,
     /// The home directory inside.
@@ -29,7 +29,7 @@ pub struct Places {
     pub readable: Vec<PathBuf>,
 }
 
-impl Places {
+impl RunDirectories {
     /// Finds the directories; refuses those that would expose the home directory, the system or its
     /// kernel interfaces.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
@@ -51,15 +51,15 @@ impl Places {
         }
         let readable: Result<Vec<_>, _> =
             read.iter().map(|path| canonical("--read", path)).collect();
-        let places = Self {
+        let directories = Self {
             home: home.clone().unwrap_or_else(|| PLAIN_HOME.into()),
             real_home: home,
             directory,
             writable,
             readable: readable?,
         };
-        places.check()?;
-        Ok(places)
+        directories.check()?;
+        Ok(directories)
     }
 
     /// Resolves a path; `None` if it passes through the directories of the run, where the command
@@ -159,10 +159,10 @@ fn canonical_or_same(path: &Path) -> PathBuf {
 }
 
 /// The directory that is kept between runs, with audit logs and records of placeholders.
-pub fn kept_state(places: &Places) -> Result<PathBuf, Failure> {
+pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
     let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let base = base.filter(|base| base.is_absolute());
-    let base = match (base, &places.real_home) {
+    let base = match (base, &directories.real_home) {
         (Some(base), _) => base,
         (None, Some(home)) if home.is_dir() => home.join(".local/state"),
         (None, _) => {
@@ -173,7 +173,11 @@ pub fn kept_state(places: &Places) -> Result<PathBuf, Failure> {
     let state = base.join("unified-proxy");
     make_private(&state.join("runs"))?;
     let state = canonical_or_same(&state);
-    match places.writable.iter().any(|path| state.starts_with(path)) {
+    match directories
+        .writable
+        .iter()
+        .any(|path| state.starts_with(path))
+    {
         false => Ok(state),
         true => Err(Failure::new(
             code::USAGE,

@@ -17,7 +17,7 @@ use tokio::net::unix::pipe;
 const BUFFER: usize = 16 << 10;
 
 /// The files and directories that are watched.
-pub struct Guard {
+pub struct FileWatch {
     events: OwnedFd,
     readiness: pipe::Receiver,
     /// The identity of each file at the start.
@@ -27,7 +27,7 @@ pub struct Guard {
 /// Device and inode numbers.
 type Identity = (u64, u64);
 
-impl Guard {
+impl FileWatch {
     /// Starts to watch the files. Must be called within a runtime.
     pub fn watch(files: &BTreeSet<PathBuf>) -> io::Result<Self> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
@@ -107,15 +107,15 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let config = work.path().join("config");
         fs::write(&config, "old").unwrap();
-        let guard = Guard::watch(&BTreeSet::from([config.clone()])).unwrap();
+        let file_watch = FileWatch::watch(&BTreeSet::from([config.clone()])).unwrap();
         fs::write(work.path().join("index.lock"), "").unwrap();
         fs::rename(work.path().join("index.lock"), work.path().join("index")).unwrap();
         fs::write(&config, "written in place").unwrap();
         let soon = Duration::from_millis(200);
-        assert!(tokio::time::timeout(soon, guard.lost()).await.is_err());
+        assert!(tokio::time::timeout(soon, file_watch.lost()).await.is_err());
         fs::write(work.path().join("config.lock"), "new").unwrap();
         fs::rename(work.path().join("config.lock"), &config).unwrap();
-        let lost = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
+        let lost = tokio::time::timeout(Duration::from_secs(5), file_watch.lost()).await;
         assert_eq!(lost.unwrap(), config);
     }
 }

@@ -6,20 +6,20 @@ use addons::contract::{Code, Denial, DnsQuery, Fault, Host, LiveFlow};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 
-use super::{Asker, Snapshot};
+use super::{DnsClient, Snapshot};
 
 /// Begins the flow of a message of `length` bytes. `query` is `None` if the message was not parsed
 /// or is malformed.
 pub(super) fn begin(
     snapshot: &Snapshot,
-    asker: &Asker,
+    dns_client: &DnsClient,
     query: Option<&DnsQuery>,
     length: usize,
 ) -> LiveFlow {
     let name = query.map_or_else(|| Host::Name("".into()), |query| query.name.clone());
-    let mut start = snapshot.chain().for_name(asker.client.clone(), name);
-    start.principal = asker.principal.clone();
-    start.claimed_id = asker.claimed_id.clone();
+    let mut start = snapshot.chain().for_name(dns_client.client.clone(), name);
+    start.principal = dns_client.principal.clone();
+    start.claimed_id = dns_client.claimed_id.clone();
     let mut live = LiveFlow::begin(snapshot.chain(), start);
     let record_type = query.map(|query| RecordType::from(query.record_type));
     live.record().method = record_type.map(|record_type| <&str>::from(record_type).into());

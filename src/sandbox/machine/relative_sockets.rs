@@ -18,7 +18,7 @@ const MAX_FILES: usize = 2_000_000;
 /// address. The caller has already searched writable directories.
 pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    if !table.lines().skip(1).any(is_unplaced) {
+    if !table.lines().skip(1).any(has_relative_address) {
         return Ok(Vec::new());
     }
     let mut left = MAX_FILES;
@@ -38,7 +38,7 @@ pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
     Ok(hidden)
 }
 
-fn is_unplaced(line: &str) -> bool {
+fn has_relative_address(line: &str) -> bool {
     let address = line.split_ascii_whitespace().nth(ADDRESS);
     address.is_some_and(|address| !address.starts_with(['/', '@']))
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relative_address_is_unplaced() {
+    fn a_relative_address_is_recognised() {
         let line = |address: &str| {
             format!("0000000000000000: 00000002 00000000 00010000 0001 01 7051491{address}")
         };
@@ -88,7 +88,7 @@ mod tests {
                 (" @abstract", false),
                 ("", false),
             ],
-            |(address, unplaced)| assert_eq!(is_unplaced(&line(address)), unplaced),
+            |(address, relative)| assert_eq!(has_relative_address(&line(address)), relative),
         );
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::objection;
 use crate::contract::{Container, Denial, Verdict};
-use crate::github::content::{self, Objected, Objection};
+use crate::github::content::{self, Objection, ObjectionAt};
 use crate::github::denials::Denials;
 use crate::github::forge::Node;
 use crate::github::mentions::Mentions;
@@ -23,7 +23,7 @@ const MAX_NODES: usize = 100;
 
 /// The node ids of a body.
 #[derive(Debug, Default)]
-pub(in crate::github) struct Wanted {
+pub(in crate::github) struct NamedNodes {
     /// Nodes that must belong to an authorized repository.
     nodes: BTreeSet<String>,
     /// The nodes among them that are attached as labels.
@@ -43,7 +43,7 @@ struct Branch {
     node: String,
 }
 
-impl Wanted {
+impl NamedNodes {
     /// Adds one id or a list of them. Null adds none.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
         for id in ids_of(ids)? {
@@ -93,7 +93,7 @@ impl Wanted {
     }
 
     /// Adds the branches and repositories of a pull request.
-    fn add_branches(&mut self, input: &Map<String, Value>) -> Option<Objected> {
+    fn add_branches(&mut self, input: &Map<String, Value>) -> Option<ObjectionAt> {
         let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
         let repository = text("repositoryId");
         let of = repository.clone().or_else(|| text("pullRequestId"));
@@ -154,7 +154,7 @@ impl Wanted {
         self.nodes.union(&self.people).cloned().collect()
     }
 
-    /// Judges the forge's answers for [`Wanted::ids`], in the same order; a node without an answer
+    /// Judges the forge's answers for [`NamedNodes::ids`], in the same order; a node without an answer
     /// is unknown.
     pub(in crate::github) fn judge(
         &self,
@@ -230,11 +230,11 @@ fn judge_person(
 
 fn node_denied(what: &str, objection: Objection, id: &str, container: &Container) -> Denial {
     let key = String::new();
-    Denials::body(what, &Objected { key, objection }, container).with("node", id)
+    Denials::body(what, &ObjectionAt { key, objection }, container).with("node", id)
 }
 
-fn foreign(key: &str) -> Objected {
-    Objected {
+fn foreign(key: &str) -> ObjectionAt {
+    ObjectionAt {
         key: key.to_owned(),
         objection: Objection::ForeignBranch,
     }

@@ -1,0 +1,66 @@
+//! Fields of requests, in the forms that models write them.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::Number;
+
+/// A number of lines or entries, `10.0` too; `None` for null.
+pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(field)? else {
+        return Ok(None);
+    };
+    match number.as_u64().or_else(|| whole(number.as_f64()?)) {
+        Some(count) => Ok(Some(count)),
+        None => Err(D::Error::custom(format!(
+            "{number} is not a whole number from 0 on"
+        ))),
+    }
+}
+
+/// The whole number that a float is.
+fn whole(float: f64) -> Option<u64> {
+    (float.fract() == 0.0)
+        .then(|| format!("{float:.0}").parse().ok())
+        .flatten()
+}
+
+/// A switch, off for null.
+pub(crate) fn switch<'de, D: Deserializer<'de>>(field: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(field)?.unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn counts_are_whole_numbers_in_any_form() {
+        each_row(
+            [
+                (json!(10), Some(Some(10))),
+                (json!(10.0), Some(Some(10))),
+                (json!(1e3), Some(Some(1000))),
+                (json!(0.0), Some(Some(0))),
+                (json!(u64::MAX), Some(Some(u64::MAX))),
+                (json!(null), Some(None)),
+                (json!(10.5), None),
+                (json!(-1), None),
+                (json!(-1.0), None),
+                (json!(1e300), None),
+                (json!("10"), None),
+                (json!(true), None),
+            ],
+            |(field, expected)| assert_eq!(count(field).ok(), expected),
+        );
+    }
+
+    #[test]
+    fn a_switch_may_be_null() {
+        assert!(switch(json!(true)).unwrap());
+        assert!(!switch(json!(null)).unwrap());
+        assert!(switch(json!("yes")).is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! Retries of requests that wait for their client's input in the gateway.
+
+use std::sync::Arc;
+
+use addons::contract::{Direction, Frame, RpcError};
+use serde_json::value::RawValue;
+
+use super::params::{Change, TASK, edit, quote};
+use super::{ClientRequest, Core, invalid_params, members, method_not_found, rpc_error};
+
+impl Core {
+    /// Judges a retry as the call that it continues is judged: limits, latch, definition, level
+    /// and policies count as they are now. Nothing is sent.
+    pub async fn judge_retry(self: &Arc<Self>, request: &ClientRequest) -> Result<(), RpcError> {
+        let (settings, name, definition) = match &*request.method {
+            "tools/call" => {
+                let (settings, definition) = self.called_tool(request).await?;
+                (settings, Arc::clone(&definition.name), Some(definition))
+            }
+            "prompts/get" => {
+                let (settings, name) = self.named_prompt(request).await?;
+                (settings, name, None)
+            }
+            "resources/read" => {
+                let (settings, uri) = self.read_uri(request).await?;
+                (settings, uri, None)
+            }
+            other => return Err(method_not_found(other)),
+        };
+        // The state is the gateway's own: no server gets it.
+        let original = quote(&name);
+        let mut changes: Vec<Change<'_>> = vec![("requestState", None), (TASK, None)];
+        if &*request.method != "resources/read" {
+            changes.push(("name", Some(&*original)));
+        }
+        let params = edit(&members(request)?, &changes);
+        let params = RawValue::from_string(params);
+        let params = params.map_err(|_| invalid_params("params is no object"))?;
+        let mut frame = Frame::request(Direction::ToServer, &request.method, Some(params));
+        frame.definition = definition;
+        let chain = (self.rules)().chain;
+        let (caller, method) = (&request.caller, &request.method);
+        let mut live = self.flow(&chain, caller, method, Some(&settings.name), Some(&name));
+        match chain.mcp_request(&mut live.flow, frame).await {
+            Ok(_permit) => {
+                live.answered(200);
+                live.complete();
+                Ok(())
+            }
+            Err(denial) => {
+                live.denied(&denial);
+                Err(rpc_error(&denial))
+            }
+        }
+    }
+}
