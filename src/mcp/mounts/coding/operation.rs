@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn a_command_is_promised_no_more_time_than_the_longest_call_has() {
         let tools: Value = serde_json::from_str(TOOLS).unwrap();
-        let bash = tools.as_array().unwrap().iter();
-        let bash = bash.filter(|tool| tool["name"] == "bash").last().unwrap();
+        let mut tools = tools.as_array().unwrap().iter();
+        let bash = tools.find(|tool| tool["name"] == "bash").unwrap();
         let timeout = &bash["inputSchema"]["properties"]["timeoutSeconds"];
         // `core::exchange::LONGEST_CALL`.
         assert_eq!(timeout["maximum"], 15 * 60);
