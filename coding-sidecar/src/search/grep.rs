@@ -21,7 +21,7 @@ const CONTEXT_MAX: u64 = 100;
 /// Most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
 /// Most bytes of the compiled pattern, which is what `(\\w{100}){100}` runs into. Each byte of a
-/// line may cost a step for each state: `a[ab]{10000}c` takes 15 s of processor time for the longest line.
+/// line may cost a step for each state: `a[ab]{10000}c` takes up to half a minute for the longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,41 +15,49 @@ use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET};
 
 /// How often a race is run.
 const TRIES: u64 = 6_000;
+/// The least exchanges meanwhile: a busy machine may give the other thread few turns.
+const EXCHANGES: u64 = 1_500;
 /// When it ends all the same, on a machine that is busy.
 const RACE: Duration = Duration::from_secs(30);
 
 /// Exchanges pairs of names atomically, one pair after the other.
 struct Exchanger {
-    stop: std::sync::Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<u64>>,
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Exchanger {
     fn start(pairs: Vec<(PathBuf, PathBuf)>) -> Self {
-        let stop = std::sync::Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stop, count) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&count));
         let thread = thread::spawn(move || {
-            let mut count = 0;
             for (a, b) in pairs.iter().cycle() {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
                 rustix::fs::renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
-                count += 1;
+                counted.fetch_add(1, Ordering::Relaxed);
                 thread::yield_now();
             }
-            count
         });
         Self {
             stop,
+            count,
             thread: Some(thread),
         }
     }
 
-    /// How many exchanges there were.
+    /// How many exchanges there were so far.
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Ends the exchanges, and counts them.
     fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap()
+        self.thread.take().unwrap().join().unwrap();
+        self.count()
     }
 }
 
@@ -70,7 +79,7 @@ fn a_link_that_is_swapped_for_a_file_or_folder_never_leads_outside() {
 
     let end = Instant::now() + RACE;
     let (mut tries, mut inside, mut refused) = (0_u64, 0_u64, 0_u64);
-    while tries < TRIES && Instant::now() < end {
+    while (tries < TRIES || exchanger.count() < EXCHANGES) && Instant::now() < end {
         for _ in 0..20 {
             for path in ["file", "folder/secret", "tree/folder/secret"] {
                 tries += 1;

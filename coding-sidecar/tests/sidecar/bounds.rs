@@ -287,19 +287,19 @@ fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
 #[test]
 fn a_full_process_table_leaves_the_threads_of_file_operations() {
     // A user of its own, since the limit counts the threads of one user and root has none.
-    const USER: u32 = 54_321;
+    let user = 100_000 + std::process::id();
     let folder = tempfile::tempdir().unwrap();
     // Also where the folder of the binary is open to its owner alone.
     let binary = folder.path().join("coding-sidecar");
     std::fs::copy(env!("CARGO_BIN_EXE_coding-sidecar"), &binary).unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    if chown(folder.path(), Some(USER), None).is_err() {
+    if chown(folder.path(), Some(user), None).is_err() {
         println!("not run: it needs a second user, and so root");
         return;
     }
     let as_user = || {
         let mut command = Command::new("setpriv");
-        command.args([&format!("--reuid={USER}"), "--clear-groups"]);
+        command.args([&format!("--reuid={user}"), "--clear-groups"]);
         // A test that fails leaves nothing.
         command.args(["--pdeathsig=KILL", "--"]);
         command.stdin(Stdio::null());
