@@ -116,7 +116,7 @@ async fn converse(
             .max_buf_size(BUFFER_BYTES_MAX)
             .serve_connection(io, answer)
     );
-    // A connection that fails has nobody to tell.
+    // An error ends only this connection; its peer has gone.
     tokio::select! {
         _ = http.as_mut() => return,
         () = connection.evicted() => return,

@@ -24,7 +24,7 @@ fn peak_kib() -> u64 {
 /// Lines of 64 bytes in a mebibyte.
 const LINES: u64 = 16 * 1024;
 
-/// Writes `mebibytes` of numbered lines, and numbers them anew after each mebibyte.
+/// Writes `mebibytes` of numbered lines; the numbers restart with each mebibyte.
 fn large_file(fixture: &Fixture, mebibytes: u64) {
     let numbered: String = (0..LINES).map(|number| format!("{number:063}\n")).collect();
     let mut file = File::create(fixture.at("large")).unwrap();

@@ -104,7 +104,7 @@ fn commands_cannot_read_the_token() {
     assert!(run.stdout.contains("WORKSPACE_ROOT="), "{run:?}");
     assert!(run.stdout.ends_with("seen\n"), "{run:?}");
     assert!(!run.stdout.contains("hush"), "{run:?}");
-    // The sidecar's own environment holds it; the kernel gives it to nobody of the same user.
+    // The sidecar's own environment holds it; the kernel hides that from processes of the same user.
     let dumpable = format!("/proc/{}/environ", sidecar.child.id());
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dumpable).unwrap());
     assert_eq!(owner, 0);

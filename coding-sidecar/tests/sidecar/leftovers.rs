@@ -229,7 +229,7 @@ fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
     let daemon = processes(&mark);
     assert_eq!(daemon.len(), 1);
     signal(&daemon[0].to_string(), "KILL");
-    // It is reaped, though nobody started it here.
+    // The sidecar reaps it, although it is not a child that the sidecar started.
     until("it is reaped", || {
         !fs::exists(format!("/proc/{}", daemon[0])).unwrap()
     });

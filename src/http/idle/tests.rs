@@ -1,0 +1,206 @@
+use super::*;
+use testkit::each_row_async;
+use tokio::time::advance;
+
+const TIMEOUTS: Timeouts = Timeouts {
+    header: Duration::from_secs(15),
+    idle: Duration::from_secs(300),
+};
+
+fn over_in(idle: &IdleTracker) -> u64 {
+    match idle.due(TIMEOUTS) {
+        WatchdogStep::At(at) => (at - Instant::now()).as_secs(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_has_its_deadline_from_its_first_byte_and_later_bytes_do_not_move_it() {
+    let idle = IdleTracker::new();
+    advance(Duration::from_secs(100)).await;
+    assert_eq!(over_in(&idle), 200);
+    idle.read();
+    advance(Duration::from_secs(14)).await;
+    idle.read();
+    assert_eq!(over_in(&idle), 1);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watch_ends_at_the_deadline_of_a_head_that_began_at_any_time() {
+    each_row_async([0, 1, 20, 290], async |quiet| {
+        let idle = IdleTracker::new();
+        let began = Instant::now();
+        let client = async {
+            tokio::time::sleep(Duration::from_secs(quiet)).await;
+            idle.read();
+            idle.begin(Instant::now());
+            idle.end(Instant::now());
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            idle.read();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = client => {}
+            () = idle.watch(TIMEOUTS, || {}) => {}
+        }
+        let took = began.elapsed().as_secs();
+        assert_eq!(took, quiet + 5 + 15, "after {quiet} s");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_moves_keeps_the_connection() {
+    let idle = IdleTracker::new();
+    idle.read();
+    idle.begin(Instant::now());
+    advance(Duration::from_secs(299)).await;
+    idle.moved();
+    assert_eq!(over_in(&idle), 300);
+    advance(Duration::from_secs(300)).await;
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_an_upstream_is_not_idling() {
+    let idle = IdleTracker::new();
+    idle.begin(Instant::now());
+    let waiting = idle.wait();
+    advance(Duration::from_secs(1000)).await;
+    assert_eq!(over_in(&idle), 300);
+    drop(waiting);
+    advance(Duration::from_secs(299)).await;
+    assert_eq!(over_in(&idle), 1);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_phase_that_waits_keeps_the_connection_and_has_it_checked_every_second() {
+    let idle = IdleTracker::new();
+    idle.begin(Instant::now());
+    assert_eq!(idle.held(async { 1 }).await, 1);
+    assert!(!idle.is_held());
+    let phase = tokio::time::sleep(Duration::from_secs(1000));
+    let mut watched = 0;
+    let watching = async {
+        loop {
+            advance(Duration::from_secs(1)).await;
+            assert!(idle.is_held());
+            assert!(over_in(&idle) <= 1);
+            watched += 1;
+        }
+    };
+    tokio::select! {
+        () = idle.held(phase) => {}
+        () = watching => {}
+    }
+    assert!(watched > 990);
+    assert!(!idle.is_held());
+    assert_eq!(over_in(&idle), 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_answer_keeps_the_connection_until_it_ends() {
+    let idle = Arc::new(IdleTracker::new());
+    idle.begin(Instant::now());
+    let held = idle.hold();
+    advance(Duration::from_secs(1000)).await;
+    assert!(idle.is_held());
+    assert!(over_in(&idle) <= 1);
+    drop(held);
+    assert!(!idle.is_held());
+    assert_eq!(over_in(&idle), 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_of_an_answer_loses_its_connection_in_the_idle_time() {
+    let idle = Arc::new(IdleTracker::new());
+    idle.begin(Instant::now());
+    let _held = idle.hold();
+    advance(Duration::from_secs(1000)).await;
+    idle.wrote(true);
+    advance(Duration::from_secs(299)).await;
+    idle.wrote(true);
+    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    idle.wrote(false);
+    advance(Duration::from_secs(300)).await;
+    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    idle.wrote(true);
+    advance(Duration::from_secs(300)).await;
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+}
+
+#[tokio::test(start_paused = true)]
+async fn upstream_connections_are_handed_back_after_two_idle_seconds_and_only_then() {
+    let idle = IdleTracker::new();
+    idle.begin(Instant::now());
+    idle.keeps_upstream();
+    advance(Duration::from_secs(10)).await;
+    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    idle.end(Instant::now());
+    advance(Duration::from_millis(1900)).await;
+    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    advance(Duration::from_millis(200)).await;
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::HandBack);
+    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_idle_without_a_request_and_without_pending_output() {
+    let idle = IdleTracker::new();
+    idle.read();
+    assert!(idle.is_idle());
+    idle.begin(Instant::now());
+    assert!(!idle.is_idle());
+    idle.wrote(true);
+    idle.end(Instant::now());
+    assert!(!idle.is_idle());
+    idle.wrote(false);
+    assert!(idle.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_without_a_request_is_recognised_for_a_while() {
+    const SOON: Duration = Duration::from_secs(1);
+    let idle = IdleTracker::new();
+    idle.begin(Instant::now());
+    idle.end(Instant::now());
+    assert!(!idle.handshake_without_request(SOON));
+    idle.handshake_done(false);
+    advance(Duration::from_millis(999)).await;
+    idle.read();
+    assert!(idle.handshake_without_request(SOON));
+    advance(Duration::from_millis(1)).await;
+    assert!(!idle.handshake_without_request(SOON));
+    idle.handshake_done(true);
+    idle.begin(Instant::now());
+    idle.end(Instant::now());
+    assert!(!idle.handshake_without_request(SOON));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unfinished_head_is_timed_from_its_first_byte_or_the_last_activity() {
+    let idle = IdleTracker::new();
+    advance(Duration::from_secs(2)).await;
+    idle.handshake_done(false);
+    advance(Duration::from_secs(3)).await;
+    assert_eq!(idle.since_head(), Duration::from_secs(3));
+    idle.read();
+    advance(Duration::from_secs(1)).await;
+    idle.read();
+    assert_eq!(idle.since_head(), Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_do_not_keep_an_http2_connection_without_requests() {
+    let idle = IdleTracker::new();
+    idle.handshake_done(true);
+    for _ in 0..30 {
+        advance(Duration::from_secs(10)).await;
+        idle.read();
+    }
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+}
