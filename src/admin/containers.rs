@@ -20,20 +20,21 @@ use super::schema::{ContainerEntry, RegistrationBody};
 use super::socket::Peer;
 use crate::registry::LeaseListener;
 
-/// The most time for a listener to open, which usually takes milliseconds.
+/// The most time that a registration waits for its listener to open, which usually takes
+/// milliseconds.
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
 
-/// The result of a change of a container.
+/// The response to a registration, an unregistration or a reset.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Done {
     /// `registered`, `unregistered` or `reset`.
     status: &'static str,
     container_id: String,
-    /// The path of its socket, if it was registered with `listener`.
+    /// The path of the container's socket, if it was registered with `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
     /// The containers whose leases ended because this one has their id or their address. Contains
-    /// its own id if an earlier lease of it ended.
+    /// this container's id if its earlier lease ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     replaced: Vec<String>,
 }
@@ -55,8 +56,8 @@ pub(super) struct ContainerList {
     containers: Vec<ContainerEntry>,
 }
 
-/// Register a container, replacing a container with the same id or address. The same body again
-/// only extends the expiry.
+/// Register a container, replacing a container with the same id or address. If the body differs
+/// from that of the live lease only in `expires_at`, the lease continues with the new expiry.
 #[utoipa::path(
     post,
     path = "/internal/containers",
@@ -66,7 +67,8 @@ pub(super) struct ContainerList {
         (status = 400, body = ErrorBody, description = "Names the field that is wrong"),
         (status = 413, body = ErrorBody, description = "Over 1 MiB"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+        (status = 500, body = ErrorBody, description = "The listener cannot be opened"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read or written"),
     )
 )]
 pub(super) async fn register(
@@ -104,7 +106,7 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, Json(done)))
 }
 
-/// Waits until a listener is open. Returns its path.
+/// Waits until a listener is open, for at most [`LISTENER_WAIT`]. Returns its path.
 async fn announced(listener: &LeaseListener) -> Result<String, ApiError> {
     match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
         Ok(true) => Ok(listener.socket.display().to_string()),
@@ -157,7 +159,7 @@ pub(super) async fn show(
         (status = 200, body = Done),
         (status = 404, body = ErrorBody, description = "Container not found"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read or written"),
     )
 )]
 pub(super) async fn unregister(
@@ -174,7 +176,7 @@ pub(super) async fn unregister(
     Ok(Json(Done::new("unregistered", &id)))
 }
 
-/// Clear a container's security level and its abort latch.
+/// Lower a container's security level to `Public` and clear its abort latch.
 #[utoipa::path(
     post,
     path = "/internal/containers/{id}/reset",
@@ -183,7 +185,7 @@ pub(super) async fn unregister(
         (status = 200, body = Done),
         (status = 404, body = ErrorBody, description = "Container not found"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read or written"),
     )
 )]
 pub(super) async fn reset(
@@ -200,7 +202,7 @@ pub(super) async fn reset(
     Ok(Json(Done::new("reset", &id)))
 }
 
-/// Parses an id. A text that is no valid id belongs to no container.
+/// Parses the id in the path. An invalid one is [`ApiError::UnknownContainer`].
 pub(super) fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ContainerId, ApiError> {
     let id = id.ok().and_then(|Path(id)| ContainerId::parse(&id));
     id.ok_or(ApiError::UnknownContainer)

@@ -14,12 +14,12 @@ use super::registration::FieldError;
 use crate::mcp::AcceptError;
 use crate::registry::ChangeError;
 
-/// An error.
+/// The body of an error response.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct ErrorBody {
     /// What is wrong.
     pub error: String,
-    /// Every error of the configuration, after a reload.
+    /// Every error of the configuration, after a failed reload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
 }

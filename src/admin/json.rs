@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_read_as_serde_json_reads_it_without_duplicate_keys() {
+    fn duplicate_keys_are_refused_and_other_json_is_parsed_as_by_serde_json() {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"a": {}}}"#;
         assert_eq!(
             parse(text.as_bytes()),

@@ -30,14 +30,14 @@ pub struct OperatorRequest {
     pub params: Option<Box<RawValue>>,
 }
 
-/// A tool whose changed definition is accepted.
+/// The tool whose changed definition an operator accepts.
 #[derive(Debug)]
 pub struct Acceptance {
     pub server: String,
     pub tool: String,
 }
 
-/// The accepted definition.
+/// The response to an acceptance.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Accepted {
     /// `accepted`
@@ -104,7 +104,7 @@ pub(super) async fn request(
         (status = 404, body = ErrorBody, description = "The tool was never seen"),
         (status = 409, body = ErrorBody, description = "The definition has not changed"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The definitions cannot be written"),
+        (status = 503, body = ErrorBody, description = "The file of definitions cannot be written"),
     )
 )]
 pub(super) async fn accept(

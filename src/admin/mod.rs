@@ -1,4 +1,5 @@
-//! The admin API: HTTP over a Unix socket, for users that the kernel authenticates (`SO_PEERCRED`).
+//! The admin API: HTTP over a Unix socket, whose clients are identified by their user id
+//! (`SO_PEERCRED`).
 
 mod containers;
 mod error;
@@ -38,14 +39,14 @@ use crate::telemetry::FlowLog;
 
 /// The most bytes of a request body.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// The time for open requests to finish after the shutdown.
+/// The most time for open requests to finish once the shutdown has begun.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 /// A call to another part of the server.
 pub type Call<Request, Response> =
     Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
 
-/// The parts of the server that the API gives access to.
+/// The parts of the server that the handlers use.
 pub struct AdminState {
     pub registry: Arc<Registry>,
     /// The users that may connect, besides our own and root.
@@ -53,14 +54,14 @@ pub struct AdminState {
     pub health: Arc<dyn Fn() -> Health + Send + Sync>,
     pub metrics: prometheus::Registry,
     pub flows: Arc<FlowLog>,
-    /// Reloads the configuration. An error has every error of the configuration.
+    /// Reloads the configuration. If it is invalid, returns all of its errors.
     pub reload: Call<(), Result<(), Vec<String>>>,
     /// Returns the settings that a sandbox needs to use this proxy.
     pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
     pub explain: Call<ExplainRequest, Result<Explanation, String>>,
     /// Sends an MCP request on behalf of a container.
     pub mcp: Call<OperatorRequest, Outcome>,
-    /// Accepts the changed definition of a tool.
+    /// Accepts the changed definition of a tool of an MCP server.
     pub accept_definition: Call<Acceptance, Result<(), AcceptError>>,
 }
 

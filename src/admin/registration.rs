@@ -30,7 +30,7 @@ const FIELDS: [&str; 7] = [
     "listener",
 ];
 
-/// What is wrong with a body.
+/// The error in the body of a registration.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum FieldError {
     #[error("Missing required fields: {}", python_list(.0))]
@@ -43,7 +43,7 @@ pub enum FieldError {
     Body(String),
 }
 
-/// Formats names as a Python list: clients compare the text, which the Python proxy produced.
+/// Formats names as a Python list: clients compare the text with that of the former Python proxy.
 fn python_list(names: &[String]) -> String {
     format!("['{}']", names.join("', '"))
 }
@@ -433,12 +433,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_body_makes_it_panic(body: Vec<u8>) {
+        fn no_body_makes_the_parser_panic(body: Vec<u8>) {
             let _ = parse_registration(&body, NOW);
         }
 
         #[test]
-        fn no_value_makes_it_panic(field in prop::sample::select(&FIELDS[..]), value in any_json()) {
+        fn no_value_of_a_field_makes_the_parser_panic(field in prop::sample::select(&FIELDS[..]), value in any_json()) {
             let _ = parse(&with(json!({field: value})));
         }
     }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 
-/// The proxy's addresses, the certificates to trust, and the active credentials.
+/// The addresses of proxy and MCP gateway, the certificates to trust, and the active credentials.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SandboxSettings {
     /// The addresses of the proxy's listeners, `address:port`.
@@ -31,12 +31,12 @@ pub struct ActiveCredential {
     pub kind: String,
     /// `name:port`
     pub hosts: Vec<String>,
-    /// The names of the headers that carry the secret.
+    /// The names of the request headers that the proxy sets to the secret.
     pub headers: Vec<String>,
-    /// The format of the login; for `oauth` only.
+    /// The provider of the login, which determines the format of its token file; for `oauth` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The key of the login in a token file that holds several.
+    /// The key of the login in a token file that holds several; for `oauth` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
     /// The account of the login, if its token file has one. It grants no access.

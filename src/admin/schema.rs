@@ -1,4 +1,4 @@
-//! The bodies of a registration and of a registered container.
+//! The JSON forms of a registration and of a registered container.
 
 use addons::contract::{Container, HostPattern, Source};
 use serde::Serialize;
@@ -11,20 +11,20 @@ use crate::registry::RepoEntry;
 /// A registration.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct RegistrationBody {
-    /// IPv4 or IPv6; required unless there is a `listener`.
+    /// The container's IPv4 or IPv6 address; required unless there is a `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_ip: Option<String>,
-    /// `unix`: a socket of its own instead of an address; the response has its path.
+    /// `unix`: the container has its own Unix socket instead of an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
     /// 1 to 128 of `A-Z a-z 0-9 _ . -`
     pub container_id: String,
-    /// The repositories it may use.
+    /// The repositories that the container may use.
     pub repos: Vec<RepoEntry>,
     /// `user` (default) or `bot`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_mode: Option<String>,
-    /// RFC 3339; 24 hours from now by default.
+    /// The end of the lease, RFC 3339; 24 hours from now by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     /// Host patterns that narrow the allowlist; they cannot widen it.
@@ -37,9 +37,10 @@ pub struct RegistrationBody {
 pub struct ContainerEntry {
     #[serde(flatten)]
     pub registration: RegistrationBody,
-    /// When its lease began, RFC 3339.
+    /// The beginning of the lease, RFC 3339.
     pub created_at: String,
-    /// `Public`, `Confidential` or `Secret`.
+    /// The highest level of the results that the container has received: `Public`, `Confidential`
+    /// or `Secret`.
     pub security_level: String,
     /// A policy denied a tool call with `deny_abort`: every later one is denied until a reset.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

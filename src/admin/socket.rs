@@ -1,4 +1,4 @@
-//! The admin socket: bound by one server, open to permitted users.
+//! The admin socket: binds it if no other server listens there, and admits permitted users only.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,8 +11,8 @@ use axum::serve::{IncomingStream, Listener};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Opens a socket with a file mode, and replaces the socket of a dead server. The socket of a live
-/// server is an error (`AddrInUse`), and so is another file (`AlreadyExists`).
+/// Opens a socket with a file mode, and replaces the socket of a dead server. If a live server
+/// listens at the path, the error is `AddrInUse`; if the file is not a socket, `AlreadyExists`.
 ///
 /// The socket is bound in a private directory and moved to its path, so that at no time more users
 /// can connect than the mode permits.
@@ -36,7 +36,8 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Connects to a socket without waiting. `ConnectionRefused` means that its server has died.
+/// Connects to a socket without waiting. The error `ConnectionRefused` means that no process
+/// listens on it.
 pub fn probe(path: &Path) -> io::Result<()> {
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // A blocking connect would wait for a live server whose queue is full.
@@ -65,7 +66,7 @@ fn refuse_living(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The process at the other end of a connection.
+/// The user of the process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     pub(super) uid: u32,
@@ -149,8 +150,9 @@ mod tests {
     /// A user other than root and the user of the tests.
     const OTHER: u32 = 54_321;
 
-    /// Connects as a user other than root and waits for the server to close the connection. If the
-    /// tests run as root, the client switches to another user first.
+    /// Starts a client that connects as a user other than root and waits until the server closes
+    /// the connection. Returns the user id and the client. If the tests run as root, the client
+    /// switches to another user first.
     fn connect(path: &Path) -> (u32, Child) {
         let own = rustix::process::geteuid().as_raw();
         let mut client = Command::new("python3");
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_of_another_user_is_closed_unread_even_if_the_mode_permits_it() {
+    async fn the_connection_of_another_user_is_closed_unread_even_if_the_mode_permits_it() {
         let (_directory, path, listener) = open(0o666);
         let mut peers = Peers::of_user(OTHER, listener, &[]);
         let (_, mut client) = connect(&path);
@@ -207,7 +209,8 @@ mod tests {
         .await;
     }
 
-    /// No mode keeps root out, so a test that runs as root connects as another user.
+    /// Root may connect whatever the mode, so a test that runs as root connects as another user.
+    /// Otherwise only the mode is checked.
     #[tokio::test]
     async fn the_mode_keeps_other_users_from_connecting_at_all() {
         let (_directory, path, listener) = open(0o600);

@@ -24,7 +24,7 @@ use super::{Api, containers, json, mcp, sandbox};
 pub struct Check {
     pub name: &'static str,
     pub ok: bool,
-    /// Whether the server is degraded if the check fails.
+    /// Whether the server is `degraded` if this check fails.
     pub critical: bool,
 }
 
@@ -52,15 +52,15 @@ fn by_name<S: Serializer>(checks: &[Check], serializer: S) -> Result<S::Ok, S::E
     serializer.collect_map(checks.iter().map(|check| (check.name, check.ok)))
 }
 
-/// A request to explain.
+/// A question about the verdict on a request or on a tool call.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
     /// The container's id.
     pub container: String,
-    /// An HTTP method, or `tools/call` with `server`, `tool` and `arguments` instead of a URL.
+    /// An HTTP method, or `tools/call` with `server`, `tool` and `arguments` instead of `url`.
     pub method: String,
-    /// A URL: `wss://` or `ws://` for a WebSocket. `host:port` if the method is CONNECT.
+    /// The request's URL: `wss://` or `ws://` for a WebSocket; `host:port` for CONNECT.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
     /// The server of a tool call, by its name in mcp.yaml.
@@ -75,11 +75,12 @@ pub struct ExplainRequest {
     pub arguments: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// What would happen to a request.
+/// The verdict on a request, and that of each addon.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Explanation {
     pub allowed: bool,
-    /// Every addon, in the order of the chain.
+    /// Every addon, in the order of the chain; at last the part of the engine that denied, if one
+    /// did.
     pub steps: Vec<ExplainStep>,
 }
 
@@ -88,9 +89,9 @@ pub struct Explanation {
 pub struct ExplainStep {
     pub addon: String,
     pub verdict: StepVerdict,
-    /// The reasons of the verdict.
+    /// The addon's reasons for its verdict.
     pub notes: Vec<String>,
-    /// The denial's code.
+    /// The denial's code, if the addon denies; so in the following fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// The denial's sentence.
@@ -110,7 +111,7 @@ pub struct ExplainStep {
 pub enum StepVerdict {
     Passes,
     Denies,
-    /// An earlier addon denied the request.
+    /// An earlier addon denied the request, so this one did not judge it.
     NotReached,
 }
 
@@ -126,7 +127,7 @@ pub(super) struct Reloaded {
     path = "/internal/health",
     responses(
         (status = 200, body = HealthBody),
-        (status = 503, body = HealthBody, description = "Listeners, registry or chain do not work"),
+        (status = 503, body = HealthBody, description = "A critical check fails"),
     )
 )]
 pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<HealthBody>) {
@@ -156,9 +157,9 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }
 
-/// The flows that ended last, newest first; or, as `text/event-stream`, every flow when it ends.
-/// An event `missed` has the number of flows that a slow reader missed. A record of kind `lost`
-/// means that `count` lines, dropped between `since` and `until`, are missing from the audit log.
+/// The flows that ended last, newest first; with `Accept: text/event-stream`, every flow when it
+/// ends. An event `missed` has the number of flows that a slow reader missed. A record of kind
+/// `lost` means that the audit log lacks `count` lines, dropped between `since` and `until`.
 #[utoipa::path(
     get,
     path = "/internal/flows",
@@ -222,7 +223,7 @@ pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Json<Reloaded>
     request_body = ExplainRequest,
     responses(
         (status = 200, body = Explanation),
-        (status = 400, body = ErrorBody, description = "The question has no answer, and why"),
+        (status = 400, body = ErrorBody, description = "Says why the question cannot be answered"),
     )
 )]
 pub(super) async fn explain(

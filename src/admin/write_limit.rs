@@ -1,20 +1,20 @@
-//! The rate limit of writes to the registry.
+//! The rate limit of requests that write to disk.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The most writes within a window; each costs an `fsync`.
+/// The most writes within [`WINDOW`]; each costs an `fsync`.
 const WRITES: usize = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Permits at most [`WRITES`] in every [`WINDOW`], a sliding one.
+/// Permits at most [`WRITES`] in any period of [`WINDOW`], by all clients together.
 #[derive(Default)]
 pub(super) struct WriteLimit(Mutex<VecDeque<Instant>>);
 
 impl WriteLimit {
-    /// Counts a write. An error is the time to wait.
+    /// Counts a write. Over the limit, returns the time until the next one is permitted.
     pub(super) fn take(&self, now: Instant) -> Result<(), Duration> {
         let mut taken = self.0.lock();
         match taken.front() {

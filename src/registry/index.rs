@@ -1,4 +1,4 @@
-//! An index of leases by one of their properties.
+//! An index of leases by container id or by source.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -9,7 +9,7 @@ use addons::contract::{Container, ContainerId, Source};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-/// A property by which leases are found.
+/// The property of a container by which an [`Index`] finds its lease.
 pub(super) trait Key: Eq + Hash {
     fn of(container: &Container) -> &Self;
 }
@@ -26,8 +26,8 @@ impl Key for Source {
     }
 }
 
-/// A lease that is hashed and compared by its key. Copies of the keys would double the memory of a
-/// map.
+/// A lease that is hashed and compared by its key, which it borrows from the container: copies of
+/// the keys would double the memory of a map.
 struct Keyed<K>(Arc<Container>, PhantomData<fn() -> K>);
 
 impl<K: Key> Borrow<K> for Keyed<K> {

@@ -1,4 +1,4 @@
-//! Ends leases in time, and keeps view and store in sync.
+//! Ends leases when they expire, and keeps view and store in sync.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,19 @@ use super::Registry;
 use super::store::StoreError;
 use super::tracked_store::TrackedStore;
 
-/// How often the store is probed and leases are ended.
+/// How often the store is probed and expired leases are ended.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the whole store is checked and read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
-/// After a round that takes longer than this, the registry is unavailable until the round ends.
+/// From this duration on, the registry is unavailable until the round of maintenance ends.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
-/// How long another process may lock the store before the registry becomes unavailable.
+/// How long another process may lock the store before flows are denied.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// How long an expired lease stays in the store.
+/// How long an expired lease stays in the store, at least. Also how long the system clock must run
+/// without a jump before leases are deleted.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
-/// The difference between the system clock and the monotonic clock from which the former was set.
+/// If the system clock and the monotonic clock advance by amounts that differ by more than this,
+/// the system clock was set.
 const CLOCK_JUMP: Duration = Duration::from_secs(10);
 
 impl Registry {
@@ -94,8 +96,9 @@ impl Registry {
         *before = failed;
     }
 
-    /// Makes the deferred writes: expired leases, replacements of leases that ended too early, and
-    /// standings.
+    /// Makes the deferred writes: deletes leases that flows found expired, inserts replacements of
+    /// leases that ended too early, and updates changed standings. With `prune`, deletes leases
+    /// that expired over an hour ago.
     fn write_deferred(
         &self,
         tracked: &mut TrackedStore,
@@ -135,7 +138,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Reads the store and updates the view, or makes the registry unavailable.
+    /// Reads the store, if it changed or `whole` is set, and updates the view. On an error, makes
+    /// the registry unavailable, unless the store has been locked for less than [`HELD_FOR`].
     pub(super) fn refresh(
         &self,
         tracked: &mut TrackedStore,
@@ -178,11 +182,12 @@ impl Registry {
     }
 }
 
-/// The time when the store was first found locked by another process; `None` while it is not.
+/// The time since which the store is locked by another process; `None` while it is not.
 #[derive(Default)]
 pub(super) struct BusySince(Mutex<Option<Instant>>);
 
 impl BusySince {
+    /// Whether the store is locked for less than `most`, counted from the first call.
     fn for_less_than(&self, most: Duration) -> bool {
         self.0.lock().get_or_insert_with(Instant::now).elapsed() < most
     }
@@ -192,7 +197,7 @@ impl BusySince {
     }
 }
 
-/// Detects whether the system clock was set, and whether it can be trusted for deleting leases.
+/// Compares the system clock with the monotonic clock, to decide whether leases may be deleted.
 struct Clock {
     wall: OffsetDateTime,
     steady: Instant,
@@ -209,8 +214,8 @@ impl Clock {
         }
     }
 
-    /// Whether leases may be deleted. `false` for an hour after start and after the clock was set,
-    /// so that leases that a wrong clock let expire are still in the store when it is corrected.
+    /// Whether leases may be deleted: `false` for an hour after start and after the clock was set.
+    /// If a wrong clock let leases expire, they are then still in the store when it is corrected.
     fn is_steady(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }

@@ -45,8 +45,8 @@ pub struct NewRegistration {
 }
 
 impl NewRegistration {
-    /// Begins a lease. Its times are truncated to the milliseconds of a store, so that the lease is
-    /// equal after a restart.
+    /// Begins a lease with a new id. Its times are truncated to milliseconds, the resolution of a
+    /// store, so that the lease is equal after a restart.
     fn begin(self, now: OffsetDateTime) -> Registration {
         Registration {
             id: self.id,
@@ -66,7 +66,8 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the registration was equal to the present one, so that only the lease's end changed.
+    /// Whether the container had a live lease with an equal registration, of which only the expiry
+    /// changed.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
@@ -93,22 +94,23 @@ impl From<Unavailable> for ChangeError {
 /// The registry. While its store cannot be read, look-ups and changes return [`Unavailable`].
 pub struct Registry {
     view: View,
-    /// Used on blocking threads, one operation at a time. The view is changed under the same lock,
-    /// so that it differs from the store only by changes of other processes and by `over`.
+    /// Locked on blocking threads, for one operation at a time. The view is changed under the same
+    /// lock, except by `expire`, so that it differs from the store only by changes of other
+    /// processes, by `over`, by ended leases and by standings that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
-    /// The error of the last maintenance round, if its deferred writes failed.
+    /// The error of the deferred writes in the last round of maintenance; `None` if they succeeded.
     unwritten: Mutex<Option<String>>,
     busy_since: BusySince,
-    /// Leases that a flow found expired, to be deleted from the store.
+    /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
     over: Mutex<Vec<LeaseId>>,
 }
 
 impl Registry {
     /// Opens the store, or creates it if it is missing. Never fails: a store that cannot be read is
-    /// not touched, the registry is unavailable, and [`Registry::run`] tries again.
+    /// not touched, and the registry is unavailable until [`Registry::run`] can read it.
     ///
-    /// Blocks; call it at start. Unix listeners of leases are created in `socket_dir`.
+    /// Blocks; call it at start. The sockets of leases have their paths in `socket_dir`.
     pub fn open(store: impl LeaseStore + 'static, socket_dir: &Path) -> Arc<Self> {
         let registry = Arc::new(Self {
             view: View::new(socket_dir),
@@ -127,7 +129,8 @@ impl Registry {
         self.problem.get()
     }
 
-    /// Registers a container. The lease is on disk before the future is ready.
+    /// Registers a container, or extends its lease if the registration is equal except for the
+    /// expiry. The lease is on disk before the future is ready.
     pub async fn register(
         self: &Arc<Self>,
         new: NewRegistration,
@@ -162,7 +165,7 @@ impl Registry {
         .await
     }
 
-    /// Ends a container's lease and deletes it. Returns `false` if there was none.
+    /// Ends a container's lease and deletes it. Returns `false` if the container has none.
     pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
             let Some(container) = registry.view.get(&id) else {
@@ -175,8 +178,8 @@ impl Registry {
         .await
     }
 
-    /// Lowers a container's security level to `Public` and opens its abort latch. Returns `false`
-    /// if there is no such container.
+    /// Lowers a container's security level to `Public` and clears its abort latch. Returns `false`
+    /// if the container has no live lease.
     pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
@@ -190,8 +193,9 @@ impl Registry {
         .await
     }
 
-    /// Raises a container's security level or closes its abort latch, as tool calls require. On
-    /// disk before the future is ready.
+    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
+    /// latch if `reached` has it set. The change is in force even after an error; after success, it
+    /// is on disk.
     pub async fn reach(
         self: &Arc<Self>,
         container: Arc<Container>,
@@ -205,14 +209,14 @@ impl Registry {
         .await
     }
 
-    /// The live lease of a container.
+    /// The live lease of a container; `None` if it has none.
     pub fn get(&self, id: &ContainerId) -> Result<Option<Arc<Container>>, Unavailable> {
         self.readable()?;
         let now = OffsetDateTime::now_utc();
         Ok(self.view.get(id).filter(|found| found.is_live(now)))
     }
 
-    /// Every live lease, by id.
+    /// Every live lease, sorted by container id.
     pub fn list(&self) -> Result<Vec<Arc<Container>>, Unavailable> {
         self.readable()?;
         let now = OffsetDateTime::now_utc();
@@ -259,7 +263,7 @@ impl Registry {
     }
 }
 
-/// Writes the standing of leases to the registry.
+/// Writes the standing of leases, which tool calls raise, to the registry.
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {

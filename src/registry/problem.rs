@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_there_until_it_is_cleared_and_again_when_another_is_set() {
+    fn a_problem_can_be_cleared_and_set_again() {
         let problem = Problem::new("not read yet");
         assert!(problem.is_there());
         assert_eq!(**problem.replace(None).unwrap(), *"not read yet");

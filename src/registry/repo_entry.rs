@@ -1,16 +1,16 @@
-//! A repository in JSON, in the admin API and in the store.
+//! The JSON form of a repository, in the admin API and in the store.
 
 use addons::contract::Repo;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A repository as it is written: its name, or its name with a push limit of its own.
+/// A repository: its name, or an object with its name and the limit of a push to it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum RepoEntry {
     /// `owner/name`
     Name(String),
-    /// The name, and how much one push to it may send.
+    /// The name, and the most bytes that one push may send to it.
     WithLimit {
         name: String,
         max_receive_pack_bytes: u64,

@@ -18,12 +18,13 @@ use time::OffsetDateTime;
 /// is not in the store is ignored.
 pub trait LeaseStore: fmt::Display + Send {
     /// Creates a missing store, and migrates the store of an older version. A store that cannot be
-    /// read is not touched. Called once, before every other method.
+    /// read is not touched. Called once, before every other method; these are called even if `open`
+    /// failed.
     fn open(&mut self) -> Result<(), StoreError>;
 
-    /// Checks that the store can be read. If `whole` is set, or another process changed the store
-    /// since the last call, passes every lease to `take` and returns `true`. After an error, the
-    /// leases passed to `take` are to be discarded.
+    /// Checks that the store can be read. If `whole` is set, the store changed through another
+    /// process since the last call, or an operation failed since then, passes every lease to `take`
+    /// and returns `true`. After an error, discard the leases that were passed to `take`.
     fn sync(&mut self, whole: bool, take: &mut dyn FnMut(Registration))
     -> Result<bool, StoreError>;
 
@@ -37,7 +38,7 @@ pub trait LeaseStore: fmt::Display + Send {
     /// Deletes leases.
     fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError>;
 
-    /// Deletes the leases that expired before a time. Returns their number.
+    /// Deletes the leases that expired at or before a time. Returns their number.
     fn prune(&mut self, before: OffsetDateTime) -> Result<usize, StoreError>;
 
     /// Sets the standing of a lease: its security level and its abort latch.

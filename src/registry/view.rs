@@ -1,4 +1,4 @@
-//! The leases in memory. Flows read only these, never the store.
+//! The leases in memory, which flows read instead of the store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::index::Index;
 /// The Unix listener of one lease.
 #[derive(Clone, Debug)]
 pub struct LeaseListener {
-    /// Its container. The socket is to be closed when the lease ends.
+    /// The container with the lease. When the lease ends, the socket must be closed.
     pub container: Arc<Container>,
     /// The path of its socket.
     pub socket: PathBuf,
-    /// Whether opening it succeeded; unset until it was tried.
+    /// Whether the first attempt to open the socket succeeded; unset until then.
     pub opened: Arc<SetOnce<bool>>,
 }
 
@@ -28,7 +28,7 @@ fn listener_name(lease: LeaseId) -> String {
     format!("sandbox-{}.sock", lease.short())
 }
 
-/// Whether a file name is that of a lease's socket.
+/// Whether a file name has the form of a name that [`listener_name`] returns.
 pub fn is_listener_name(name: &str) -> bool {
     let short = name
         .strip_prefix("sandbox-")
@@ -87,7 +87,7 @@ impl View {
         self.listeners.subscribe()
     }
 
-    /// The Unix listener of a lease.
+    /// The Unix listener of a lease; `None` if its source is an address.
     pub(super) fn listener(&self, container: &Container) -> Option<LeaseListener> {
         self.listeners.borrow().get(&container.lease).cloned()
     }
@@ -159,7 +159,7 @@ impl View {
         }
     }
 
-    /// Ends the leases that have expired.
+    /// Ends the leases that have expired; they stay in the view.
     pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
@@ -194,13 +194,14 @@ pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
-    /// Those of them with another expiry or standing in the store.
+    /// Those of them with another expiry or a stricter standing in the store, and these two.
     moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
 }
 
 impl Draft<'_> {
+    /// Compares a row of the store with the view.
     pub(super) fn add(&mut self, row: Registration) {
         let found = self.view.get(&row.id);
         let Some(container) = found.filter(|container| is_same_lease(container, &row)) else {

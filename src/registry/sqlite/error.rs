@@ -11,16 +11,16 @@ use crate::registry::StoreError;
 /// Why the file could not be read or written.
 #[derive(Debug, Error)]
 pub enum SqliteError {
-    /// The file does not exist. It is created only at start, so it was deleted since.
+    /// The file does not exist. Only a starting server and a restore create it.
     #[error("{} is missing: put it back, or restart to begin with an empty one", .0.display())]
     Missing(PathBuf),
-    /// The operating system refused.
+    /// An error of the file system.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// An error of SQLite, which includes a file that is no database.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// `integrity_check` or `quick_check` found something.
+    /// `integrity_check` or `quick_check` found damage.
     #[error("the file is damaged: {0}")]
     Damaged(String),
     /// A newer version of the program made it, or it has no tables yet.
@@ -55,7 +55,7 @@ impl SqliteError {
         }
     }
 
-    /// Whether the content is wrong, not the access to it.
+    /// Whether the file can be read but its content cannot be used.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged(_)

@@ -42,10 +42,11 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Leases in one file.
+/// Leases in one SQLite file.
 pub struct SqliteStore {
     path: PathBuf,
-    /// The file when its leases were last passed on, or when we last changed it.
+    /// The file's metadata after the last read of all leases or the last change by this store.
+    /// `None` if the next [`LeaseStore::sync`] must read all leases.
     seen: Option<Stamp>,
 }
 
@@ -56,8 +57,8 @@ impl SqliteStore {
         Self { path, seen: None }
     }
 
-    /// Runs one change in a transaction, and updates `seen`, unless another process changed the
-    /// file since then.
+    /// Runs one change in a transaction. Afterwards, `seen` is the new metadata, or `None` if the
+    /// change failed or another process had changed the file before.
     fn write<T>(
         &mut self,
         change: impl FnOnce(&Connection) -> Result<T, SqliteError>,
@@ -183,8 +184,8 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
     Ok(conn)
 }
 
-/// Opens for writing, without creating. A committed change is on disk, and so is the deletion of
-/// its journal.
+/// Opens for writing, without creating. After a commit, both the change and the deletion of its
+/// journal are on disk.
 pub(super) fn open_to_write(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
     conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA;")?;

@@ -26,11 +26,11 @@ const COPY_PAUSE: Duration = Duration::from_millis(100);
 pub struct Restored {
     /// The number of registrations in the file.
     pub registrations: usize,
-    /// The new path of the damaged file, if there was one.
+    /// The new path of the damaged registry; `None` if it was missing or undamaged.
     pub moved_to: Option<PathBuf>,
 }
 
-/// Checks the whole file. Returns the number of registrations.
+/// Runs `integrity_check` and decodes every row. Returns the number of registrations.
 pub fn check(path: &Path) -> Result<usize, SqliteError> {
     let conn = open_to_read(path)?;
     verify(&conn, "integrity_check")?;
@@ -154,8 +154,8 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
     Ok(registrations)
 }
 
-/// Moves a damaged file aside, with its journal, which SQLite would otherwise roll back into the
-/// new file. Older versions left a WAL.
+/// Moves a damaged file aside and returns its new path. Its journal moves with it, since SQLite
+/// would otherwise roll it back into the new file; older versions left a WAL instead.
 fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
@@ -183,7 +183,7 @@ fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, SqliteError> {
 }
 
 /// Makes a verified copy in a temporary file in the directory of `target`. Returns the number of
-/// registrations, too.
+/// registrations and the file.
 fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), SqliteError> {
     let (mut conn, file) = temporary(target)?;
     copy(from, &mut conn)?;

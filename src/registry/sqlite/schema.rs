@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::SqliteError;
 
-/// The migrations. Each brings a file from the version that is its index to the next version.
+/// The migrations. The one at index N brings a file from version N to version N + 1.
 const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE containers (
