@@ -104,7 +104,7 @@ pub(super) async fn request(
         (status = 404, body = ErrorBody, description = "The tool was never seen"),
         (status = 409, body = ErrorBody, description = "The definition has not changed"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
-        (status = 503, body = ErrorBody, description = "The file of definitions cannot be written"),
+        (status = 503, body = ErrorBody, description = "The definitions cannot be written"),
     )
 )]
 pub(super) async fn accept(

@@ -7,10 +7,10 @@ use std::path::Path;
 use addons::contract::settings::{Document, Env, Report};
 use zeroize::Zeroizing;
 
-/// The largest file that is read, in bytes: ten times the largest sensible one.
+/// The most bytes of a configuration file: ten times the size of the largest sensible one.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads a file of the directory. With `env`, variables are expanded.
+/// Reads and parses a file of the directory. With `env`, expands `${NAME}`. Errors go to `report`.
 pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Document<'a> {
     match read(&dir.join(name)) {
         Ok(None) => Document::absent(name, report),
@@ -26,7 +26,7 @@ fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
         Err(error) => return Err(error),
         Ok(_) => {}
     }
-    // Checked before it is opened, since opening a pipe waits for a writer.
+    // Checked before the file is opened, since opening a FIFO waits for a writer.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }

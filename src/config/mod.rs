@@ -1,6 +1,6 @@
 //! Reads the YAML files of the configuration into one immutable value.
 //!
-//! The reader of single files is `addons::contract::settings`; each addon reads its own settings.
+//! `addons::contract::settings` parses the files; each addon reads its own settings from them.
 
 mod files;
 mod proxy;
@@ -33,7 +33,7 @@ pub const FILES: [&str; 5] = [
 /// The defaults of keys that `proxy.yaml` omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// For the appliance: listeners on every interface, directories of the system.
+    /// For the appliance: listeners on every IPv4 interface, state in directories of the system.
     Serve,
     /// For a developer's machine: listeners on loopback, state below the working directory.
     Dev,
@@ -77,13 +77,14 @@ impl Profile {
     }
 }
 
-/// Reads every file of a directory, with the environment of this process. An absent file means
-/// secure defaults; an absent directory and a file that cannot be read are errors.
+/// Reads every file of a directory, and expands variables with the environment of this process. An
+/// absent file means secure defaults; an absent directory and a file that cannot be read are
+/// errors.
 pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
     load_with(dir, profile, &|name| std::env::var(name).ok())
 }
 
-/// Like [`load`], with the variables of `env`.
+/// Like [`load`], but gets variables from `env`.
 pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
@@ -144,8 +145,8 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     Ok(proxy.listen.admin)
 }
 
-/// Checks that the directory can be read. Warns of YAML files that are not read, whose names may be
-/// misspelt.
+/// Checks that the directory can be read. Warns of YAML files that do not belong to the
+/// configuration, since their names may be misspelt.
 fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     let entries = fs::read_dir(dir).map_err(|error| {
         ConfigErrors(vec![ConfigError {

@@ -22,8 +22,9 @@ const GB: u64 = 1 << 30;
 
 const DNS_PORT: u16 = 53;
 
-/// The record types that `dns.types` may contain. HTTPS and SVCB are left out, since their hints
-/// lead around the proxy, and so are ANY and AXFR, which are no types of records.
+/// The record types that `dns.types` may contain, and their numbers. HTTPS and SVCB are left out,
+/// since their address hints would lead clients around the proxy; ANY and AXFR are types of
+/// questions only.
 const RECORD_TYPES: [(&str, u16); 12] = [
     ("A", 1),
     ("NS", 2),
@@ -39,7 +40,8 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// Reads the keys of the engine.
+/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, its settings of the process
+/// are defaults.
 pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
     let fields = files.proxy.fields();
     let polis = PolisSettings::read(files);
@@ -256,8 +258,8 @@ fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
     })
 }
 
-/// Checks a level or directives. `EnvFilter` reads a misspelt level as the name of a module, and
-/// enables all of its lines.
+/// Checks a level or directives. Misspelt levels must be found here: `EnvFilter` takes one for the
+/// name of a module, of which it enables all lines.
 fn log_level(text: &str) -> Result<String, &'static str> {
     let known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let fits = text.split(',').all(|part| !part.is_empty() && known(part));

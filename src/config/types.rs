@@ -9,14 +9,14 @@ use std::time::Duration;
 use addons::Settings;
 use addons::contract::{EntryMap, Host, Origin};
 
-/// The settings of all files, validated. A reload builds another one or changes nothing.
+/// The settings of all files, validated. A reload builds another value or changes nothing.
 #[derive(Debug)]
 pub struct Config {
     /// The engine's settings, from `proxy.yaml`.
     pub proxy: ProxyConfig,
     /// The settings of the addons, from all files.
     pub addons: Settings,
-    /// The names of the files that exist.
+    /// The names of the configuration files that exist.
     pub files: Vec<&'static str>,
     /// Warnings for the log and for `check`, such as inactive credentials. Never a secret.
     pub warnings: Vec<String>,
@@ -28,10 +28,11 @@ pub struct ProxyConfig {
     pub listen: Listen,
     /// The file mode of the admin socket.
     pub admin_mode: u32,
-    /// The users that may use the admin socket besides our own and root.
+    /// The ids of users that may use the admin socket, besides root and the server's own user.
     pub admin_uids: Vec<u32>,
     pub data_dir: PathBuf,
     pub certs_dir: PathBuf,
+    /// The most time for flows to end after a shutdown has begun.
     pub shutdown_timeout: Duration,
     pub tls: TlsConfig,
     pub upstream: UpstreamConfig,
@@ -44,9 +45,10 @@ pub struct ProxyConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
     pub proxy: Vec<SocketAddr>,
-    /// Each for UDP and TCP.
+    /// Each address is bound for UDP and for TCP.
     pub dns: Vec<SocketAddr>,
     pub mcp: Vec<SocketAddr>,
+    /// The path of the admin socket.
     pub admin: PathBuf,
 }
 
@@ -60,11 +62,12 @@ pub struct TlsConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// If empty, those of the system's resolv.conf are used.
+    /// If empty, the nameservers of the system's resolv.conf are used.
     pub nameservers: Vec<SocketAddr>,
+    /// Answers for names that are not looked up.
     pub hosts: Arc<HashMap<Host, StaticAddress>>,
     pub connect_timeout: Duration,
-    /// The limit from the request to the response head.
+    /// The limit for a response head. It starts over while the client still sends its body.
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
 }
@@ -86,16 +89,18 @@ pub struct Limits {
     pub inspect_body_bytes: usize,
     /// The most JSON values of a buffered body.
     pub inspect_values: usize,
-    /// The limit from a message's head to the last byte that must be buffered.
+    /// The limit from a message's head to the last byte of a body that must be buffered.
     pub inspect_timeout: Duration,
     /// The most buffered bytes of all bodies together.
     pub inspect_memory: usize,
+    /// The size of each lease's token bucket for leaf certificates, which refills within a minute.
     pub certificates_per_minute: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsConfig {
-    /// The numbers of the record types that are answered; others get an empty NOERROR.
+    /// The numbers of the record types that are answered; questions for others get an empty
+    /// NOERROR.
     pub types: Vec<u16>,
 }
 
@@ -103,12 +108,15 @@ pub struct DnsConfig {
 pub struct Logging {
     /// A level, or directives of `tracing_subscriber::EnvFilter`.
     pub level: String,
+    /// Whether lines are JSON; otherwise they are text.
     pub json: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
     pub path: PathBuf,
+    /// The most bytes of the file; it is rotated before a line that would exceed them.
     pub max_bytes: u64,
+    /// The number of rotated files that are kept.
     pub keep: usize,
 }
