@@ -1,4 +1,4 @@
-//! Builds a snapshot from a configuration: chain, resolver, TLS roots.
+//! Builds a snapshot from a configuration: chain, resolver, TLS roots and policies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::snapshot::Snapshot;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
-/// The limit of a phase from the first wait of an addon on.
+/// The limit of a phase of the chain, counted from the first hook that waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Metrics, budgets and tokens that are kept over reloads.
+/// Metrics, limits, circuits, budgets and tokens that are kept over reloads.
 pub struct LongLived {
     pub metrics: Arc<Metrics>,
     pub git_metrics: Arc<GitMetrics>,
@@ -37,7 +37,7 @@ pub struct LongLived {
     pub token_sources: Arc<TokenSources>,
     pub forge: Arc<dyn Forge>,
     pub sockets: Arc<SocketBudget>,
-    /// The most concurrent questions to nameservers.
+    /// The most concurrent look-ups at nameservers.
     pub lookups: usize,
     pub traces: Arc<Traces>,
     pub nameservers: Arc<NameserverWatch>,
@@ -45,7 +45,7 @@ pub struct LongLived {
     pub policy_metrics: Arc<PolicyMetrics>,
 }
 
-/// Builds snapshots, and holds the parts that reloads keep.
+/// Builds snapshots from configurations and from the parts that reloads keep.
 pub struct Builder {
     registry: Arc<Registry>,
     own: Arc<OwnListeners>,
@@ -68,8 +68,9 @@ impl Builder {
         }
     }
 
-    /// Builds a snapshot. An error says why the configuration cannot be used. The resolver and its
-    /// cache are taken from `before`, unless `upstream` has changed.
+    /// Builds a snapshot. An error says why the configuration cannot be used. Takes the resolver
+    /// and its cache from `before`, the snapshot in force, unless the section `upstream` has
+    /// changed.
     pub fn build(
         &self,
         generation: u64,

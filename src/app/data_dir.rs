@@ -1,4 +1,4 @@
-//! The data directory, which one server at a time uses.
+//! The data directory, locked so that only one server at a time uses it.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -17,7 +17,7 @@ pub struct DataDir {
 
 impl DataDir {
     /// Creates the directory if it is missing, checks that this process can write to it, and locks
-    /// it. If another server has it, the error names that server's process.
+    /// it. If another server holds the lock, the error has that server's process id.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |source| Failure::DataDir {
             path: path.to_owned(),
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_server_gets_the_process_id_of_the_first_until_that_one_ends() {
+    fn the_directory_is_refused_with_the_process_id_of_the_server_that_locks_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let first = DataDir::open(&path).unwrap();

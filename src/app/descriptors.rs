@@ -1,33 +1,35 @@
-//! Limits of file descriptors for each part. Without them, sandboxes that open connections would
-//! leave none for the registry, DNS and the admin API.
+//! Divides the file descriptors among the parts of the server. Otherwise sandboxes that open many
+//! connections would leave none for the registry, DNS and the admin API.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dns;
 
-/// The most descriptors of a client connection, its upstream's included.
+/// The most descriptors of a client connection, including its upstream connection.
 const PER_CONNECTION: u64 = 2;
 
-/// Descriptors for the registry, the audit log, the configuration, certificates and the admin API.
+/// Descriptors left for the registry, the audit log, the configuration, certificates and the admin
+/// API.
 const SPARE: usize = 24;
 
 /// The assumed number of open descriptors at start if /proc is not mounted.
 const OPEN_AT_START: usize = 64;
 
-/// The most sockets of a DNS question, which is sent again if there is no answer.
+/// The most sockets of a look-up, which sends its question again if there is no answer.
 const PER_QUESTION: usize = 2;
 
-/// One eighth of the free descriptors is for DNS questions, and another one for DNS connections.
+/// At most one eighth of the free descriptors is for look-ups of DNS clients, another one for
+/// look-ups of flows, and a third one for DNS connections.
 const PART_OF_DNS: usize = 8;
 
-/// The most concurrent connections and questions of each part.
+/// The most concurrent connections and look-ups of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorShares {
     /// Connections of sandboxes.
     pub clients: usize,
     /// Connections to upstreams.
     pub upstreams: usize,
-    /// Questions to nameservers, from the DNS server and from flows of the proxy.
+    /// Look-ups at nameservers, for DNS clients and for flows of the proxy.
     pub lookups: usize,
     pub dns: dns::Limits,
 }
@@ -48,7 +50,7 @@ impl DescriptorShares {
             waiting: most.waiting.min((part / PER_QUESTION).max(1)),
             connections: most.connections.min(part),
         };
-        // The same number again for flows, so that neither waits for the other.
+        // As many again for flows, so that neither DNS clients nor flows wait for the others.
         let lookups = dns.waiting * 2;
         let rest = free.saturating_sub(lookups * PER_QUESTION + dns.connections);
         Self {

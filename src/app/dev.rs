@@ -1,4 +1,4 @@
-//! `unified-proxy dev`: this machine is the sandbox.
+//! `unified-proxy dev`: registers this machine's loopback address as a container.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::failure::Failure;
 use crate::config::{Config, Listen};
 use crate::registry::{NewRegistration, Registry};
 
-/// The expiry of a registration that does not expire: the registry has no "never".
+/// The expiry of the registration of `local`, in place of "never", which the registry lacks.
 const NEVER: OffsetDateTime = datetime!(9999-12-31 23:59:59 UTC);
 
 /// The options of `dev`.
@@ -41,7 +41,8 @@ impl DevOptions {
         }
     }
 
-    /// Registers 127.0.0.1 as `local`.
+    /// Registers 127.0.0.1 as the container `local`. If the registry cannot be read or written,
+    /// logs that and succeeds.
     pub async fn register(&self, registry: &Arc<Registry>) -> Result<(), Failure> {
         let id = ContainerId::parse("local")
             .ok_or_else(|| Failure::Internal("`local` is no id".to_owned()))?;
@@ -66,8 +67,8 @@ impl DevOptions {
     }
 }
 
-/// Prints the listeners and three commands to try. `wanted` are the configured DNS addresses, which
-/// may differ from the bound ones.
+/// Prints the listeners and three commands to try. `wanted` has the configured DNS addresses, which
+/// differ from the bound ones if their port was taken.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

@@ -12,8 +12,9 @@ use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
-/// Judges a request in a dry run: every addon judges it like a real one, but counts nothing, and
-/// nothing is sent except the look-up of the name.
+/// Judges a request in a dry run: the chain judges it like a real request, but addons count
+/// nothing, and nothing is sent except a DNS look-up of the host. An error says why the question
+/// cannot be answered.
 pub async fn explain(
     snapshot: &Snapshot,
     registry: &Registry,
@@ -49,7 +50,8 @@ pub async fn explain(
     );
     request.websocket = kind == Kind::Websocket;
     let verdict = dry_run(snapshot, &mut flow, &mut request).await;
-    // An answer by an addon itself is no refusal; a note of the addon describes the answer.
+    // An answer that an addon gives in place of the upstream is no refusal; the addon's note
+    // describes it.
     Ok(report(
         snapshot,
         &flow,
@@ -66,7 +68,8 @@ async fn dry_run(
     let permit = chain.tunnel(flow).await?;
     let permit = match flow.kind {
         // The address guard judges a tunnel with its first request, or at once with passthrough.
-        // It is asked in both cases here, since a tunnel is useless if its requests are denied.
+        // The phase `dial` below runs in both cases, since a tunnel is useless if its requests are
+        // denied.
         Kind::Tunnel => permit,
         _ => chain.request(flow, request).await?,
     };
@@ -142,7 +145,7 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     Ok((kind, endpoint(scheme, authority), uri))
 }
 
-/// Finds a registered container.
+/// Finds the live lease of a container.
 pub fn find(registry: &Registry, id: &str) -> Result<Arc<Container>, String> {
     let id = ContainerId::parse(id).ok_or("that is no container id")?;
     let found = registry.get(&id).map_err(|error| error.to_string())?;

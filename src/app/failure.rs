@@ -9,7 +9,7 @@ use crate::config::ConfigErrors;
 use crate::exit_code as code;
 use crate::tls::CaError;
 
-/// Why the server could not start, or cannot go on.
+/// The reason why the server could not start or must end.
 #[derive(Debug, Error)]
 pub enum Failure {
     #[error("{0}")]
@@ -28,7 +28,7 @@ pub enum Failure {
         address: SocketAddr,
         source: std::io::Error,
     },
-    /// The source names the address and the protocol.
+    /// The source's text has the address and the protocol.
     #[error("{source}{}", advice(source))]
     Dns { source: std::io::Error },
     #[error("cannot listen on {}: {source}; choose another path under `listen.admin` in proxy.yaml, or make its directory writable for this user", path.display())]

@@ -16,7 +16,7 @@ use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
 use crate::upstream::NameserverWatch;
 
-/// The parts that are checked.
+/// The parts of the server that health checks read.
 #[derive(Clone)]
 pub struct Checks {
     pub proxy: HealthFlag,
@@ -34,7 +34,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Runs all checks. Listeners, registry and chain are critical.
+    /// Runs all checks. Those of listeners, registry and chain are critical.
     pub fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
         let mcp = self.mcp.as_ref();
@@ -63,7 +63,7 @@ impl Checks {
     }
 }
 
-/// Whether no MCP server is dead.
+/// Whether no MCP server is in the state [`MountState::Dead`].
 fn servers_are_alive(servers: &Mounts) -> bool {
     let mut servers = servers.health().into_iter();
     servers.all(|server| server.state != MountState::Dead)

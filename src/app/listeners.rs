@@ -1,4 +1,4 @@
-//! The listeners, all opened before the first is served.
+//! The server's listeners, all opened before the first is served, and the listeners of leases.
 
 use std::collections::HashSet;
 use std::fs::DirBuilder;
@@ -21,9 +21,9 @@ use crate::dns::DnsServer;
 use crate::ingress::{Engine, serve_unix};
 use crate::registry::{Registry, is_listener_name};
 
-/// The most connections that wait to be accepted.
+/// The most connections of a TCP listener that wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// The pause after a lease's Unix listener could not be opened.
+/// The pause before the next attempt if a lease's Unix listener could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The listeners, bound but not served.
@@ -93,7 +93,8 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        // The directory also has the leases' sockets, which everyone who reaches them may use.
+        // The directory also has the leases' sockets. Every user who may enter it can connect to
+        // them.
         let closed = mode & 0o077 == 0;
         DirBuilder::new()
             .recursive(true)
@@ -104,7 +105,7 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the sockets that a killed server left, whose leases may have ended. Sockets of a running
+/// Removes the sockets of leases and MCP servers that a killed server left. Sockets of a running
 /// server stay.
 fn remove_dead_listeners(directory: &Path) {
     // A socket that cannot be removed is harmless: it refuses connections.
@@ -120,12 +121,13 @@ fn remove_dead_listeners(directory: &Path) {
     }
 }
 
-/// Whether a file name is that of a socket of a lease or of an MCP server.
+/// Whether a file name has the form of the socket of a lease or of an MCP server's way out.
 fn is_ours(name: &str) -> bool {
     is_listener_name(name) || is_way_out(name)
 }
 
-/// Opens a Unix listener for each lease that has one, and closes it with the lease.
+/// Opens a Unix listener for each lease that is registered with one. The listener closes when the
+/// lease ends.
 pub async fn follow_own_listeners(
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -167,8 +169,8 @@ pub async fn follow_own_listeners(
     }
 }
 
-/// Opens the socket of a lease. Access is decided by mounting it into a container, so its mode
-/// permits everyone.
+/// Opens the socket of a lease. Its mode permits every user: access is decided by which container
+/// it is mounted into.
 fn bind_own(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

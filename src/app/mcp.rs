@@ -21,7 +21,7 @@ use crate::mcp::{
 use crate::sandbox::SELF_EXE;
 
 /// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
-/// is the directory of the configuration.
+/// is the directory of the configuration files.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
@@ -59,7 +59,8 @@ pub fn gateway(
     Ok((Arc::new(Gateway::new(core, metrics)), operator))
 }
 
-/// Builds the factory of the servers' transports. `files` is the directory of the configuration.
+/// Builds the factory of the servers' transports. `files`, the directory of the configuration
+/// files, is hidden from servers, like the data directory and the sockets.
 fn transports(
     service: &Arc<Service>,
     config: &Config,
@@ -103,7 +104,7 @@ fn transports(
     })
 }
 
-/// The directory of the sockets that lead to the proxy.
+/// The directory of the admin socket and of the sockets of leases and MCP servers.
 pub fn socket_directory(config: &Config) -> &Path {
     let admin = config.proxy.listen.admin.parent();
     admin.unwrap_or(Path::new("."))

@@ -65,17 +65,17 @@ use way_out::WaysOut;
 
 /// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
-/// The time for other tasks to end after all flows have ended.
+/// The most time for other tasks to end after all flows have ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often folded audit lines are checked for being due.
+/// How often folded audit lines that are due are written.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
 /// How often idle buckets and circuits are freed.
 const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
-/// Builds the runtime of everything except connections.
+/// Builds the runtime of all tasks except connections of sandboxes, which have their own threads.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // The first threads are the workers, which serve DNS. Later threads only block on disks and
-    // look-ups.
+    // The first threads are the workers, which serve DNS and so get shards of their own. Later
+    // threads only run blocking operations, and share one.
     let started = AtomicUsize::new(0);
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -97,7 +97,8 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
         tracing::warn!("{warning}");
     }
     descriptors::raise_limit(config.proxy.limits.max_connections);
-    // Before the state is opened: if another server runs, the error is about its listeners.
+    // Bound before the data directory is opened: if another server runs, the error then names the
+    // address that it listens on.
     let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
     if let Some(dev) = &dev {
         dev.set_ports(&mut config.proxy.listen);
@@ -123,7 +124,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     Ok(())
 }
 
-/// All parts, built but not running.
+/// All parts of the server, built but not running.
 struct App {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -353,7 +354,7 @@ impl App {
     }
 }
 
-/// All parts, running.
+/// All parts of the server, running.
 struct Running {
     app: App,
     tasks: TaskTracker,
@@ -361,6 +362,7 @@ struct Running {
 }
 
 impl Running {
+    /// Waits for SIGTERM or SIGINT. Reloads the configuration on SIGHUP.
     async fn until_signalled(&self) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).map_err(internal)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(internal)?;
@@ -382,7 +384,8 @@ impl Running {
         }
     }
 
-    /// Stops accepting, lets flows finish, then closes the remaining connections.
+    /// Stops accepting, lets flows finish within `shutdown_timeout`, then closes the remaining
+    /// connections and flushes the audit log.
     async fn drain(self) {
         tracing::info!("shutting down");
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
@@ -390,7 +393,7 @@ impl Running {
         let refreshes = tokio::time::timeout(limit, token_sources.drain());
         let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
-        // MCP servers stop after the flows that they answer, within the same time.
+        // MCP servers stop once the flows that use them have ended, within the same time.
         let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
         self.app.operator.core.mounts().stop(left).await;
         // The last flows may have started more refreshes.
@@ -428,6 +431,7 @@ async fn forget(buckets: RateBuckets, breakers: Breakers, shutdown: Cancellation
     }
 }
 
+/// Reads the interception CA again, every [`CA_REFRESH`].
 async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
     while shutdown
         .run_until_cancelled(tokio::time::sleep(CA_REFRESH))

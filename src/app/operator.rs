@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 /// The method of a tool call.
 pub const TOOL_CALL: &str = "tools/call";
 
-/// The parts of the gateway that operators use.
+/// The parts of the gateway that the admin API uses.
 #[derive(Clone)]
 pub struct Operator {
     pub core: Arc<Core>,
@@ -50,8 +50,8 @@ impl Operator {
         Ok(())
     }
 
-    /// Judges a tool call in a dry run. The server gets no request except `tools/list`, if its
-    /// tools are not known yet.
+    /// Judges a tool call in a dry run. If the server's tools are not known yet, opens a session
+    /// with it and lists them; the call itself is not sent.
     pub async fn explain(
         self,
         snapshot: &Snapshot,
@@ -82,7 +82,7 @@ impl Operator {
         Ok(report(snapshot, &flow, verdict.err()))
     }
 
-    /// The definition of a tool, from the last listing, or from a new one if there is none.
+    /// The definition of a tool, from the last listing, or from a new one if that lacks the tool.
     async fn definition(
         &self,
         container: &Arc<Container>,

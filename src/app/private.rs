@@ -16,7 +16,7 @@ use crate::sandbox::Channel;
 use crate::telemetry::init_logging;
 use crate::upstream::OwnListeners;
 
-/// The message of the appliance to its launcher, once it has started or failed to.
+/// The message of the appliance to its launcher, once it has started or failed to start.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum PrivateStart {
     Ready,
@@ -24,8 +24,8 @@ pub enum PrivateStart {
     Failed(u8, String),
 }
 
-/// Runs until the launcher closes `channel` or a signal ends it. Sends a [`PrivateStart`] over
-/// `channel`.
+/// Runs the appliance until the launcher closes `channel` or a signal ends it. Sends a
+/// [`PrivateStart`] over `channel`.
 pub async fn run_private(
     options: PrivateOptions,
     channel: &Channel<BorrowedFd<'static>>,
@@ -46,7 +46,7 @@ pub async fn run_private(
         () = closed => {}
     }
     running.drain().await;
-    // Removed here, since a launcher that was killed cannot remove it.
+    // The launcher removes it too, unless it was killed.
     let _ = std::fs::remove_dir_all(state);
     Ok(())
 }

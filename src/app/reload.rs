@@ -17,7 +17,7 @@ use crate::mcp::Mounts;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
-/// How often the files are checked for changes, which are in force within five seconds.
+/// How often the files are checked for changes, so that these are in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The metadata of a file, which change when it is written or replaced.
@@ -28,11 +28,13 @@ struct Version {
     bytes: u64,
 }
 
-/// The source of the configuration: a directory, defaults and the command line.
+/// The sources of the configuration: a directory, the defaults of a profile and the options of
+/// `run`.
 pub struct Source {
     pub dir: PathBuf,
     pub profile: Profile,
-    /// The listeners in the files at start, to detect a change; `dev` may listen on other ports.
+    /// The listeners that the files configured at start, to detect a change of the files. The bound
+    /// ones differ if `dev` listens on other ports.
     pub listen: Listen,
     /// The options of the command line of `run`.
     pub private: Option<PrivateOptions>,
@@ -72,8 +74,8 @@ pub struct Reloader {
     snapshots: Arc<SnapshotStore>,
     generation: AtomicU64,
     flag: HealthFlag,
-    /// Held while the configuration in force is that of the files. The lock also serializes
-    /// reloads.
+    /// Keeps the flag set while the configuration in force is that of the files. The lock
+    /// serializes reloads.
     current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
     servers: Option<Arc<Mounts>>,
@@ -115,7 +117,8 @@ impl Reloader {
         self
     }
 
-    /// Loads the files. If there are errors, returns all of them and changes nothing.
+    /// Loads the files and puts the new configuration into force. If there are errors, returns all
+    /// of them and keeps the present configuration.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut current = self.current.lock();
         // Loading blocks on files and certificates; other tasks move to other threads meanwhile.
@@ -166,8 +169,8 @@ impl Reloader {
             .map_err(|failure| vec![failure.to_string()])
     }
 
-    /// Refuses a configuration without a file that is in force: it was more likely lost than
-    /// deleted on purpose, and the defaults may permit what it denied.
+    /// Refuses a configuration that lacks a file of the one in force: the file was more likely lost
+    /// than deleted on purpose, and the defaults may permit flows that it denied.
     fn refuse_gone(&self, config: &Config) -> Result<(), Vec<String>> {
         let in_force = &self.snapshots.current().config.files;
         let gone = in_force.iter().filter(|name| !config.files.contains(name));
@@ -184,8 +187,8 @@ impl Reloader {
         }
     }
 
-    /// Keeps the present listeners and paths, which change only with a restart, and warns of
-    /// changes to them.
+    /// Warns of changes to settings that take effect only with a restart. Keeps the present
+    /// listeners, directories and audit settings in the new configuration.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
         let snapshot = self.snapshots.current();
         let in_force = &snapshot.config;
@@ -227,8 +230,8 @@ impl Reloader {
         }
     }
 
-    /// A value that changes when a file is written, replaced, added or removed, or when the
-    /// directory becomes unreadable.
+    /// A value that changes when a file is written, replaced, added or removed, and when the
+    /// directory becomes readable or unreadable.
     fn versions(&self) -> (bool, Vec<Option<Version>>) {
         let version = |name: &&str| {
             let metadata = std::fs::metadata(self.source.dir.join(name)).ok()?;

@@ -1,4 +1,4 @@
-//! The settings of sandboxes, which the admin API returns for the configuration in force.
+//! The settings that sandboxes need to use the proxy, which the admin API returns.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use addons::credentials::{CredentialEntry, KindSettings, TokenSources};
 use crate::admin::{ActiveCredential, SandboxSettings};
 use crate::config::Config;
 
-/// The settings of sandboxes under a configuration.
+/// The settings of sandboxes under a configuration. They contain no secret.
 pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSettings {
     let listen = &config.proxy.listen;
     let addresses = |all: &[SocketAddr]| all.iter().map(ToString::to_string).collect();

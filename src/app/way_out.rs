@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ingress::{Engine, serve_delegated};
 use crate::mcp::{OpenWayOut, WayOut};
 
-/// Opens these listeners, in the directory of the leases' sockets.
+/// Opens the ways out of MCP servers: Unix listeners in the directory of the leases' sockets.
 pub struct WaysOut {
     /// Set after the engine is built. Weak, since the engine owns the gateway, whose servers own
     /// this.
@@ -41,7 +41,7 @@ impl WaysOut {
 impl WayOut for WaysOut {
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
         let _entered = self.runtime.enter();
-        // A short random name: the path of a socket has at most 107 bytes.
+        // The random name is short, since the path of a socket has at most 107 bytes.
         let name = format!("mcp-{}.sock", LeaseId::generate().short());
         let path = self.directory.join(name);
         let engine = self.engine.get().and_then(Weak::upgrade);
@@ -60,7 +60,7 @@ impl WayOut for WaysOut {
     }
 }
 
-/// Whether a file name is that of such a listener.
+/// Whether a file name has the form of a way out's.
 pub fn is_way_out(name: &str) -> bool {
     let short = name
         .strip_prefix("mcp-")
