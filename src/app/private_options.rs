@@ -17,8 +17,8 @@ pub struct PrivateOptions {
     pub config: PathBuf,
     /// Hosts that are allowed besides those of the files: `name` or `name:port`.
     pub allow: Vec<String>,
-    /// A directory with a `credentials.yaml`, whose entries are added for hosts that have no entry
-    /// in the configuration.
+    /// A directory with a `credentials.yaml`. Its entries are added, except those whose name or
+    /// host has an entry in the configuration.
     pub logins: Option<PathBuf>,
     /// The path of the audit log, which outlives the appliance.
     pub audit: PathBuf,

@@ -7,7 +7,7 @@ use super::exit::{Failure, code, print, printable};
 use super::{ConfigDir, load};
 use crate::telemetry::{Verified, verify_audit};
 
-/// Verifies the log of the server on this machine. Lost lines are no failure: the log records them.
+/// Verifies the log of the server on this machine. Lost lines that the log records are no failure.
 pub fn verify(dir: &ConfigDir) -> Result<(), Failure> {
     let path = load(dir)?.1.proxy.audit.path;
     let verified = verify_audit(&path).map_err(|error| Failure::new(code::SOFTWARE, error))?;
@@ -50,7 +50,7 @@ fn lines_of(count: u64) -> String {
     format!("{} {noun}", grouped(count))
 }
 
-/// A number with its digits in groups of three.
+/// Formats a number with its digits in groups of three, separated by spaces.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

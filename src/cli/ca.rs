@@ -7,7 +7,7 @@ use super::exit::{Failure, code, print};
 use super::{ConfigDir, load};
 use crate::tls::{CaError, CaFiles};
 
-/// What to do with the interception CA.
+/// Subcommands of `ca`.
 #[derive(Debug, Subcommand)]
 pub enum CaCommand {
     /// Print where its certificate is

@@ -3,7 +3,8 @@
 use super::exit::{Failure, print};
 use super::{ConfigDir, load};
 
-/// Loads the configuration of the server on this machine, and prints warnings and errors.
+/// Loads the configuration of the server on this machine and prints its warnings. An error has all
+/// errors of the configuration.
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
     let (dir, config) = load(dir)?;
     for warning in &config.warnings {

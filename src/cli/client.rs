@@ -1,4 +1,4 @@
-//! HTTP client for the admin socket.
+//! An HTTP client of the admin API, over the admin socket.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tokio::net::UnixStream;
 
 use super::exit::{Failure, code};
 
-/// The default limit for a response.
+/// The default limit from connecting to the end of the response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most attempts of a request that is denied with 429 by the rate limit of the admin API.
+/// The most attempts of a request that the admin API's rate limit denies with 429.
 const ATTEMPTS: u32 = 5;
 
-/// A client of one server.
+/// A client of one server. Each request has its own connection.
 pub(super) struct Client {
     socket: PathBuf,
     timeout: Duration,
@@ -40,12 +40,13 @@ impl Client {
         }
     }
 
-    /// Sets the limit for a response, for requests that wait on others.
+    /// Sets the limit for a response, for requests that the server forwards to an MCP server.
     pub(super) fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Sends a request; fails unless the status is a success. Retries after 429.
+    /// Sends a request and returns the body of the response. Fails unless the status is a success.
+    /// Retries after 429, up to [`ATTEMPTS`] attempts in all.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -70,7 +71,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Opens a stream of events.
+    /// Opens a stream of server-sent events, which has no timeout.
     pub(super) async fn events(&self, path: &str) -> Result<Incoming, Failure> {
         let request = self.request(&Method::GET, path, None)?;
         let (mut head, body) = request.into_parts();
@@ -146,7 +147,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| self.broken(error))
     }
 
-    /// The failure of a connection that was opened: the server closed it or sent no valid response.
+    /// The failure of an open connection: the server closed it or sent no valid response in time.
     fn broken(&self, what: impl std::fmt::Display) -> Failure {
         let socket = self.socket.display();
         let message = format!(
@@ -157,6 +158,7 @@ impl Client {
     }
 }
 
+/// The time to wait before the next attempt, from `Retry-After`.
 fn wait_of(headers: &HeaderMap) -> Duration {
     let seconds = headers
         .get(RETRY_AFTER)

@@ -18,7 +18,7 @@ use crate::registry::RepoEntry;
 
 const CONTAINERS: &str = "/internal/containers";
 
-/// What to do with containers.
+/// Subcommands of `container`.
 #[derive(Debug, Subcommand)]
 pub enum ContainerCommand {
     /// Register a container, replacing a lease with the same id or address
@@ -86,7 +86,7 @@ pub struct Add {
     output: Output,
 }
 
-/// Whom to ask, and how to print the answer.
+/// The server to send the request to, and the format of the output.
 #[derive(Args, Debug)]
 pub struct Output {
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `dev`: the flags of an appliance on this machine.
+//! The arguments of `dev`.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,7 @@ use clap::Args;
 use crate::admin::repo_name;
 use crate::app::DevOptions;
 
-/// URL prefixes of repositories at github.com. Those of other hosts can only be named as
-/// OWNER/NAME.
+/// URL prefixes of repositories at github.com. Repositories of other hosts are given as OWNER/NAME.
 const FORGE: [&str; 4] = [
     "https://github.com/",
     "http://github.com/",
@@ -16,7 +15,7 @@ const FORGE: [&str; 4] = [
     "git@github.com:",
 ];
 
-/// The configuration, and what stands beside it on the command line.
+/// The configuration directory, and options that replace settings in it.
 #[derive(Args, Debug)]
 pub struct Dev {
     /// The directory of the configuration files

@@ -12,7 +12,7 @@ use crate::admin::SandboxSettings;
 use crate::sandbox::GATEWAY_PORT;
 use crate::tls::variables;
 
-/// In which form to print, and where clients find the proxy.
+/// The output format, and the addresses of the proxy.
 #[derive(Args, Debug)]
 pub struct Env {
     /// Output format
@@ -24,7 +24,7 @@ pub struct Env {
     server: Server,
 }
 
-/// Where clients find the proxy and its certificates.
+/// The URL of the proxy and the directory of its certificates, as clients reach them.
 #[derive(Args, Debug)]
 pub(super) struct Place {
     /// The proxy as clients reach it, http://HOST:PORT [default: the running server's first
@@ -72,7 +72,7 @@ impl Env {
 }
 
 impl Place {
-    /// The variables for clients of a server; arguments override its settings.
+    /// The variables for clients of a server with these settings, which the arguments override.
     pub(super) fn variables(
         &self,
         settings: &SandboxSettings,
@@ -90,8 +90,8 @@ impl Place {
         Ok(variables(&proxy, certs, self.gateway(settings).as_deref()))
     }
 
-    /// The MCP gateway's URL; `None` where it is off. Clients that have a name of their own for the
-    /// proxy reach the gateway by the same name.
+    /// The MCP gateway's URL, whose host is that of `--proxy`, if given; `None` if the gateway is
+    /// off.
     fn gateway(&self, settings: &SandboxSettings) -> Option<String> {
         let listener = reachable(settings.mcp.first()?);
         let (address, port) = listener.rsplit_once(':')?;
@@ -116,7 +116,7 @@ fn gateway(host: &str, port: u16) -> String {
     format!("http://{host}:{port}/mcp")
 }
 
-/// The host of a URL that [`proxy_url`] let through, an IPv6 address in brackets.
+/// The host of a URL that [`proxy_url`] accepted; an IPv6 address is in brackets.
 fn host(proxy: &str) -> &str {
     let authority = proxy.strip_prefix("http://").unwrap_or(proxy);
     authority
@@ -124,7 +124,8 @@ fn host(proxy: &str) -> &str {
         .map_or(authority, |(host, _)| host)
 }
 
-/// The address to connect to: for a listener on all interfaces, that of loopback.
+/// The address at which clients on this machine reach a listener: loopback for one that listens on
+/// all interfaces.
 fn reachable(listener: &str) -> String {
     match listener.rsplit_once(':') {
         Some(("0.0.0.0", port)) => format!("127.0.0.1:{port}"),
@@ -133,6 +134,7 @@ fn reachable(listener: &str) -> String {
     }
 }
 
+/// Accepts `http://HOST:PORT` without path, query and user.
 fn proxy_url(text: &str) -> Result<String, &'static str> {
     const WRONG: &str = "must be http://HOST:PORT: clients speak to the proxy in clear text";
     let uri: Uri = text.parse().map_err(|_| WRONG)?;
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_is_where_its_listener_is_or_beside_a_proxy_that_has_another_name() {
+    fn the_gateways_url_has_the_host_of_its_listener_or_of_the_given_proxy() {
         each_row(
             [
                 (None, "0.0.0.0:8090", "http://127.0.0.1:8090/mcp"),

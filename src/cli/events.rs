@@ -1,6 +1,6 @@
 //! Parses server-sent events, in which the admin API streams flows.
 
-/// One event of a stream.
+/// One event of a stream. The lines of `data` are joined without a newline.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! Exit code, messages and output of a command.
+//! Exit codes, messages and output of commands.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -22,12 +22,12 @@ impl Failure {
         }
     }
 
-    /// A failure of this program or its machine.
+    /// A failure of this program or of the machine, with the exit code 70.
     pub fn internal(message: impl Display) -> Self {
         Self::new(code::SOFTWARE, message)
     }
 
-    /// A failure without a message, because the output has it.
+    /// A failure without a message, since the output says why.
     pub fn silent(code: u8) -> Self {
         Self::new(code, "")
     }
@@ -48,7 +48,8 @@ impl Failure {
     }
 }
 
-/// Prints a line. If the reader has closed the pipe (`| head`), the command ends with exit code 0.
+/// Prints a line. If the reader has closed the pipe (`| head`), returns a failure with exit code 0,
+/// which ends the command.
 pub(super) fn print(line: impl Display) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(code::DONE),
@@ -65,8 +66,8 @@ pub(super) fn warn(message: impl Display) {
     let _ = writeln!(io::stderr(), "unified-proxy: warning: {message}");
 }
 
-/// Escapes control characters, and those that change the direction of text, so that text from a
-/// container cannot control the terminal.
+/// Escapes control characters, invisible ones and those that change the direction of text, so that
+/// text from a container can neither control the terminal nor disguise itself.
 pub(super) fn printable(text: &str) -> String {
     let is_harmful = |c: char| {
         c.is_control()

@@ -9,7 +9,7 @@ use super::exit::{Failure, code, print, printable};
 use super::mcp::parse_arguments;
 use crate::admin::{ExplainRequest, Explanation, StepVerdict};
 
-/// The method of a tool call.
+/// The method that stands for a tool call.
 const TOOL_CALL: &str = "tools/call";
 
 /// The request to explain.
@@ -125,7 +125,7 @@ mod tests {
     use crate::admin::ExplainStep;
 
     #[test]
-    fn every_addon_is_listed_with_its_verdict_and_the_denial_with_its_reason() {
+    fn the_explanation_lists_each_addons_verdict_and_the_reason_of_a_denial() {
         let step = |addon: &str, verdict| ExplainStep {
             addon: addon.into(),
             verdict,

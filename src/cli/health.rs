@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Target;
 use super::exit::{Failure, code, print};
 
-/// How to ask for health.
+/// The output format, and the server to query.
 #[derive(Args, Debug)]
 pub struct HealthCommand {
     /// Print JSON

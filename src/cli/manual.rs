@@ -1,8 +1,8 @@
 //! Generates the manual pages and shell completions in `packaging/` from the definitions of the
 //! commands.
 //!
-//! They are committed, so that a package is built from files only, and a review shows the effect of
-//! a change. `RECORD_MANUAL=1 cargo nextest run manual::` regenerates them.
+//! They are committed, so that building a package takes only files, and a review shows the effect
+//! of a change. `RECORD_MANUAL=1 cargo nextest run manual::` regenerates them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ fn command() -> Command {
         .disable_help_subcommand(true)
 }
 
-/// One page for the program and one for each subcommand, for example
+/// Adds a page for the program and one for each subcommand, for example
 /// `unified-proxy-container-add.1`.
 fn pages(files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ fn recorded(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn manual_pages_and_completions_are_those_of_the_commands() {
+fn manual_pages_and_completions_match_the_definitions_of_the_commands() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
     let mut files = BTreeMap::new();
     pages(&mut files);

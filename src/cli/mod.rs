@@ -1,5 +1,4 @@
-//! The command line: its definition, and the commands that talk to a running server or use the
-//! files of one.
+//! The command line: its definition, and the commands that query a running server or use its files.
 
 mod audit;
 mod ca;
@@ -39,7 +38,7 @@ use exit::code;
 const CONFIG_DIR: &str = "/etc/unified-proxy";
 /// The state directory of `dev`, in the current directory.
 const DEV_STATE: &str = "./.unified-proxy";
-/// The variable that names the admin socket if `--socket` is missing.
+/// The environment variable with the path of the admin socket, used without `--socket`.
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// The default admin socket of the appliance.
 const SOCKET: &str = "/var/run/proxy/api.sock";
@@ -57,7 +56,7 @@ struct Cli {
     command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the appliance
@@ -90,14 +89,14 @@ pub enum Command {
     Client(ClientCommand),
 }
 
-/// What to do with the audit log.
+/// Subcommands of `audit`.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
     /// Find out whether a line was changed or cut, and how many were folded or lost
     Verify(ConfigDir),
 }
 
-/// Where the configuration is.
+/// The configuration directory of a server.
 #[derive(Args, Debug)]
 pub struct ConfigDir {
     /// The directory of the configuration files [default: /etc/unified-proxy; ./config where it
@@ -107,14 +106,14 @@ pub struct ConfigDir {
 }
 
 impl ConfigDir {
-    /// The configuration directory of a server.
+    /// The configuration directory for `serve`.
     pub fn served(self) -> PathBuf {
         self.config.unwrap_or_else(|| CONFIG_DIR.into())
     }
 
-    /// The configuration directory and the defaults of the server on this machine. If `dev` has its
-    /// state in the working directory, the defaults are those of `dev`, unless the directory is
-    /// that of the appliance.
+    /// The configuration directory and the profile of the server on this machine. The profile is
+    /// `Dev` if `dev` has its state in the working directory, unless the directory is
+    /// [`CONFIG_DIR`].
     pub fn here(&self) -> (PathBuf, Profile) {
         let dev_ran = Path::new(DEV_STATE).is_dir();
         match &self.config {
@@ -134,7 +133,7 @@ fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
     Ok((dir, config))
 }
 
-/// What [`run`] does, without starting a server.
+/// The commands that [`run`] performs, without starting a server.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Say what would happen to a request, and why
@@ -158,7 +157,7 @@ pub enum ClientCommand {
     Registry(registry::RegistryCommand),
 }
 
-/// Which server to talk to.
+/// The server to query, by its admin socket.
 #[derive(Args, Debug)]
 struct Target {
     /// The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is
@@ -181,7 +180,7 @@ impl Target {
     }
 }
 
-/// Which server to talk to, where its configuration may name it.
+/// The server to query, by its admin socket or by its configuration.
 #[derive(Args, Debug)]
 struct Server {
     #[command(flatten)]

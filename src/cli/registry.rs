@@ -15,7 +15,7 @@ use crate::registry::sqlite::{FILE_NAME, SqliteError};
 /// The default data directory of the appliance.
 const DATA_DIR: &str = "/var/lib/unified-proxy";
 
-/// What to do with the registry's file.
+/// Subcommands of `registry`.
 #[derive(Debug, Subcommand)]
 pub enum RegistryCommand {
     /// Read the whole file, and say whether it is in order
@@ -42,7 +42,7 @@ pub enum RegistryCommand {
     },
 }
 
-/// Where the file is.
+/// The directory of the registry's file.
 #[derive(Args, Debug)]
 pub struct DataDir {
     /// The server's data directory [default: ./.unified-proxy if it is there, else

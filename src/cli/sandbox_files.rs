@@ -19,21 +19,23 @@ use super::env::{self, Place};
 use super::exit::{Failure, code, print, warn};
 use crate::admin::ActiveCredential;
 
-/// Readable for all, since containers run as other users, and no file holds a secret.
+/// The mode of the files: every user may read them, since containers run as other users and no file
+/// holds a secret.
 const MODE: u32 = 0o644;
 
-/// Marks a file without placeholders as written by this command.
+/// The comment in `env`, by which the command recognizes the file even if it has no placeholder.
 const MARK: &str = "# written by unified-proxy sandbox-files";
 
 /// An environment variable in which tools expect a credential for a host.
 struct Variable {
     host: &'static str,
     name: &'static str,
-    /// The prefix of the value, which some tools check.
+    /// The prefix of its value, which some tools check.
     prefix: &'static str,
-    /// The header in which the tool sends it, to distinguish several variables for one host.
+    /// The header in which the tool sends the credential, to distinguish several variables for one
+    /// host.
     header: Option<&'static str>,
-    /// Whether it may also stand for a login from a file.
+    /// Whether the variable may also stand for a login from a token file.
     for_logins: bool,
 }
 
@@ -53,7 +55,8 @@ const VARIABLES: [Variable; 9] = [
         header: Some("x-api-key"),
         ..variable("api.anthropic.com", "ANTHROPIC_API_KEY", "sk-ant-")
     },
-    // For a subscription: Claude Code requests other features with it than with an API key.
+    // For a subscription: with this variable, Claude Code requests other features than with an API
+    // key.
     Variable {
         header: Some("authorization"),
         for_logins: true,
@@ -75,7 +78,7 @@ const VARIABLES: [Variable; 9] = [
     variable("api.github.com", "GH_TOKEN", "ghp_"),
 ];
 
-/// Where to write, and over what.
+/// The directory to write to, and the server with the credentials.
 #[derive(Args, Debug)]
 pub struct SandboxFiles {
     /// The directory to write to; it is made where it is not there
@@ -90,9 +93,9 @@ pub struct SandboxFiles {
 }
 
 impl SandboxFiles {
-    /// Writes a placeholder file for each login that is active in the running server, and `env`
-    /// with the placeholders for keys and the variables of the proxy. Writes nothing if a file of
-    /// another origin would be replaced.
+    /// Writes a placeholder file for each login that is active in the running server, and the file
+    /// `env` with the placeholders for keys and the variables of the proxy. Without `--force`,
+    /// writes nothing if it would replace a file that this command did not write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let settings = env::settings(&self.server).await?;
         let environment = self.place.variables(&settings)?;
@@ -128,8 +131,8 @@ impl SandboxFiles {
     }
 }
 
-/// The warning for a login without an account: Codex ends with `selected workspace missing` unless
-/// it finds its account in the host's list.
+/// The warning for a login without an account, if its tool needs one: Codex ends with `selected
+/// workspace missing` unless it finds its account in the list that the host returns.
 fn lacks_account(entry: &ActiveCredential) -> Option<String> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let needs_one = matches!(provider, Provider::Codex | Provider::OpenCode);
@@ -146,7 +149,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code::SOFTWARE, format_args!("{}: {error}", path.display()))
 }
 
-/// The texts of the files, by path below the directory.
+/// The texts of all files, by path relative to the directory.
 fn contents(
     credentials: &[ActiveCredential],
     environment: &[(&str, String)],
@@ -156,7 +159,8 @@ fn contents(
     files
 }
 
-/// The placeholders for credentials: files of logins, by path, and variables.
+/// The placeholders for credentials: the files of logins, by relative path, and the environment
+/// variables. If credentials share a file's key or a variable, that of the first one is used.
 pub(super) fn placeholders(
     credentials: &[ActiveCredential],
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {
@@ -193,7 +197,8 @@ fn lines(keys: Vec<(String, String)>, environment: &[(&str, String)]) -> String 
     text
 }
 
-/// The placeholder file of a login, by the path that its tool uses.
+/// The relative path and the contents of a login's placeholder file; `None` if the credential is no
+/// login of a known provider.
 fn login(entry: &ActiveCredential) -> Option<(PathBuf, Map<String, Value>)> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let path = match provider {
@@ -224,8 +229,8 @@ impl Variable {
     }
 }
 
-/// Refuses a path with a part that is neither a file nor a directory: a container that has the
-/// directory mounted may have put a link into it.
+/// Refuses a relative path if a part of it exists and is neither a file nor a directory: a
+/// container that has the directory mounted may have put a link into it.
 fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
     let parts = relative.ancestors();
     for part in parts.filter(|part| !part.as_os_str().is_empty()) {

@@ -71,7 +71,8 @@ impl Tail {
     }
 }
 
-/// Formats a flow as one line: time, container, request, and outcome.
+/// Formats a flow as one line: time (UTC), container or client address, request, status, outcome,
+/// reasons and duration.
 fn line(flow: &Value, colour: bool) -> String {
     if flow.get("kind").and_then(Value::as_str) == Some(LOST) {
         return loss(flow, colour);
@@ -127,7 +128,7 @@ fn line(flow: &Value, colour: bool) -> String {
     shaded(line, shade, colour)
 }
 
-/// Formats a record of lost audit lines, which belongs to no flow.
+/// Formats a record of audit lines that were lost, which belongs to no flow.
 fn loss(record: &Value, colour: bool) -> String {
     let text = |name: &str| {
         let text = record.get(name).and_then(Value::as_str);
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_parsed_wherever_they_are_cut() {
+    fn events_are_parsed_from_chunks_of_any_size() {
         let stream = b": hello\n\ndata: {\"a\":1}\n\nevent: missed\ndata: 7\n\n";
         let event = |name: &str, data: &str| Event {
             name: name.into(),
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_one_line_whatever_its_path_contains() {
+    fn control_characters_in_a_path_are_escaped_so_that_a_flow_is_one_line() {
         let flow = json!({
             "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "http",
             "method": "GET", "host": "evil.example", "port": 443, "path": "/a\n\u{1b}[2J",
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_lines_of_the_audit_are_shown_as_lost() {
+    fn a_record_of_lost_audit_lines_is_shown_with_their_count() {
         let record = json!({
             "ts": "2030-01-01T12:34:56.789Z", "kind": "lost", "count": 18,
             "since": "2030-01-01T12:34:00.000Z", "until": "2030-01-01T12:34:07.000Z",

@@ -24,14 +24,15 @@ use crate::sandbox::Channel;
 /// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
 
-/// Limit for the appliance to end: its own drain, and a margin.
+/// The most time for the appliance to end: its drain of up to 10 s by default, and a margin.
 const LAST: Duration = Duration::from_secs(12);
-/// The age from which on a state directory without a lock belongs to a run that has ended.
+/// The age from which on an unlocked state directory belongs to a run that has ended. A younger one
+/// may have just been created and not be locked yet.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The most audit logs of runs that are kept.
+/// The number of runs whose logs are kept, if each has two.
 const KEPT_RUNS: usize = 500;
 
-/// The configuration that is used if the person has none.
+/// The configuration files that are used if neither the user nor the machine has a configuration.
 const SHIPPED: [(&str, &str); 1] = [(
     "allowlist.yaml",
     include_str!("../../../config/allowlist.yaml"),
@@ -49,7 +50,8 @@ pub struct Appliance {
 }
 
 impl Appliance {
-    /// Starts an appliance, without waiting for it. Must be called within a runtime.
+    /// Starts an appliance, without waiting until it is ready. `kept` is the directory that is kept
+    /// between runs. Must be called within a runtime.
     pub fn start(
         config: Option<PathBuf>,
         allow: Vec<String>,
@@ -90,7 +92,7 @@ impl Appliance {
             .stdin(theirs.into_inner())
             .stdout(Stdio::null())
             .stderr(File::create(&log).map_err(failed)?)
-            // An interrupt key must not end the appliance before the command.
+            // Its own group, so that Ctrl-C does not end the appliance before the command.
             .process_group(0);
         if let Some(logins) = logins {
             command.envs(logins.environment());
@@ -119,12 +121,12 @@ impl Appliance {
         }
     }
 
-    /// The admin socket.
+    /// The path of the admin socket.
     pub fn socket(&self) -> PathBuf {
         self.options.socket()
     }
 
-    /// Waits until the appliance ends unexpectedly.
+    /// Waits until the appliance ends unexpectedly; returns the failure to report.
     pub async fn ended(&mut self) -> Failure {
         let _ = self.child.wait().await;
         self.lost()
@@ -137,7 +139,8 @@ impl Appliance {
         ))
     }
 
-    /// Stops the appliance once its flows have ended; returns the path of its audit log.
+    /// Stops the appliance, which drains its flows first, and waits for at most [`LAST`]. Returns
+    /// the path of its audit log.
     pub async fn stop(mut self) -> PathBuf {
         let pid = self
             .child
@@ -183,8 +186,8 @@ pub fn state_directory() -> PathBuf {
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))
 }
 
-/// Creates the state directory of one run, deleted with it. The directory is locked while the run
-/// lasts.
+/// Creates the state directory of one run, which is deleted at its end, and locks it until then.
+/// Removes the directories of killed runs.
 fn private_directory() -> io::Result<(TempDir, File)> {
     let all = state_directory();
     match fs::DirBuilder::new().mode(0o700).create(&all) {
@@ -211,8 +214,7 @@ fn private_directory() -> io::Result<(TempDir, File)> {
     Ok((directory, lock))
 }
 
-/// Removes the directories of runs that were killed. A run locks its directory right after creating
-/// it.
+/// Removes the state directories of killed runs: those that are unlocked and not new.
 fn remove_ended(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -225,7 +227,7 @@ fn remove_ended(all: &Path) {
     }
 }
 
-/// The configuration directory of the person, or else of the machine.
+/// The configuration directory of the user or, if there is none, that of the machine.
 fn own_config() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
@@ -235,7 +237,8 @@ fn own_config() -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_dir())
 }
 
-/// Resolves the configuration directory. Refuses one that the command could change.
+/// Resolves the configuration directory. Refuses one that the command could change, or a file of
+/// which it could change.
 fn usable(config: &Path, directories: &RunDirectories) -> Result<PathBuf, Failure> {
     let refused = |what: std::fmt::Arguments<'_>| Err(Failure::new(code::CONFIG, what));
     let config = match fs::canonicalize(config) {
@@ -270,7 +273,7 @@ fn write_shipped(state: &Path) -> io::Result<PathBuf> {
     Ok(config)
 }
 
-/// A name from time and process id: names sort by time, and are unique.
+/// A unique name for the logs of a run, from time and process id. Names sort by time.
 fn run_name() -> String {
     let now = time::OffsetDateTime::now_utc();
     let (date, time) = (now.date(), now.time());
@@ -286,12 +289,12 @@ fn run_name() -> String {
     )
 }
 
-/// Removes the logs of all but the newest runs.
+/// Removes the oldest logs, so that the newest 2 × [`KEPT_RUNS`] files remain.
 fn forget_old(runs: &Path) {
     let entries = fs::read_dir(runs).into_iter().flatten().flatten();
     let mut logs: Vec<_> = entries.map(|entry| entry.path()).collect();
     logs.sort();
-    // A run has an audit log and perhaps an error log, so two files for each.
+    // A run leaves an audit log and, if the appliance wrote errors, an error log.
     for old in logs.iter().rev().skip(2 * KEPT_RUNS) {
         let _ = fs::remove_file(old);
     }

@@ -8,30 +8,30 @@ use std::path::{Path, PathBuf};
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::machine::without_parents;
 
-/// The home directory inside, if the real one is missing or unsuitable.
+/// The home directory inside, if the real one is unset, `/` or in a directory of the system.
 const PLAIN_HOME: &str = "/home/sandbox";
 
-/// The most links followed one after the other.
+/// The most symbolic links that are followed one after the other.
 const MAX_LINKS: usize = 8;
 
 /// The directories of a run, as canonical paths.
 #[derive(Clone, Debug)]
 pub struct RunDirectories {
-    /// The home directory outside, if there is one.
+    /// The home directory outside, if it is set and suitable.
     pub real_home: Option<PathBuf>,
     /// The home directory inside.
     pub home: PathBuf,
     /// The working directory.
     pub directory: PathBuf,
-    /// Writable paths, the working directory included.
+    /// Writable paths: the working directory, then those of `--write`.
     pub writable: Vec<PathBuf>,
-    /// Further readable paths.
+    /// Read-only paths: those of `--read`.
     pub readable: Vec<PathBuf>,
 }
 
 impl RunDirectories {
-    /// Finds the directories; refuses those that would expose the home directory, the system or its
-    /// kernel interfaces.
+    /// Finds the directories. Refuses those that contain the home directory, writable ones that
+    /// belong to the system, and those below `/proc`, `/dev` and `/sys`.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
         let real_home = real_home.filter(|home| home.is_absolute());
@@ -62,8 +62,9 @@ impl RunDirectories {
         Ok(directories)
     }
 
-    /// Resolves a path; `None` if it passes through the directories of the run, where the command
-    /// could change it or sees it anyway.
+    /// Resolves the links of a path. Returns `None` if the path or a link leads through a directory
+    /// of the run, where the command could change it or sees it anyway; if it does not exist; and
+    /// if a directory in it is a link.
     pub fn resolve_outside(&self, path: &Path) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -158,7 +159,8 @@ fn canonical_or_same(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The directory that is kept between runs, with audit logs and records of placeholders.
+/// Creates the directory that is kept between runs, with logs and records of placeholders. Refuses
+/// one that the command could write to.
 pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
     let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let base = base.filter(|base| base.is_absolute());

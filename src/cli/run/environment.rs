@@ -1,5 +1,5 @@
-//! The environment of the command: the caller's, without secrets and without the addresses of the
-//! host's sockets, and with the variables of the proxy.
+//! The environment of the command: the caller's, with placeholders for secrets, without the
+//! addresses of the host's sockets, and with the variables of the proxy.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -10,7 +10,8 @@ use addons::credentials::{is_placeholder, placeholder};
 
 use super::visible::OWN_PROGRAMS;
 
-/// Words that mark a variable's name as secret, delimited by `_`, `-`, `.` or an end.
+/// Words that mark a variable as secret. The words of a name are separated by `_`, `-` and `.`;
+/// digits at their ends are ignored.
 const SECRET_WORDS: [&str; 24] = [
     "ACCESSKEY",
     "APIKEY",
@@ -37,8 +38,7 @@ const SECRET_WORDS: [&str; 24] = [
     "PWD",
     "SECRET",
 ];
-/// Ends of words that mark a variable's name as secret: `GITHUB_TOKEN`, `dbpassword`,
-/// `CLIENTSECRETS`.
+/// Suffixes of words that mark a variable as secret: `GITHUB_TOKEN`, `dbpassword`, `CLIENTSECRETS`.
 const SECRET_ENDS: [&str; 14] = [
     "accesskey",
     "aikey",
@@ -55,7 +55,7 @@ const SECRET_ENDS: [&str; 14] = [
     "secretaccesskey",
     "webhook",
 ];
-/// Names that would match and are not secret.
+/// Names that match the lists above but are not secret.
 const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
 /// Prefixes of values that are secret under any name.
 const SECRET_VALUES: [&str; 24] = [
@@ -84,7 +84,7 @@ const SECRET_VALUES: [&str; 24] = [
     "sk_",
     "xox",
 ];
-/// Parts of values that precede a secret.
+/// Texts that precede a secret within a value.
 const SECRET_PARTS: [&str; 5] = [
     "AccountKey=",
     "Password=",
@@ -118,11 +118,11 @@ const DROPPED: [&str; 22] = [
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
 ];
-/// Prefixes of variables that are dropped. Those of git could name programs; those of the proxy are
-/// set again.
+/// Prefixes of the names of variables that are dropped. Git's variables can name programs; those of
+/// the proxy are set again.
 const DROPPED_BEGINNINGS: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
 
-/// Exceptions: the person's name for commits.
+/// Variables that are kept in spite of their prefix: the user's name and address for commits.
 const KEPT: [&str; 4] = [
     "GIT_AUTHOR_EMAIL",
     "GIT_AUTHOR_NAME",
@@ -130,8 +130,9 @@ const KEPT: [&str; 4] = [
     "GIT_COMMITTER_NAME",
 ];
 
-/// Builds the environment, sorted by name: the caller's with placeholders for secrets, then
-/// `proxy`, then `keys`, which are placeholders for credentials that the proxy injects.
+/// Builds the environment, sorted by name: the caller's with placeholders for secrets, `proxy`, and
+/// `keys`, which are placeholders for credentials that the proxy injects. Of variables with the
+/// same name, the last one in this order is used.
 pub fn environment(
     home: &Path,
     proxy: impl IntoIterator<Item = (String, String)>,
@@ -151,7 +152,7 @@ pub fn environment(
         .collect();
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
     variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
-    // Behind the caller's programs, which may have a version of their own.
+    // At the end, so that the caller's programs come first.
     let path = variables.get_mut(OsStr::new("PATH"));
     if let Some(path) = path.filter(|path| !path.is_empty()) {
         path.push(":");

@@ -1,5 +1,5 @@
-//! Watches protected files from outside. A file that the host replaces or removes while the command
-//! runs loses its mount inside, so that the command must be ended.
+//! Watches protected files from outside the sandbox. If another process of the host replaces or
+//! removes such a file, it loses its read-only mount inside, and the command must be ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,14 +13,14 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::net::unix::pipe;
 
-/// Buffer for many inotify events, in bytes.
+/// The size of the buffer for inotify events, in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// The files and directories that are watched.
+/// An inotify watch of files and directories, through their parent directories.
 pub struct FileWatch {
     events: OwnedFd,
     readiness: pipe::Receiver,
-    /// The identity of each file at the start.
+    /// The identity of each file when the watch began.
     files: BTreeMap<PathBuf, Identity>,
 }
 
@@ -46,7 +46,7 @@ impl FileWatch {
         })
     }
 
-    /// Waits until a file is replaced or removed, and returns it. Cancel safe.
+    /// Waits until a file is replaced or removed, and returns its path. Cancel safe.
     pub async fn lost(&self) -> PathBuf {
         loop {
             // An error is also returned by the read below.
@@ -62,7 +62,8 @@ impl FileWatch {
         }
     }
 
-    /// Reads all pending events; returns whether one may concern a watched file.
+    /// Reads all pending events. Returns whether one may concern a watched file. If none is pending,
+    /// returns an error.
     fn read(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.events, &mut buffer);
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_that_is_replaced_is_noticed_and_others_are_not() {
+    async fn only_the_replacement_of_a_watched_file_is_reported() {
         let work = tempfile::tempdir().unwrap();
         let config = work.path().join("config");
         fs::write(&config, "old").unwrap();

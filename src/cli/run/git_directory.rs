@@ -9,16 +9,16 @@ use rustix::fs::OFlags;
 
 use crate::sandbox::machine::without_parents;
 
-/// Hooks, and settings that name programs. Each has the text of its placeholder if it is missing;
-/// `None` makes a directory. `commondir` names another directory for hooks and settings; its
-/// placeholder names the git directory itself.
+/// Names in a git directory that git executes or obeys, each with the text of the placeholder that
+/// is made if it is missing; `None` stands for a directory. `commondir` has the path of another
+/// directory for hooks and settings; its placeholder has that of the git directory itself.
 pub const OBEYED_BY_GIT: [(&str, Option<&str>); 4] = [
     ("hooks", None),
     ("config", Some("")),
     ("config.worktree", Some("")),
     ("commondir", Some(".\n")),
 ];
-/// The most bytes read of a configuration.
+/// The most bytes that are read of a git configuration.
 const MAX_CONFIG: u64 = 1 << 20;
 
 /// Whether git would use the directory as a git directory.
@@ -27,7 +27,7 @@ pub fn is_one(path: &Path) -> bool {
     has("HEAD") && (has("objects") || has("commondir"))
 }
 
-/// Whether the directory may be a git directory of which parts were removed to hide it.
+/// Whether the directory may be a git directory, even if parts were removed to disguise it.
 pub fn looks_like_one(path: &Path) -> bool {
     let has = |name: &str| path.join(name).symlink_metadata().is_ok();
     ["HEAD", "config", "hooks", "objects", "commondir"]
@@ -35,8 +35,9 @@ pub fn looks_like_one(path: &Path) -> bool {
         .any(has)
 }
 
-/// Files and directories in the work tree that a repository's configuration names as included files
-/// or as hooks.
+/// The included files and the directories of hooks that a repository's configuration names, if they
+/// are in the work tree and their parent directory exists. Each has the text of its placeholder, as
+/// in [`OBEYED_BY_GIT`].
 pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
     let (Ok(text), Some(tree)) = (read(&git.join("config")), git.parent()) else {
         return Vec::new();

@@ -1,12 +1,14 @@
-//! The person's git settings that name no program and hold no secret.
+//! The user's git settings that name no program and hold no secret.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Pattern of the keys that are copied: the committer, and the shape of history.
+/// The pattern of the keys that are copied: the committer, and how git pulls, pushes, merges,
+/// converts line ends and colours its output.
 const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
 
-/// Makes a `.gitconfig` for the home directory inside; `None` without settings.
+/// Makes the text of a `.gitconfig` for the home directory inside; `None` if the user has none of
+/// the settings. `git` is the program.
 pub fn git_settings(git: &Path) -> Option<String> {
     let output = Command::new(git)
         .args([
@@ -27,7 +29,7 @@ pub fn git_settings(git: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Formats a setting for the file, from `key\nvalue`.
+/// Formats a setting for the file, from `key\nvalue`. A value with a newline is left out.
 fn setting(listed: &str) -> Option<String> {
     let (key, value) = listed.split_once('\n')?;
     let (section, name) = key.split_once('.')?;

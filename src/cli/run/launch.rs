@@ -1,4 +1,4 @@
-//! The life of one run: starts appliance and sandbox, and forwards terminal and signals.
+//! Runs a command: starts appliance and sandbox, forwards terminal and signals, and reports.
 
 use std::fs::{self, File};
 use std::future::pending;
@@ -29,7 +29,7 @@ use super::watched::WatchedFlows;
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
-/// Limit for the server to renew a lease.
+/// The most time for the server to renew a lease.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl From<Refused> for Failure {
@@ -82,8 +82,8 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
     })
 }
 
-/// Closes descriptors inherited from the parent. Must run before this process opens any, apart from
-/// the three standard streams.
+/// Closes the descriptors that were inherited from the parent process, except the three standard
+/// streams. Must run before this process opens any.
 fn close_inherited() {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -103,7 +103,7 @@ struct Parts {
     /// `None` with `--server`.
     appliance: Option<Appliance>,
     registration: Registration,
-    /// The flows of the container, with `--server`.
+    /// The flows of the container at the server; `None` without `--server`.
     watched: Option<WatchedFlows>,
     /// The protected files in the directories of the run.
     protected: Protected,
@@ -165,7 +165,7 @@ impl Parts {
         })
     }
 
-    /// Starts the command, waits for its end and returns its exit code.
+    /// Starts the command in the sandbox, waits for its end and returns its exit code.
     async fn run_command(
         &mut self,
         run: &Run,
@@ -185,11 +185,12 @@ impl Parts {
         let fds = streams.streams.each_ref().map(AsFd::as_fd);
         self.sandbox
             .begin(Some(&self.registration.listener), &spec, fds)?;
-        // Closed here, so that their readers see the end when the command closes them.
+        // Our copies are closed, so that readers of pipes see the end when the command closes its
+        // own.
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.attend(terminal.as_mut(), signals).await;
-        // A command that has not ended still holds the other ends.
+        // After an error, the command may still run and hold the other ends of the relays.
         if ended.is_ok() {
             streams.relays.finish().await;
         }
@@ -234,8 +235,8 @@ impl Parts {
                 failure = lost(self.appliance.as_mut()) => return Err(failure),
                 path = self.file_watch.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
-                    // A server that is unreachable may be back before the lease expires. The
-                    // timeout keeps a hanging server from delaying events for long.
+                    // Errors are ignored: an unreachable server may be back before the lease
+                    // expires. The timeout limits the delay of events by a server that hangs.
                     let renewed = timeout(RENEWAL_TIMEOUT, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
                         self.sandbox.forward_to(&self.registration.listener);
@@ -245,7 +246,8 @@ impl Parts {
         }
     }
 
-    /// Ends the sandbox, the appliance and the lease, and returns the report of the flows.
+    /// Ends the sandbox, the appliance or the lease, and returns the report of the flows. `ended`
+    /// says whether the command has ended.
     async fn end(self, ended: bool) -> Report {
         // If the command has not ended, the sandbox is killed.
         if ended {
@@ -272,6 +274,7 @@ fn replaced(path: &Path) -> Failure {
     ))
 }
 
+/// Waits until the appliance ends unexpectedly; forever if there is none.
 async fn lost(appliance: Option<&mut Appliance>) -> Failure {
     match appliance {
         Some(appliance) => appliance.ended().await,
@@ -294,6 +297,7 @@ fn start_appliance(
     Appliance::start(config, allow, logins.as_ref(), directories, kept)
 }
 
+/// Prints the logins that the command may use.
 fn announce(logins: &Logins) {
     let names = logins.names();
     let text = match names.is_empty() {

@@ -10,8 +10,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::cli::exit::{Failure, code};
 
-/// The destination of a file, whose directory is opened before the command runs, so that the
-/// command cannot redirect it by a link.
+/// The destination of the file. Its directory is opened before the command runs, so that the
+/// command cannot redirect the file by a link.
 pub struct LearnedFile {
     shown: PathBuf,
     directory: File,
@@ -40,7 +40,7 @@ impl LearnedFile {
         })
     }
 
-    /// Writes a new file and renames it over an existing one.
+    /// Writes a new file and renames it to its name, replacing an existing file.
     pub fn write(self, text: &str) -> Result<(), Failure> {
         let directory = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         let write = || {

@@ -1,4 +1,4 @@
-//! `--with-logins`: turns the host's logins into credentials that the proxy injects.
+//! `--with-logins`: turns the logins and keys of this user into credentials that the proxy injects.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ struct Login {
     /// The path below the home directory.
     file: &'static str,
     host: &'static str,
-    /// Headers to remove, in which a client could send its own key.
+    /// Headers that the proxy removes, since a client could send its own key in them.
     remove: &'static [&'static str],
     /// Further fields of its `oauth` entry.
     more: &'static [(&'static str, &'static str)],
@@ -57,7 +57,7 @@ const LOGINS: [Login; 4] = [
     },
 ];
 
-/// Variables whose keys the shipped entries use.
+/// The environment variables from which the shipped entries take keys.
 const KEYS: [&str; 7] = [
     "ANTHROPIC_API_KEY",
     "GEMINI_API_KEY",
@@ -68,11 +68,11 @@ const KEYS: [&str; 7] = [
     "TAVILY_API_KEY",
 ];
 
-/// The logins that were found.
+/// The logins and keys that were found.
 pub struct Logins {
     files: Vec<(&'static Login, PathBuf)>,
     keys: Vec<&'static str>,
-    /// The token of gh, if `GITHUB_TOKEN` is not set.
+    /// The token of `GH_TOKEN` or of gh; `None` if `GITHUB_TOKEN` is set.
     github_token: Option<String>,
     /// Whether a login of Gemini was left out for lack of its client secret.
     gemini_lacks_secret: bool,
@@ -82,7 +82,7 @@ pub struct Logins {
 const GEMINI_SECRET: &str = "GEMINI_CLIENT_SECRET";
 
 impl Logins {
-    /// Finds the logins of this user.
+    /// Finds the logins and keys of this user. `gh` is the program.
     pub fn find(home: Option<&Path>, gh: Option<&Path>) -> Self {
         let mut hosts: Vec<&str> = Vec::new();
         let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -119,7 +119,7 @@ impl Logins {
         }
     }
 
-    /// Describes the logins that are used.
+    /// Describes the logins and keys that are used, for the user.
     pub fn names(&self) -> Vec<String> {
         let files = self.files.iter();
         let files = files.map(|(login, path)| format!("{} ({})", login.provider, path.display()));
@@ -128,7 +128,7 @@ impl Logins {
         files.chain(keys).chain(gh).collect()
     }
 
-    /// Says why an existing login is not used.
+    /// Says why an existing login is not used; `None` if all are.
     pub fn left_out(&self) -> Option<String> {
         let why = format!("gemini's login is left out: it needs ${GEMINI_SECRET}");
         self.gemini_lacks_secret.then_some(why)
@@ -156,11 +156,12 @@ impl Logins {
         text
     }
 
-    /// The environment variables for the appliance.
+    /// Further environment variables for the appliance, which also inherits this process's.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let token = self.github_token.iter();
         let mut variables: Vec<_> = token.map(|token| ("GITHUB_TOKEN", token.clone())).collect();
-        // A subscription is preferred to a key: two entries for one host would conflict.
+        // A subscription is preferred to a key: two active entries for one host would conflict, and
+        // an entry with an empty key is inactive.
         if self
             .files
             .iter()

@@ -1,4 +1,4 @@
-//! `run`: runs one command in a new sandbox.
+//! `run`: runs one command in a new sandbox, with its own appliance or with a running server.
 
 mod appliance;
 mod directories;
@@ -31,7 +31,7 @@ use clap::Args;
 
 pub use appliance::{APPLIANCE, run as run_appliance};
 
-/// The command, and what it may do.
+/// The command and its permissions.
 #[derive(Args, Debug)]
 pub struct Run {
     /// A repository that the command may use, also as its URL at github.com; may be repeated

@@ -1,4 +1,4 @@
-//! Names of files and directories that tools on the host execute or obey without asking.
+//! Names of files and directories that tools on the host execute or obey without asking the user.
 
 use std::fs;
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::sandbox::Entry;
 
-/// Names that shells, editors and agents look for in a directory, and execute or obey. Each has the
-/// text of its placeholder if it is missing; `None` makes a directory, which git does not add while
-/// it is empty. Agents do not start if a directory has the name of their settings file, so that
-/// those need a text.
+/// Names in a working directory that shells, editors and agents execute or obey. Each has the text
+/// of the placeholder that is made if it is missing; `None` stands for a directory, which git does
+/// not add while it is empty. Some agents do not start if a directory has the name of their
+/// settings file, so they get a file.
 pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
     (".claude", None),
@@ -29,8 +29,8 @@ pub const OBEYED: [(&str, Option<&str>); 15] = [
 ];
 /// The text of a settings file without settings.
 pub const NO_SETTINGS: &str = "{}\n";
-/// Names that are executed or obeyed only if the person has set that up, so that they are protected
-/// only if they exist.
+/// Names that tools execute or obey only if the user has set that up. They are protected only if
+/// they exist.
 const OBEYED_IF_THERE: [&str; 12] = [
     ".exrc",
     ".gdbinit",
@@ -47,7 +47,7 @@ const OBEYED_IF_THERE: [&str; 12] = [
 ];
 /// The directory of OpenCode, which writes to it.
 const WRITTEN: &str = ".opencode";
-/// The most bytes taken over of `.git/info/exclude`.
+/// The most bytes that are copied from `.git/info/exclude`.
 const MAX_EXCLUDES: u64 = 1 << 20;
 
 /// Whether a name is in one of the lists.
@@ -55,9 +55,10 @@ pub fn is_obeyed(name: &str) -> bool {
     OBEYED.iter().any(|(obeyed, _)| *obeyed == name) || OBEYED_IF_THERE.contains(&name)
 }
 
-/// Entries that cover placeholders, which must exist by now. Placeholder files are added to git's
-/// excludes, so that the command does not commit them. OpenCode fails if it cannot write to its
-/// directory; an empty one is covered by a scratch directory.
+/// Entries that keep placeholders from disturbing the command. The placeholders must exist by now.
+/// Placeholder files are added to git's excludes, so that the command does not commit them. An
+/// empty `.opencode` is covered by a scratch directory, since OpenCode fails if it cannot write to
+/// it.
 pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
     let excluded = roots.iter().filter_map(|root| excluded_in(root));
     let written = roots.iter().map(|root| root.join(WRITTEN));
@@ -66,7 +67,7 @@ pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
     excluded.chain(scratch).collect()
 }
 
-/// Whether a directory is empty, as a placeholder is.
+/// Whether a directory exists and is empty, as a placeholder is.
 pub fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
@@ -75,6 +76,8 @@ fn is_directory(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_dir())
 }
 
+/// A replacement of `.git/info/exclude` that lists the placeholder files; `None` if there is no
+/// such file.
 fn excluded_in(root: &Path) -> Option<Entry> {
     let git = root.join(".git");
     let at = git.join("info/exclude");
@@ -93,6 +96,7 @@ fn excluded_in(root: &Path) -> Option<Entry> {
     Some(Entry::Replace { at, text })
 }
 
+/// Reads at most `most` bytes of a file.
 fn start(path: &Path, most: u64) -> Option<String> {
     // Opening a FIFO would wait for its writer.
     fs::symlink_metadata(path)
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_directory_that_opencode_writes_to_is_replaced_and_a_full_one_is_not() {
+    fn an_empty_directory_of_opencode_is_covered_and_a_filled_one_is_not() {
         let work = tempfile::tempdir().unwrap();
         let at = work.path().join(".opencode");
         fs::create_dir(&at).unwrap();

@@ -1,9 +1,9 @@
-//! Placeholders: directories and files in the working directories that exist while a command runs.
-//! A missing path gets one, so that it can be mounted over and the command cannot create it.
+//! Placeholders: directories and files that a run makes in its writable directories for protected
+//! paths that are missing. They are mounted read-only, so that the command cannot create the paths.
 //!
 //! Each run has a record, locked while the run lasts, of the directories that it shows and the
-//! placeholders that it made. A placeholder is removed when no run that shows it is left. Those of
-//! a killed run are removed by the next run that ends.
+//! placeholders that it made. When the last run that shows a placeholder ends, it removes the
+//! placeholder. The next run that ends also removes those of killed runs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::obeyed::NO_SETTINGS;
 
-/// The longest record, in bytes.
+/// The most bytes that are read of a record.
 const MAX_RECORD: u64 = 16 << 20;
-/// The longest placeholder, in bytes.
+/// The most bytes that are read of a placeholder file, more than any of [`TEXTS`] has.
 const MAX_TEXT: u64 = 16;
 /// The possible texts of a placeholder file.
 const TEXTS: [&str; 3] = ["", ".\n", NO_SETTINGS];
@@ -37,6 +37,7 @@ pub struct Missing {
 struct Contents {
     /// The directories that the run shows to its command.
     shown: Vec<PathBuf>,
+    /// The placeholders that the run made or was about to make.
     made: Vec<Missing>,
 }
 
@@ -50,8 +51,8 @@ pub struct Placeholders {
 }
 
 impl Placeholders {
-    /// Records the directories that a run shows. From now on no other run removes placeholders in
-    /// them.
+    /// Records the directories that a run shows, in a file below `state`. From now on, no other run
+    /// removes placeholders in them.
     pub fn record(shown: &[PathBuf], state: &Path) -> io::Result<Self> {
         let folder = state.join("placeholders");
         fs::DirBuilder::new()
@@ -77,11 +78,11 @@ impl Placeholders {
         Ok(record)
     }
 
-    /// Makes the placeholders. Returns the paths for which this user lacks the permission: the
-    /// command lacks it too.
+    /// Makes the placeholders. Returns the paths that this user may not create; the command may not
+    /// create them either.
     pub fn make(&mut self, missing: Vec<Missing>) -> io::Result<Vec<PathBuf>> {
         let _order = order(&self.folder)?;
-        // Recorded before it is made, so that no placeholder is left unrecorded.
+        // Recorded before they are made, so that a killed run leaves no unrecorded placeholder.
         self.contents.made = missing;
         self.write()?;
         let mut closed = Vec::new();
@@ -107,7 +108,7 @@ impl Placeholders {
         self.file.write_all(&text)
     }
 
-    /// Removes the placeholders of this run and of killed runs, except those that other runs show.
+    /// Removes the placeholders of this run and of ended runs, except those that live runs show.
     fn clean(&self) -> io::Result<()> {
         let _order = order(&self.folder)?;
         self.file.unlock()?;
@@ -170,7 +171,8 @@ fn read(file: &File) -> io::Result<Contents> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Opens the directory of a placeholder; fails at a link, which another sandbox may have put there.
+/// Opens the parent directory of a placeholder. Fails at a symbolic link in the path, which another
+/// sandbox may have put there.
 fn parent(path: &Path) -> Result<impl AsFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -189,8 +191,7 @@ fn make(missing: &Missing) -> Result<(), Errno> {
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
-/// Removes a placeholder unless it was changed: an empty directory, or a file with one of the
-/// texts.
+/// Removes a placeholder if it is unchanged: an empty directory, or a file with one of [`TEXTS`].
 fn remove(missing: &Missing) {
     let (Some(name), Ok(parent)) = (missing.path.file_name(), parent(&missing.path)) else {
         return;

@@ -1,4 +1,4 @@
-//! Finding programs, for the command and for the launcher itself.
+//! Finds the programs that the command and the launcher execute.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Finds the command's program as a shell would, and resolves links.
+/// Finds the command's program as a shell would, and resolves links. `directory` is the working
+/// directory.
 pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     let name = Path::new(name);
     if name.components().count() > 1 {
@@ -16,8 +17,8 @@ pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     env::split_paths(&path).find_map(|folder| executable(&directory.join(folder).join(name)))
 }
 
-/// Finds a program that the launcher may execute: one that is outside of these writable
-/// directories.
+/// Finds a program in `PATH` that the launcher may execute: both its directory there and its
+/// resolved path are outside of the command's writable directories.
 pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut folders = env::split_paths(&path).filter(|folder| folder.is_absolute());

@@ -1,5 +1,5 @@
-//! Protects files that a command must not change in the directories that it works in, since the
-//! host would later execute or obey them; and hides sockets there.
+//! Protects files in the writable directories of a run that the host would later execute or obey,
+//! and hides sockets in its directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -15,9 +15,9 @@ use crate::sandbox::{Access, Entry};
 /// The state directory of `dev`, with its admin socket.
 const OWN_STATE: &str = ".unified-proxy";
 
-/// The most files searched in the directories of one run.
+/// The most directory entries that are searched for one run.
 const MAX_FILES: usize = 2_000_000;
-/// The most protected paths of one run; each is a mount.
+/// The most protected and hidden paths of one run; each is a mount.
 const MAX_PROTECTED: usize = 20_000;
 /// The deepest nesting of directories.
 const MAX_DEPTH: usize = 400;
@@ -25,19 +25,24 @@ const MAX_DEPTH: usize = 400;
 /// The protected paths in the directories of a run.
 #[derive(Debug, Default)]
 pub struct Protected {
+    /// The read-only paths that do not exist and so need placeholders.
     pub missing: Vec<Missing>,
-    /// Parent directories of protected paths. They are pinned, since renaming one would free the
-    /// path below it.
+    /// Directories above protected paths. They are mounted over themselves, since the command could
+    /// otherwise rename one and create the path anew.
     pinned: BTreeSet<PathBuf>,
+    /// Files and directories that the host would execute or obey.
     read_only: BTreeSet<PathBuf>,
+    /// Sockets and directories that the command must not use.
     hidden: BTreeSet<PathBuf>,
     /// Directories that are read-only as a whole.
     readable: Vec<PathBuf>,
+    /// The number of directory entries that were searched.
     files: usize,
 }
 
 impl Protected {
-    /// Searches the directories that a command will see.
+    /// Searches the directories that a command will see: writable ones for paths to protect, and
+    /// all for sockets. An error says why a path cannot be protected.
     pub fn find(writable: &[PathBuf], readable: &[PathBuf]) -> Result<Self, String> {
         let mut found = Self {
             readable: readable.to_vec(),
@@ -69,14 +74,14 @@ impl Protected {
         self.read_only.retain(|path| !paths.contains(path));
     }
 
-    /// The files and directories that the host would execute or obey.
+    /// The read-only paths: files and directories that the host would execute or obey.
     pub fn obeyed(&self) -> &BTreeSet<PathBuf> {
         &self.read_only
     }
 
-    /// Files and directories that the host would execute or obey and that the command made. The
-    /// error says why they are unknown: the command may have made a directory unreadable to hide
-    /// them.
+    /// Files and directories that the host would execute or obey and that have been made since this
+    /// value was found; for a git directory, its `.git`. The error says why they are unknown: the
+    /// command may have made a directory unreadable to hide them.
     pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
         let now = Self::find(writable, &[])?;
         let is_known = |path: &&PathBuf| {
@@ -92,7 +97,7 @@ impl Protected {
         Ok(made.into_iter().collect())
     }
 
-    /// The entries that protect all paths.
+    /// The entries of the sandbox that protect and hide all paths.
     pub fn entries(&self) -> Vec<Entry> {
         let pinned = self.pinned.difference(&self.read_only);
         let pinned = pinned.map(|path| (path, Access::Writable));
@@ -107,7 +112,8 @@ impl Protected {
         pins.chain(hidden).collect()
     }
 
-    /// Protects the known names in a writable directory, whether or not they exist.
+    /// Protects the names of [`OBEYED`] and a git directory in a writable directory, whether or not
+    /// they exist, and those at any depth that exist.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {
@@ -123,8 +129,8 @@ impl Protected {
         self.walk(root, root, 0)
     }
 
-    /// Protects a file or directory; a missing one gets a placeholder, a file with `text` or a
-    /// directory.
+    /// Protects a file or directory. A missing one gets a placeholder: a file with `text`, or a
+    /// directory if that is `None`. A symbolic link and a file with several hard links are errors.
     fn add(&mut self, path: PathBuf, text: Option<&str>) -> Result<(), String> {
         match path.symlink_metadata() {
             Ok(found) if found.is_symlink() => Err(is_a_link(&path)),
@@ -168,7 +174,7 @@ impl Protected {
         self.hide_sockets_of_git(git)
     }
 
-    /// Protects git directories at any depth, since the names of submodules may contain slashes.
+    /// Protects all git directories below one, since the names of submodules may contain slashes.
     fn add_git_below(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
         for (entry, kind) in self.list(directory, depth)? {
             let path = entry.path();
@@ -186,7 +192,7 @@ impl Protected {
         Ok(())
     }
 
-    /// Searches a directory for names that are obeyed, and for sockets.
+    /// Searches a directory and those below it for names that the host obeys, and for sockets.
     fn walk(&mut self, root: &Path, directory: &Path, depth: usize) -> Result<(), String> {
         for (entry, kind) in self.list(directory, depth)? {
             let path = entry.path();
@@ -228,6 +234,7 @@ impl Protected {
         self.pinned.extend(way.map(Path::to_owned));
     }
 
+    /// Hides the sockets in a directory, at any depth.
     fn hide_sockets(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
         if !directory.is_dir() {
             return Ok(());
@@ -242,7 +249,7 @@ impl Protected {
         Ok(())
     }
 
-    /// Hides the sockets of a git directory. `objects` is skipped, for its number of files.
+    /// Hides the sockets in a git directory. Skips `objects`, which may have very many files.
     fn hide_sockets_of_git(&mut self, git: &Path) -> Result<(), String> {
         for (entry, kind) in self.list(git, 0)? {
             if kind.is_socket() {
@@ -254,7 +261,8 @@ impl Protected {
         Ok(())
     }
 
-    /// Lists a directory. The error says that it cannot be read, and so not protected.
+    /// Lists a directory. The error says why it cannot be searched, so that its files cannot be
+    /// protected.
     fn list(
         &mut self,
         directory: &Path,
@@ -327,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_cannot_be_searched_at_the_end_is_an_error() {
+    fn a_directory_that_cannot_be_searched_after_the_run_is_an_error() {
         let work = tempfile::tempdir().unwrap();
         let writable = [work.path().to_owned()];
         let before = Protected::find(&writable, &[]).unwrap();

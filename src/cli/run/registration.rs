@@ -13,21 +13,21 @@ use crate::admin::SandboxSettings;
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
 
-/// Lifetime of a lease with `--server`, where it is renewed.
+/// The lifetime of a lease with `--server`; it is renewed every [`RENEWAL`].
 const LEASE: Duration = Duration::from_secs(60);
-/// Interval of renewals; two in a row may fail.
+/// The interval of renewals. Two in a row may fail before the lease expires.
 pub const RENEWAL: Duration = Duration::from_secs(20);
-/// Lifetime of a lease at the run's own appliance, with which it ends.
+/// The lifetime of a lease at the run's own appliance. The lease ends with the appliance.
 const RUN_LEASE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// A registered container.
+/// The registered container of a run.
 pub struct Registration {
     client: Client,
     id: String,
     repos: Vec<String>,
     mode: String,
     lifetime: Duration,
-    /// The Unix listener of the container.
+    /// The path of the container's Unix listener.
     pub listener: PathBuf,
 }
 
@@ -51,7 +51,7 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Registers again to extend the lease. Returns whether the listener has changed, since the
+    /// Registers again to extend the lease. Returns whether the listener has changed, because the
     /// lease had ended in the meantime.
     pub async fn renew(&mut self) -> Result<bool, Failure> {
         let end = OffsetDateTime::now_utc() + self.lifetime;
@@ -91,7 +91,7 @@ impl Registration {
         serde_json::from_value(answer).map_err(Failure::internal)
     }
 
-    /// Ends the lease.
+    /// Unregisters the container, which ends the lease.
     pub async fn end(self) {
         let path = format!("/internal/containers/{}", self.id);
         // If this fails, the lease expires.

@@ -9,33 +9,37 @@ use serde_json::Value;
 
 use crate::cli::exit::printable;
 
-/// The most denials that are counted separately; further ones are counted together.
+/// The most pairs of host and remedy that are counted separately; further denials are counted
+/// together. Also the most files that are listed.
 const MAX_LINES: usize = 200;
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
-/// The denials, and every host that was requested.
+/// The denials of a run, the hosts that it requested, and the files that it made.
 #[derive(Debug, Default)]
 pub struct Report {
+    /// Denials and how often each occurred.
     denied: BTreeMap<Denied, u64>,
+    /// The number of denials beyond [`MAX_LINES`] different ones.
     others: u64,
-    /// Host and port, and whether a flow to it was allowed at least once.
+    /// The requested hosts and ports, up to 2000, and whether a flow was allowed at least once.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command made and the host would execute or obey.
     pub made: Vec<PathBuf>,
-    /// Why `made` is not known.
+    /// The reason why `made` is not known.
     pub unknown: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Denied {
+    /// The host, with its port or repository if these were denied.
     what: String,
-    /// The flag that would have allowed it, or the code of the denial.
+    /// The flag that would have allowed the flow, or the code of the denial.
     remedy: String,
 }
 
 impl Report {
-    /// Counts a flow from its line of the audit log.
+    /// Counts a flow, or several that were folded, from their line of the audit log.
     pub fn add(&mut self, flow: &Value) {
         let text = |name: &str| flow.get(name).and_then(Value::as_str).unwrap_or_default();
         let host = text("host");
@@ -119,7 +123,7 @@ impl Report {
         text
     }
 
-    /// An allowlist of every host that was requested.
+    /// An allowlist, in YAML, of every host that was requested.
     pub fn allowlist(&self) -> String {
         let mut text = "# What one run asked for. Read it before you use it: whatever ran could \
                         ask for any name.\nversion: 1\ndomains:"
@@ -169,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_host_is_named_once_with_its_count_and_its_flag() {
+    fn each_denied_host_has_one_line_with_its_count_and_its_flag() {
         let mut report = Report::default();
         for (host, port, code, path, kind) in [
             (

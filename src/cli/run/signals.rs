@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::sandbox::Signalled;
 
-/// Signals that a key, or a shell, sends to the whole foreground process group.
+/// Signals that the terminal, for a key, or a shell sends to the whole foreground process group.
 const OF_KEYS: [Number; 4] = [Number::INT, Number::QUIT, Number::TSTP, Number::CONT];
 /// Signals that are sent to one process.
 const OF_PROCESSES: [Number; 4] = [Number::HUP, Number::TERM, Number::USR1, Number::USR2];
@@ -23,13 +23,12 @@ pub enum Passed {
     Signal { number: i32, to: Signalled },
 }
 
-/// The signals that this process handles.
+/// The handlers of the signals that this process forwards, and of SIGWINCH.
 pub struct Signals(Vec<(Number, Signal)>);
 
 impl Signals {
-    /// Installs the handlers; until then the signals end this process. A signal that the caller
-    /// ignores, as `nohup` does, stays ignored, by the command as well. Must be called within a
-    /// runtime.
+    /// Installs the handlers. A signal that was ignored when this process started, as under
+    /// `nohup`, stays ignored, by the command as well. Must be called within a runtime.
     pub fn listen() -> io::Result<Self> {
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
         let all = OF_KEYS.into_iter().chain(OF_PROCESSES);
@@ -42,8 +41,8 @@ impl Signals {
         listening.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for a signal that would end the process, for use before the command is started.
-    /// Returns the exit code for it.
+    /// Waits for a signal that would end the process, while the command has not been started.
+    /// Returns the exit code, 128 + the number of the signal.
     pub async fn interrupted(&mut self) -> u8 {
         let ends = [Number::HUP, Number::INT, Number::QUIT, Number::TERM];
         loop {
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mask_of_ignored_signals_has_a_bit_for_each() {
+    fn ignored_signals_are_read_from_the_mask() {
         let mask = ignored("Name:\tx\nSigIgn:\t0000000180000003\nSigCgt:\t0\n");
         assert!(is_in(mask, Number::HUP) && is_in(mask, Number::INT));
         assert!(!is_in(mask, Number::QUIT) && !is_in(mask, Number::TERM));

@@ -1,4 +1,5 @@
-//! Makes the specification of the sandbox from the directories, the credentials and the command.
+//! Makes the specification of the sandbox from the command, the directories and the server's
+//! settings.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,11 +18,12 @@ use crate::sandbox::machine::{self, CERTIFICATES};
 use crate::sandbox::{Command, Entry, GATEWAY_PORT, PROXY_PORT, Spec};
 use crate::tls::variables;
 
-/// The host name inside.
+/// The host name inside the sandbox.
 const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
-/// Paths of `sandbox-files` for logins, and the paths below home where the tools keep them.
+/// The paths of placeholder files in the output of `sandbox-files`, and below the home directory
+/// inside, where their tools look for them.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
     ("codex/auth.json", ".codex/auth.json"),
@@ -39,6 +41,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Finds the system's files and the user's git settings.
     pub fn look(directories: &RunDirectories) -> Self {
         let git = trusted_program("git", &directories.writable);
         Self {
@@ -48,7 +51,7 @@ impl Prepared {
     }
 }
 
-/// Makes the specification. The caller, which knows the streams, adds the terminal.
+/// Makes the specification, without a terminal: the caller adds one, depending on the streams.
 pub fn specification(
     command: &[OsString],
     prepared: Prepared,
@@ -105,8 +108,8 @@ pub fn specification(
     })
 }
 
-/// Placeholders for the credentials that the proxy injects: files of the home directory, and
-/// variables.
+/// Placeholders for the credentials that the proxy injects: the texts of files, by path below the
+/// home directory, and environment variables.
 fn placeholder_logins(
     settings: &SandboxSettings,
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {

@@ -1,5 +1,5 @@
-//! The person's terminal, connected to a pseudo-terminal in the sandbox, so that changes of modes
-//! and injected input by the command stay inside.
+//! Connects the user's terminal to a pseudo-terminal in the sandbox. If the command changes modes
+//! or injects input, only its pseudo-terminal is affected.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -22,10 +22,10 @@ const END_OF_INPUT: u8 = 4;
 /// The most bytes read from the keyboard at once.
 const INPUT: usize = 1024;
 
-/// The command's standard streams, and the terminal behind those that are one.
+/// The command's standard streams, and the terminal if one of them is a terminal.
 pub struct Streams {
     pub streams: [OwnedFd; 3],
-    /// The pseudo-terminal that the sandbox needs, if any.
+    /// The pseudo-terminal that the sandbox needs; `None` if no stream is a terminal.
     pub wanted: Option<sandbox::Terminal>,
     pub terminal: Option<HostTerminal>,
     pub relays: Relays,
@@ -49,7 +49,7 @@ impl Streams {
             Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), reads && writes)?),
             None => None,
         };
-        // In a pipeline, the program that shows the output (`less`) reads the keyboard.
+        // In a pipeline such as `run … | less`, the program at the end reads the keyboard.
         if reads && kind(&stdout)?.is_fifo() {
             stdin = File::open("/dev/null")?.into();
             reads = false;
@@ -79,16 +79,16 @@ fn kind(stream: &OwnedFd) -> io::Result<FileType> {
     Ok(File::from(stream.try_clone()?).metadata()?.file_type())
 }
 
-/// Threads that copy between files and pipes. A process that has a file open could open it again
-/// through /proc with other access; a pipe does not allow that.
+/// Threads that copy between files and pipes. The command gets pipes, since it could open a file
+/// that it has open again through /proc, with other access.
 #[derive(Default)]
 pub struct Relays {
     outputs: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Relays {
-    /// Replaces a file by a pipe with its contents. Other streams are returned as they are; a
-    /// directory is an error.
+    /// Replaces a file by a pipe from which its contents can be read. Returns other streams
+    /// unchanged; a directory is an error.
     fn input(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
         if !is_file(&stream)? {
             return Ok(stream);
@@ -99,15 +99,15 @@ impl Relays {
         Ok(from.into())
     }
 
-    /// Replaces a file by a pipe that is written to it. Other streams are returned as they are; a
-    /// directory is an error.
+    /// Replaces a file by a pipe whose contents are written to it. Returns other streams unchanged;
+    /// a directory is an error.
     fn output(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
         if !is_file(&stream)? {
             return Ok(stream);
         }
         let (mut from, to) = io::pipe()?;
         let relay = std::thread::spawn(move || {
-            // The command cannot be told of a write error.
+            // A write error cannot be reported to the command.
             let _ = io::copy(&mut from, &mut File::from(stream));
         });
         self.outputs.push(relay);
@@ -130,18 +130,21 @@ fn is_file(stream: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// The person's terminal. Its modes are restored when this is dropped.
+/// The user's terminal. Dropping this restores its modes.
 pub struct HostTerminal {
     /// A separate open file description, so that our flags do not affect other processes that have
     /// the terminal open.
     file: OwnedFd,
+    /// The modes at the start.
     modes: Termios,
+    /// Whether standard input and standard output are terminals.
     interactive: bool,
+    /// Whether the command reads from the terminal.
     has_input: bool,
     relay: Option<Relay>,
 }
 
-/// The tasks that copy both directions, and the controlling end of the terminal inside.
+/// The tasks that copy input and output, and the controlling end of the pseudo-terminal.
 struct Relay {
     controlling: OwnedFd,
     input: Option<JoinHandle<()>>,
@@ -181,7 +184,7 @@ impl HostTerminal {
         size.map_or((24, 80), |size| (size.ws_row, size.ws_col))
     }
 
-    /// Connects the terminal to the one inside.
+    /// Connects the terminal to the pseudo-terminal with this controlling end, and sets raw mode.
     pub fn connect(&mut self, controlling: OwnedFd) -> io::Result<()> {
         rustix::fs::fcntl_setfl(&controlling, OFlags::RDWR | OFlags::NONBLOCK)?;
         let output_from = pipe::Receiver::from_owned_fd_unchecked(controlling.try_clone()?)?;
@@ -203,8 +206,8 @@ impl HostTerminal {
         Ok(())
     }
 
-    /// Sets raw mode if this process is in the foreground, so that the terminal inside handles keys
-    /// and echo.
+    /// Sets raw mode if the terminal is interactive and this process is in the foreground. The
+    /// pseudo-terminal then handles keys and echo.
     pub fn set_raw(&self) {
         let is_foreground = tcgetpgrp(&self.file).is_ok_and(|group| group == getpgrp());
         if self.interactive && is_foreground {
@@ -220,7 +223,7 @@ impl HostTerminal {
         let _ = tcsetattr(&self.file, OptionalActions::Flush, &self.modes);
     }
 
-    /// Copies the size to the terminal inside.
+    /// Sets the size of the pseudo-terminal to that of the terminal.
     pub fn resize(&self) {
         if let Some(relay) = &self.relay
             && let Ok(size) = tcgetwinsize(&self.file)
@@ -247,7 +250,8 @@ impl Drop for HostTerminal {
     }
 }
 
-/// Stops this process because its command was stopped; returns when it is continued.
+/// Restores the terminal and stops this process, because its command was stopped. Returns when this
+/// process is continued.
 pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     if let Some(terminal) = terminal {
         terminal.restore();
@@ -256,8 +260,8 @@ pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Copies the input. At its end, sends the end-of-input character unless the terminal is
-/// interactive.
+/// Copies the keyboard's input to the pseudo-terminal. At its end, sends the end-of-input character
+/// unless the terminal is interactive.
 async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
     let mut keys = [0; INPUT];
     loop {
@@ -277,7 +281,7 @@ async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive:
     }
 }
 
-/// Copies the output until the last process inside has closed the terminal.
+/// Copies the output until the last process inside has closed the pseudo-terminal.
 async fn copy_output(mut from: pipe::Receiver, mut to: pipe::Sender) {
     // The end is reported as an error, EIO.
     let _ = copy(&mut from, &mut to).await;

@@ -1,5 +1,5 @@
-//! The files that a command sees: the read-only system, an own home directory, and the directories
-//! that it works in.
+//! The files that a command sees: the read-only system, a private home directory, and the
+//! directories of the run.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use super::directories::RunDirectories;
 use crate::sandbox::machine;
 use crate::sandbox::{Access, Entry};
 
-/// The last directory of `PATH` inside.
+/// The last directory of `PATH` inside, with this program.
 pub const OWN_PROGRAMS: &str = "/run/unified-proxy/bin";
 const OWN_NAME: &str = "unified-proxy";
 
-/// The entries of a run: `system`, programs and directories, before files in the working
-/// directories are protected.
+/// The entries of a run: `system`, the home directory, certificates, programs and the directories
+/// of the run, without the protection of files in these.
 pub fn entries(
     system: Vec<Entry>,
     directories: &RunDirectories,
@@ -22,7 +22,7 @@ pub fn entries(
 ) -> Vec<Entry> {
     let mut entries = system;
     entries.extend(machine::own(&directories.home, certificates));
-    // For agents that speak MCP over stdio only. Missing where the file was replaced since the start.
+    // For agents that speak MCP over stdio only. Left out if the file was replaced since the start.
     let own = env::current_exe().ok().filter(|path| path.is_file());
     entries
         .extend(own.map(|path| machine::read_only(&path, &Path::new(OWN_PROGRAMS).join(OWN_NAME))));
@@ -38,7 +38,7 @@ pub fn entries(
     entries
 }
 
-/// The entries for the directories that the command works in, parents before their subdirectories.
+/// The entries of the directories of the run, parents before their subdirectories.
 fn work(directories: &RunDirectories) -> Vec<Entry> {
     let bind = |path: &PathBuf, access| Entry::Bind {
         from: path.clone(),

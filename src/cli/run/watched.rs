@@ -15,17 +15,17 @@ use crate::cli::client::Client;
 use crate::cli::events::Events;
 use crate::cli::exit::Failure;
 
-/// How long to wait for the last flows.
+/// The time to wait for the last flows of the stream.
 const LAST: Duration = Duration::from_millis(300);
 
-/// A stream of flows, read by a task.
+/// The stream of a server's flows, which a task reads.
 pub struct WatchedFlows {
     report: Arc<Mutex<Report>>,
     reading: JoinHandle<()>,
 }
 
 impl WatchedFlows {
-    /// Opens the stream and starts the task.
+    /// Opens the stream and starts the task, which counts the flows of `container`.
     pub async fn open(socket: &Path, container: &str) -> Result<Self, Failure> {
         let client = Client::new(socket.to_owned());
         let body = client.events("/internal/flows").await?;
@@ -34,7 +34,7 @@ impl WatchedFlows {
         Ok(Self { report, reading })
     }
 
-    /// Returns the report.
+    /// Waits for the last flows and returns the report.
     pub async fn finish(self) -> Report {
         tokio::time::sleep(LAST).await;
         self.reading.abort();
