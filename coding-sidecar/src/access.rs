@@ -1,45 +1,46 @@
-//! The token of the clients, and who is served with or without it.
+//! Authorizes clients by a bearer token.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use subtle::ConstantTimeEq as _;
 
-/// The variable that holds the token. Commands do not get it.
+/// The environment variable with the token. It is removed from the environment of commands.
 pub const TOKEN_VARIABLE: &str = "SIDECAR_AUTH_TOKEN";
 
-/// The secret that clients send. It has no `Debug` and no `Display`.
+/// The secret that clients send. It has neither `Debug` nor `Display`, so that it cannot be logged.
 pub struct Token(Box<[u8]>);
 
 impl Token {
-    /// `None` where `text` cannot be the value of a header: visible ASCII alone can.
+    /// Makes a token. Returns `None` if `text` is empty or has a character other than visible
+    /// ASCII, which a header could not carry.
     pub fn new(text: &str) -> Option<Self> {
         let visible = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         visible.then(|| Self(text.as_bytes().into()))
     }
 
-    /// Compares in a time that depends on the length alone.
+    /// Whether `presented` is the token. The time of the comparison depends only on the lengths.
     fn is(&self, presented: &[u8]) -> bool {
         self.0.ct_eq(presented).into()
     }
 }
 
-/// Who is served.
+/// Decides which requests are served.
 pub struct Access {
     token: Option<Token>,
     required: bool,
 }
 
 impl Access {
-    /// With `required`, a request without a token is refused; a wrong one always is.
+    /// Accepts requests with `token` and, unless `required` is set, those without any token.
     pub fn new(token: Option<Token>, required: bool) -> Self {
         Self { token, required }
     }
 
-    /// Judges the header `Authorization`.
+    /// Checks the header `Authorization`.
     ///
     /// # Errors
     ///
-    /// The sentence for the client.
+    /// A sentence for the client, if the request must be refused.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (first, second) = (values.next(), values.next());
@@ -49,8 +50,8 @@ impl Access {
                 Err("this sidecar requires a token: send `Authorization: Bearer TOKEN`".to_owned())
             }
             (Some(_), Some(_), _) => Err("more than one header Authorization".to_owned()),
-            // The client believes that tokens are checked here: better a clear refusal than a
-            // deployment that only looks protected.
+            // The client expects that tokens are checked: a clear refusal is better than a
+            // deployment that only seems protected.
             (Some(_), None, None) => Err(format!(
                 "a token was sent, but {TOKEN_VARIABLE} is not set on the sidecar"
             )),
@@ -65,7 +66,8 @@ impl Access {
     }
 }
 
-/// The token of a header (RFC 6750, section 2.1). The name of the scheme has no case.
+/// The token in the value of `Authorization` (RFC 6750, section 2.1). The name of the scheme is
+/// case-insensitive.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(b"bearer ".len())?;
     scheme
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_decides_who_is_served() {
+    fn requests_are_served_by_their_token_and_whether_one_is_required() {
         const NONE: &[&str] = &[];
         // Token of the sidecar, required, headers, served.
         let rows = [

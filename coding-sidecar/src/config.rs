@@ -1,4 +1,4 @@
-//! The environment variables, read once at the start.
+//! The configuration, read once at start from environment variables.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,10 +8,11 @@ use crate::access::{TOKEN_VARIABLE, Token};
 
 const DEFAULT_SOCKET: &str = "/var/run/assistant/coding-sidecar.sock";
 const DEFAULT_ROOT: &str = "/workspace";
-/// The owner alone.
+/// Read and write for the owner only.
 const DEFAULT_SOCKET_MODE: u32 = 0o600;
 
-/// Every variable that is read, as `--help` shows it.
+/// The variables that are read and their meanings with defaults in brackets, as `--help` prints
+/// them.
 pub const VARIABLES: [(&str, &str); 8] = [
     (
         "SOCKET_PATH",
@@ -41,8 +42,8 @@ pub const VARIABLES: [(&str, &str); 8] = [
     ),
 ];
 
-/// Whether `name` looks like a setting and is none: most likely a misspelt one, such as one that was
-/// meant to require the token. Kubernetes sets some such variables for a service named `sidecar`.
+/// Whether a variable has the prefix of the settings but is none, so that it is probably misspelt.
+/// Variables that Kubernetes sets for a service named `sidecar` are left out.
 pub fn is_misspelt(name: &str) -> bool {
     name.strip_prefix("SIDECAR_").is_some_and(|rest| {
         let known = VARIABLES.iter().any(|(known, _)| *known == name);
@@ -50,34 +51,34 @@ pub fn is_misspelt(name: &str) -> bool {
     })
 }
 
-/// How the sidecar runs.
+/// The validated configuration.
 pub struct Config {
-    /// Where the Unix socket is made.
+    /// The path of the Unix socket.
     pub socket_path: PathBuf,
-    /// Permission bits of the socket file.
+    /// The permission bits of the socket's file.
     pub socket_mode: u32,
-    /// The folder that file operations stay below, and that commands begin in.
+    /// The folder to which file operations are confined, and the working directory of commands.
     pub workspace_root: PathBuf,
-    /// The address to listen on beside the Unix socket.
+    /// The TCP address to listen on besides the Unix socket.
     pub tcp: Option<TcpAddress>,
-    /// The secret that requests are checked against.
+    /// The token that clients send.
     pub token: Option<Token>,
     /// Whether a request without a token is refused.
     pub require_auth: bool,
-    /// Whether file operations reach everything that the process may reach.
+    /// Whether file operations are not confined to the root.
     pub allow_outside: bool,
 }
 
-/// A host name or address, and a port.
+/// A TCP address to listen on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TcpAddress {
-    /// A name or an IP address without brackets.
+    /// A host name, or an IP address without brackets.
     pub host: String,
-    /// 0 lets the kernel choose.
+    /// The port; 0 lets the kernel choose a free one.
     pub port: u16,
 }
 
-/// Every setting that is wrong, one sentence for each.
+/// Every error of the configuration, one sentence for each.
 #[derive(Debug, Eq, PartialEq)]
 pub struct ConfigErrors(Vec<String>);
 
@@ -90,12 +91,12 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 impl Config {
-    /// Reads the variables through `variable`. An empty one counts as unset, as compose files
-    /// leave them.
+    /// Reads the configuration; `variable` returns the value of a variable. An empty value counts
+    /// as unset, since compose files set variables without a value to it.
     ///
     /// # Errors
     ///
-    /// All settings that are wrong.
+    /// Every invalid or missing setting.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigErrors> {
         let mut reader = Reader {
             variable,
@@ -218,7 +219,7 @@ impl<V: Fn(&str) -> Option<OsString>> Reader<V> {
         let text = self.text(TOKEN_VARIABLE)?;
         let token = Token::new(&text);
         if token.is_none() {
-            // The value stays out of the message: it is a secret, if a damaged one.
+            // The message does not quote the value, which is a secret even if it is damaged.
             self.errors.push(format!(
                 "{TOKEN_VARIABLE} has a blank, a control or a non-ASCII character, which the header \
                  Authorization cannot carry"
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn without_variables_it_listens_on_the_unix_socket_alone() {
+    fn without_variables_the_defaults_apply_and_tcp_is_off() {
         for variables in [&[][..], &[("TCP_HOST", ""), ("TCP_PORT", "")]] {
             let config = read(variables).ok().unwrap();
             assert_eq!(config.socket_path.to_str(), Some(DEFAULT_SOCKET));
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read() {
+    fn every_variable_is_read() {
         let config = read(&[
             ("SOCKET_PATH", "/run/s.sock"),
             ("SOCKET_MODE", "0660"),
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_setting_is_named_with_what_to_write() {
+    fn the_error_names_the_wrong_setting_and_its_valid_values() {
         const ROWS: [(&str, &str, &str); 15] = [
             (
                 "SOCKET_PATH",
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_no_setting_has_is_told_from_those_of_others() {
+    fn misspelt_settings_are_distinguished_from_other_variables() {
         const ROWS: [(&str, bool); 7] = [
             ("SIDECAR_REQUIRE_AUHT", true),
             ("SIDECAR_TOKEN", true),

@@ -1,35 +1,36 @@
-//! Why a file operation failed, in words for the client.
+//! Errors of file operations, with texts for the client.
 
 use std::io;
 
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// A failed file operation. The displayed text is the answer's `error`.
+/// The error of a file operation. Its text is the field `error` of the response.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// A field of the request has a value that no state of the files could make valid.
+    /// A field of the request is invalid, whatever the files are.
     #[error("{0}")]
     Request(String),
-    /// The named object cannot be used as the request asks: absent, outside the root, of another kind.
+    /// The named file or folder cannot be used: for example, it is missing, outside of the root or
+    /// of another kind.
     #[error("{path}: {reason}")]
     Path {
         /// The path as the request named it.
         path: String,
-        /// What is wrong with it and what to do.
+        /// The reason and, if there is one, the remedy.
         reason: String,
     },
-    /// The system refused a step for a reason that the request did not cause.
+    /// A system call failed for a reason that is not in the path.
     #[error("{path}: cannot {action}: {source}")]
     System {
         /// The path as the request named it.
         path: String,
-        /// The step, as an infinitive: `read`, `replace the file`.
+        /// The step that failed, as an infinitive: `read`, `replace the file`.
         action: &'static str,
-        /// What the system answered.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The caller went away.
+    /// The client closed its connection.
     #[error("the operation was cancelled")]
     Cancelled,
     /// The operation reached its deadline.
@@ -38,7 +39,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The object at `path` cannot be used; `reason` says why and what to do.
+    /// The failure for a file or folder that cannot be used, for this reason.
     pub(crate) fn path(path: &str, reason: impl Into<String>) -> Self {
         Self::Path {
             path: shown(path),
@@ -46,9 +47,8 @@ impl Failure {
         }
     }
 
-    /// The system refused to `action` the object at `path`.
-    ///
-    /// Errors that the named path explains become [`Failure::Path`].
+    /// The failure of a system call, during the step `action`. Error numbers whose reason is in the
+    /// path make a [`Failure::Path`], others a [`Failure::System`].
     pub(crate) fn system(path: &str, action: &'static str, error: impl Into<io::Error>) -> Self {
         let source = error.into();
         match Errno::from_io_error(&source).and_then(explained) {
@@ -62,7 +62,8 @@ impl Failure {
     }
 }
 
-/// What an error number of `openat2` and its kin says about the path that was named.
+/// The reason for an error number of a file system call, for a person who named the path; `None`
+/// for unexpected ones.
 fn explained(error: Errno) -> Option<&'static str> {
     Some(match error {
         Errno::NOENT => "no such file or folder",
@@ -82,15 +83,16 @@ fn explained(error: Errno) -> Option<&'static str> {
     })
 }
 
-/// [`explained`], or what the system calls the error.
+/// The reason for an error number: [`explained`], or else the system's text.
 pub(crate) fn reason(error: Errno) -> String {
     explained(error).map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// Most bytes of a path that an error repeats.
+/// The most bytes of a path that an error quotes.
 const SHOWN_BYTES_MAX: usize = 300;
 
-/// `path` without control characters and at most [`SHOWN_BYTES_MAX`] bytes long.
+/// The first [`SHOWN_BYTES_MAX`] bytes of a path, with control characters escaped. A longer path
+/// ends with an ellipsis.
 fn shown(path: &str) -> String {
     let cut = path
         .get(..path.floor_char_boundary(SHOWN_BYTES_MAX))
@@ -102,7 +104,7 @@ fn shown(path: &str) -> String {
     shown
 }
 
-/// `text` with its control characters escaped, so that it stays on one line.
+/// Escapes the control characters of a text, so that it stays on one line.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

@@ -1,10 +1,11 @@
-//! Fields of requests, in the forms that models write them.
+//! Deserializes fields of requests in the forms in which language models write them.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 
-/// A number of lines or entries, `10.0` too; `None` for null.
+/// Deserializes a number of lines or entries. Accepts a float without a fraction, such as `10.0`,
+/// and null as `None`.
 pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, D::Error> {
     let Some(number) = Option::<Number>::deserialize(field)? else {
         return Ok(None);
@@ -17,14 +18,14 @@ pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, 
     }
 }
 
-/// The whole number that a float is.
+/// Converts a float without a fraction; `None` for any other.
 fn whole(float: f64) -> Option<u64> {
     (float.fract() == 0.0)
         .then(|| format!("{float:.0}").parse().ok())
         .flatten()
 }
 
-/// A switch, off for null.
+/// Deserializes a boolean; null is false.
 pub(crate) fn switch<'de, D: Deserializer<'de>>(field: D) -> Result<bool, D::Error> {
     Ok(Option::deserialize(field)?.unwrap_or(false))
 }

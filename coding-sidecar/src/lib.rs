@@ -1,4 +1,4 @@
-//! Commands and file operations below one folder, for a caller on a Unix socket or TCP.
+//! Runs commands and file operations in one folder, for clients on a Unix socket or TCP.
 #![deny(missing_docs)]
 
 use std::io::{self, Write as _};
@@ -26,19 +26,19 @@ pub mod workspace;
 
 pub use crate::bash::supervise;
 
-/// The version of this crate, as `/health` and `--version` show it.
+/// The version of this crate, which `/health` and `--version` report.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How long the end of the program waits for file operations, which have been cancelled by then.
+/// The most time that the end of the process waits for file operations, which are cancelled before.
 const OPERATIONS_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal ends it.
+/// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
 ///
-/// A sentence: what cannot be opened.
+/// A sentence that names the object that cannot be opened, and the reason.
 pub fn run(config: Config) -> Result<(), String> {
-    // Commands belong to the same user. Without this they read the token in `/proc/PID/environ`.
+    // Otherwise commands, which run as the same user, could read the token in `/proc/PID/environ`.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| format!("cannot hide the environment from commands: {error}"))?;
     let root = &config.workspace_root;
@@ -55,7 +55,7 @@ pub fn run(config: Config) -> Result<(), String> {
     outcome
 }
 
-/// Says why the root cannot be opened, and what to do.
+/// The message for a root that cannot be opened, with advice.
 fn unusable_root(root: &Path, error: &io::Error) -> String {
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "; make the folder or mount it there",
@@ -65,7 +65,7 @@ fn unusable_root(root: &Path, error: &io::Error) -> String {
     format!("WORKSPACE_ROOT {}: {error}{advice}", root.display())
 }
 
-/// Writes a line to standard error, which may be closed.
+/// Writes a line to standard error. Ignores errors, since standard error may be closed.
 pub fn report(line: &str) {
     let _ = writeln!(io::stderr(), "coding-sidecar: {line}");
 }

@@ -1,4 +1,4 @@
-//! The program: reads its environment and serves until a signal ends it.
+//! The program: parses its arguments, reads the configuration from the environment and serves.
 
 use std::env;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         (None, None, None) => serve(),
         (Some("--version" | "-V"), None, None) => print(&format!("coding-sidecar {VERSION}\n")),
         (Some("--help" | "-h"), None, None) => print(&help()),
-        // Started by the sidecar itself, once for each command; not for people.
+        // The supervisor, which the sidecar starts for each command; not for people.
         (Some("supervise"), Some(command), None) => supervise(&command),
         _ => {
             report("takes no arguments but --help and --version");
@@ -54,7 +54,7 @@ fn serve() -> ExitCode {
     }
 }
 
-/// Fails where standard output is closed.
+/// Prints a text. The exit code says whether that succeeded.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,

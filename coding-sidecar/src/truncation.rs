@@ -1,67 +1,70 @@
-//! The bounds of an answer's text: 2,000 lines and 51,200 bytes.
+//! Truncates the text of a result to 2,000 lines and 51,200 bytes.
 
 use serde::Serialize;
 
-/// Most lines of text in one answer. More than a model reads usefully at once.
+/// The most lines of text in one result: more than a language model makes use of at once.
 pub const OUTPUT_LINES_MAX: usize = 2_000;
-/// Most bytes of text in one answer: 50 KiB, about 12,000 tokens.
+/// The most bytes of text in one result: 50 KiB, about 12,000 tokens.
 pub const OUTPUT_BYTES_MAX: usize = 51_200;
 
-/// Which bound cut a text.
+/// The bound at which a text was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TruncatedBy {
-    /// More lines than allowed.
+    /// The bound in lines.
     Lines,
-    /// More bytes than allowed.
+    /// The bound in bytes.
     Bytes,
 }
 
-/// A text within the bounds, and what it was cut from.
+/// A text within the bounds, and the sizes of the text from which it was cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Truncation {
-    /// The text that is left.
+    /// The text within the bounds.
     pub content: String,
-    /// Whether anything was cut.
+    /// Whether the text was cut.
     pub truncated: bool,
-    /// The bound that was reached first.
+    /// The bound that was exceeded first; `None` if the text was not cut.
     pub truncated_by: Option<TruncatedBy>,
-    /// Lines before the cut; of `find` and `grep`, which end early, those found until then.
+    /// The number of lines of the whole text. For `find` and `grep`, which may end early, the
+    /// number of lines until then.
     pub total_lines: u64,
-    /// Bytes of these lines.
+    /// The number of bytes of the whole text, counted like `total_lines`.
     pub total_bytes: u64,
-    /// Lines of `content`, a partial one included.
+    /// The number of lines of `content`, including a partial one.
     pub output_lines: u64,
-    /// Bytes of `content`.
+    /// The number of bytes of `content`.
     pub output_bytes: u64,
-    /// Whether the last line of `content` is not whole.
+    /// Whether the last line of `content` is incomplete.
     pub last_line_partial: bool,
-    /// Whether the first line alone is longer than the bound in bytes; `content` is its beginning.
+    /// Whether the first line exceeds the bound in bytes; then `content` is its beginning.
     pub first_line_exceeds_limit: bool,
-    /// The bound in lines.
+    /// The bound in lines that applied.
     pub max_lines: u64,
-    /// The bound in bytes.
+    /// The bound in bytes that applied.
     pub max_bytes: u64,
 }
 
-/// Keeps the beginning of a text within the bounds, whole lines where possible, and counts the rest.
+/// Keeps the beginning of a text within the bounds and counts the rest. Cuts between lines, unless
+/// the first line exceeds the bound in bytes.
 #[derive(Debug)]
 pub(crate) struct HeadCut {
     kept: Vec<u8>,
     kept_lines: usize,
-    /// Where the last kept line begins.
+    /// The offset in `kept` at which the last, still open line begins.
     line_start: usize,
     lines_max: usize,
     cut_by: Option<TruncatedBy>,
     first_line_exceeds: bool,
     newlines: u64,
     total_bytes: u64,
+    /// Whether the text so far ends without a newline.
     ends_open: bool,
 }
 
 impl HeadCut {
-    /// The bounds of every answer; `lines_max` may lower the one in lines.
+    /// A cut at the bounds of every result, or at `lines_max` lines if that is less.
     pub(crate) fn new(lines_max: usize) -> Self {
         Self {
             kept: Vec::new(),
@@ -88,14 +91,14 @@ impl HeadCut {
         }
     }
 
-    /// Appends one line of its own; false when it was cut off.
+    /// Appends a whole line. Returns false if a bound has cut the text.
     pub(crate) fn take_line(&mut self, line: &str) -> bool {
         self.take(line.as_bytes());
         self.take(b"\n");
         self.cut_by.is_none()
     }
 
-    /// Counts lines that the text has after what was taken, but that were never made.
+    /// Counts further lines that were left out without being formatted.
     pub(crate) fn leave_out_lines(&mut self, lines: u64, bytes: u64) {
         if lines > 0 {
             self.newlines = self.newlines.saturating_add(lines);
@@ -136,7 +139,7 @@ impl HeadCut {
         }
     }
 
-    /// The text that is left, with U+FFFD for bytes that are not UTF-8, and how it was cut.
+    /// Returns the text within the bounds, with U+FFFD in place of invalid UTF-8, and the counts.
     pub(crate) fn finish(self) -> Truncation {
         let total_lines = self.newlines.saturating_add(u64::from(self.ends_open));
         let mut kept = self.kept;
@@ -144,7 +147,7 @@ impl HeadCut {
             && let Err(error) = std::str::from_utf8(&kept)
             && error.error_len().is_none()
         {
-            // The bound fell into a character.
+            // The bound is within a character.
             kept.truncate(error.valid_up_to());
         }
         let content = match String::from_utf8(kept) {
@@ -175,13 +178,13 @@ impl HeadCut {
 }
 
 impl Truncation {
-    /// `None` when nothing was cut.
+    /// `None` if the text was not cut.
     pub(crate) fn if_cut(self) -> Option<Self> {
         self.truncated.then_some(self)
     }
 }
 
-/// Cuts a text that became longer than the bound when U+FFFD took the place of its invalid bytes.
+/// Cuts a text again that exceeds the bound since U+FFFD replaced its invalid bytes.
 fn recut(shown: &str, lines_max: usize, total_lines: u64, total_bytes: u64) -> Truncation {
     let mut cut = HeadCut::new(lines_max);
     cut.take(shown.as_bytes());
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_within_the_bounds_is_left_as_it_is() {
+    fn a_text_within_the_bounds_is_unchanged() {
         let full = "x\n".repeat(OUTPUT_LINES_MAX);
         let wide = format!("{}\n", "x".repeat(OUTPUT_BYTES_MAX - 1));
         each_row(

@@ -1,4 +1,4 @@
-//! The limits of one operation in time: its deadline, and a caller that went away.
+//! Cancellation and deadline of one operation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -15,7 +15,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Work that may go on until `deadline`.
+    /// An operation with this deadline.
     pub fn new(deadline: Instant) -> Self {
         Self {
             cancelled: AtomicBool::new(false),
@@ -23,12 +23,12 @@ impl Work {
         }
     }
 
-    /// Ends the operation at its next check.
+    /// Cancels the operation: its next check fails.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Fails once the operation was cancelled or its deadline has passed.
+    /// Fails if the operation was cancelled or its deadline has passed.
     pub fn check(&self) -> Result<(), Failure> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(Failure::Cancelled);

@@ -1,7 +1,7 @@
-//! The child processes of this process: found, reaped, killed.
+//! Lists, kills and reaps the child processes of this process.
 //!
-//! Whoever kills a child here is the only one that reaps it. An unreaped child keeps its id, so a
-//! signal never reaches a process that got the id of one that ended.
+//! Only the task that kills a child here also reaps it. A child keeps its process id until it is
+//! reaped, so a signal never reaches another process that got the id of an ended child.
 
 use std::fs;
 use std::io;
@@ -11,12 +11,12 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, waitpid,
 };
 
-/// Every child of this process, zombies included. One that appears or ends meanwhile may be
-/// missing: look again until nothing is left.
+/// Every child of this process, including zombies. A child that appears or ends meanwhile may be
+/// missing, so callers that kill children must repeat the call until there are none.
 ///
 /// # Errors
 ///
-/// `/proc` is not there.
+/// `/proc` cannot be read.
 pub fn list() -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
@@ -24,14 +24,14 @@ pub fn list() -> io::Result<Vec<Pid>> {
         match fs::read_to_string(thread?.path().join("children")) {
             Ok(ids) => children.extend(ids.split_ascii_whitespace().filter_map(parse)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return list_by_parent(),
-            // The thread ended, and its children are those of another by now.
+            // The thread has ended; its children now belong to another thread.
             Err(_) => {}
         }
     }
     Ok(children)
 }
 
-/// As [`list`], by a look at every process.
+/// Like [`list`], but finds the children by the parent of every process.
 fn list_by_parent() -> io::Result<Vec<Pid>> {
     let own = process::id();
     let processes =
@@ -41,18 +41,18 @@ fn list_by_parent() -> io::Result<Vec<Pid>> {
         .collect())
 }
 
-/// The instant at which a process began, in clock ticks since the boot.
+/// The time at which a process started, in clock ticks since boot; `None` if it does not exist.
 pub fn started(id: Pid) -> Option<u64> {
     stat_field(id, START_TIME)
 }
 
-/// Fields of `/proc/PID/stat` counted from the one behind the name (proc(5) counts that one as 3).
+/// Indexes of fields of `/proc/PID/stat`, where 0 is the field after the name, number 3 in proc(5).
 const PARENT: usize = 1;
 const START_TIME: usize = 19;
 
 fn stat_field(id: Pid, field: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).ok()?;
-    // The name is in brackets and may hold brackets and blanks itself.
+    // The name is in parentheses and may itself contain parentheses and spaces.
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(field)?.parse().ok()
 }
@@ -61,15 +61,15 @@ fn parse(id: &str) -> Option<Pid> {
     Pid::from_raw(id.parse().ok()?)
 }
 
-/// Kills a child that was not reaped yet, and the process group that it leads. What the child
-/// started in that group while the signal was sent dies with it.
+/// Kills a child that was not reaped yet, and the process group that it leads, if any. So a process
+/// that the child starts in this group meanwhile is killed too.
 pub fn kill(child: Pid) {
-    // Ended already, leads no group, or belongs to a user whom we may not signal.
+    // These fail if the child has ended, leads no group, or belongs to another user.
     let _ = kill_process_group(child, Signal::KILL);
     let _ = kill_process(child, Signal::KILL);
 }
 
-/// Takes the status of a child if it has ended.
+/// Reaps a child, if it has ended, and returns its status.
 pub fn reap(child: Pid) -> Option<WaitStatus> {
     let (_, status) = waitpid(Some(child), WaitOptions::NOHANG).ok()??;
     Some(status)
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "`reap` takes its status")]
-    fn a_child_is_found_by_either_list_and_dies_by_its_signal() {
+    fn both_lists_have_a_child_and_kill_ends_it() {
         let child = Command::new("/bin/sh")
             .args(["-c", "exec sleep 60"])
             .spawn()

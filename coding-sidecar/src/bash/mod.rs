@@ -1,4 +1,4 @@
-//! `/bash`: one command, its output as it comes, and its end with all descendants.
+//! `/bash`: runs a command, streams its output and ends it with all descendants.
 
 mod children;
 mod orphans;
@@ -29,36 +29,38 @@ use crate::connection::{Busy, Stream};
 
 pub use self::supervisor::supervise;
 
-/// Commands at once. Each has a supervisor with 0.4 MB of its own, four descriptors and two buffers.
+/// The most concurrent commands. Each has a supervisor process of 0.4 MB, four descriptors and two
+/// buffers of 16 KiB.
 pub const COMMANDS_MAX: usize = 32;
-/// Bytes of a command: one less than what Linux passes to a program as one argument.
+/// The most bytes of a command: Linux limits one argument of a program to 128 KiB, including the
+/// final NUL.
 const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
-/// The time limit of a command that names none.
+/// The time limit of a command whose request has none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// The longest time limit that a command may name: a day.
+/// The longest time limit that a request may set: a day.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the end of the sidecar waits for commands to be gone.
+/// The most time that the end of the sidecar waits for commands to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// Reaches the running program even after its file was replaced.
+/// The path of this program, which stays valid after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The body of `/bash`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BashRequest {
-    /// The text for `bash -c`.
+    /// The argument of `bash -c`.
     command: String,
-    /// Seconds until the command is killed; fractions are allowed.
+    /// The time after which the command is killed, in seconds; fractions are allowed.
     #[serde(default)]
     timeout_seconds: Option<f64>,
 }
 
-/// Why a command did not start.
+/// The reason why a command was not started.
 #[derive(Debug)]
 pub enum Refused {
-    /// [`COMMANDS_MAX`] run already.
+    /// [`COMMANDS_MAX`] commands are running.
     Busy,
-    /// The sentence for the client.
+    /// The request is invalid or the supervisor cannot be started. Has the sentence for the client.
     Failed(String),
 }
 
@@ -71,7 +73,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Commands that begin in `root` and end when `stopping` turns true.
+    /// Prepares for commands with the working directory `root`, which end when `stopping` becomes
+    /// true.
     ///
     /// # Errors
     ///
@@ -85,12 +88,12 @@ impl Commands {
         })
     }
 
-    /// Starts a command for `client`, whose connection is `busy` with it. The lines of its response
-    /// come out of the receiver; dropping that ends the command.
+    /// Starts a command for `client`. The returned receiver yields the lines of the response;
+    /// dropping it ends the command. `busy` is kept until the command has ended.
     ///
     /// # Errors
     ///
-    /// Too many commands, or a request that cannot be run.
+    /// Too many commands run, the request is invalid, or the supervisor cannot be started.
     pub fn start(
         &self,
         request: BashRequest,
@@ -101,7 +104,7 @@ impl Commands {
         let Ok(place) = self.free.clone().try_acquire_owned() else {
             return Err(Refused::Busy);
         };
-        // One line is in the channel, one in the making, and the rest in the pipe.
+        // Room for one line: more output stays in the pipe, which holds the command back.
         let (lines, response) = mpsc::channel(1);
         let running = self
             .spawn(&request.command, lines)
@@ -146,15 +149,15 @@ impl Commands {
         })
     }
 
-    /// Waits until the last command is gone, but not forever.
+    /// Waits until all commands have ended, for at most [`STOP_PATIENCE`].
     pub async fn stopped(&self) {
         let all = u32::try_from(COMMANDS_MAX).unwrap_or(u32::MAX);
-        // A process that outlives its signal for so long waits for a device.
+        // A process that does not end within this time after SIGKILL waits for a device.
         let _ = timeout(STOP_PATIENCE, self.free.acquire_many(all)).await;
     }
 }
 
-/// The time limit of a request that can be run.
+/// Checks a request and returns its time limit.
 fn check(request: &BashRequest) -> Result<Duration, String> {
     let bytes = request.command.len();
     if bytes > COMMAND_BYTES_MAX {

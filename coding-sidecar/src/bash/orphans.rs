@@ -1,7 +1,8 @@
-//! The second line of defence: what a killed supervisor left becomes a child of the sidecar.
+//! Kills the processes that killed supervisors leave.
 //!
-//! A command may kill its supervisor, which belongs to the same user. The sidecar is a child
-//! subreaper too, so what the supervisor had becomes its own, and it kills that.
+//! A command may kill its supervisor, since both run as the same user. The sidecar is a child
+//! subreaper too, so the supervisor's children then become children of the sidecar, which kills
+//! them.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,12 +17,12 @@ use tokio::time::{Instant, sleep};
 use super::children;
 use crate::report;
 
-/// How long processes that a killed supervisor left are killed again and again.
+/// The most time for killing the processes that a killed supervisor left.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two rounds.
+/// The pause between two rounds of killing.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// The running supervisors, and the request to kill the processes that killed ones left.
+/// The running supervisors, and the request to kill the processes that killed supervisors left.
 pub struct Supervisors {
     state: Mutex<State>,
     wake: Notify,
@@ -30,17 +31,18 @@ pub struct Supervisors {
 #[derive(Default)]
 struct State {
     running: HashSet<Pid>,
-    /// When the oldest supervisor whose leftovers are to be killed began, in clock ticks.
+    /// The start of the oldest supervisor whose leftover processes must be killed, in clock ticks
+    /// since boot; `None` if there are none.
     sweep_since: Option<u64>,
 }
 
 impl Supervisors {
-    /// Makes this process the parent of what killed supervisors leave. Starts the task that kills
-    /// and reaps it.
+    /// Makes this process the parent of the processes that killed supervisors leave, and starts the
+    /// task that kills and reaps them.
     ///
     /// # Errors
     ///
-    /// `/proc` is missing, or signals cannot be watched.
+    /// `/proc` cannot be read, or SIGCHLD cannot be watched.
     pub fn watch() -> io::Result<Arc<Self>> {
         set_child_subreaper(Some(getpid()))?;
         let supervisors = Arc::new(Self {
@@ -49,24 +51,27 @@ impl Supervisors {
         });
         let reaper = Reaper {
             supervisors: supervisors.clone(),
-            // An entry point that started daemons and then became the sidecar: they stay.
+            // Daemons that the container's entry point started before it executed the sidecar;
+            // they are not killed.
             inherited: children::list()?.into_iter().collect(),
         };
         tokio::spawn(reaper.run(signal(SignalKind::child())?));
         Ok(supervisors)
     }
 
-    /// Must be called before anything is awaited after the start of the supervisor.
+    /// Adds a supervisor, so that it is neither killed nor reaped here. Must be called before the
+    /// first `await` after its start.
     pub fn add(&self, supervisor: Pid) {
         self.lock().running.insert(supervisor);
     }
 
-    /// A supervisor that was reaped.
+    /// Removes a supervisor that was reaped.
     pub fn remove(&self, supervisor: Pid) {
         self.lock().running.remove(&supervisor);
     }
 
-    /// Kills what a supervisor left that began at `started` and did not end in order.
+    /// Requests that the processes are killed that a supervisor left. `started` is its start, in
+    /// clock ticks since boot.
     pub fn sweep(&self, started: u64) {
         let mut state = self.lock();
         let since = state
@@ -103,7 +108,7 @@ impl Reaper {
         }
     }
 
-    /// Reaps what ended, and returns what is alive and no supervisor.
+    /// Reaps the children that have ended, except supervisors, and returns the others that live.
     fn reap(&mut self) -> Vec<Pid> {
         let children = children::list().unwrap_or_default();
         let supervisors = self.supervisors.lock();
@@ -120,9 +125,9 @@ impl Reaper {
             .collect()
     }
 
-    /// Kills the children that are neither supervisors nor inherited and began at `since` or later.
-    /// Where the sidecar is process 1 of a container, processes of `docker exec` whose parents
-    /// ended are its children too; those that are older stay.
+    /// Kills the children that are neither supervisors nor inherited and started at `since` or
+    /// later. If the sidecar is process 1 of a container, orphaned processes of `docker exec` are
+    /// its children too; `since` spares the older ones.
     async fn kill_since(&mut self, since: u64) {
         let deadline = Instant::now() + KILL_PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! The output of a command as lines of JSON.
+//! Encodes the output of a command as lines of JSON.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,11 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Bytes that are read from a pipe at once, and the most that is held of a stream. As JSON a
-/// delta has up to six times as many, where every byte is a control character.
+/// The most bytes that are read from a pipe at once and held of a stream. The JSON of a delta has
+/// up to six times as many, if every byte is a control character.
 pub const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Which of the two streams a text came from.
+/// The stream from which a text was read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -24,51 +24,52 @@ pub enum Source {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Line<'t> {
-    /// Output, as it came.
+    /// A piece of the output.
     Delta {
         /// The text; bytes that are not UTF-8 are replaced by U+FFFD.
         data: &'t str,
-        /// Where it came from.
+        /// The stream from which it was read.
         stream: Source,
     },
-    /// The command ended, and nothing of it is left.
+    /// The command has ended, and its descendants were killed.
     #[serde(rename_all = "camelCase")]
     Done {
-        /// The code of the shell; 128 and the signal's number where one ended it.
+        /// The exit code of the shell, or 128 + the number of the signal that ended it.
         exit_code: i32,
-        /// True where the time limit ended the command.
+        /// Whether the time limit ended the command.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         timed_out: bool,
     },
-    /// The command ended and there is no code, or it never began.
+    /// The command has ended without an exit code, or could not be started.
     Error {
-        /// Why.
+        /// The reason.
         message: &'t str,
     },
 }
 
 impl Line<'_> {
-    /// The line with its newline.
+    /// Encodes the line as JSON, with a final newline.
     pub fn encode(&self) -> Bytes {
-        // Fails for maps whose keys are not texts; there is none here.
+        // Fails only for maps whose keys are not strings, of which there are none here.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
         line.into()
     }
 }
 
-/// One stream of a command.
+/// Reads one output stream of a command.
 pub struct Output<R> {
     pipe: R,
     source: Source,
     buffer: Box<[u8]>,
-    /// Bytes at the beginning of `buffer` that begin a character whose rest was not read yet.
+    /// The number of bytes at the start of `buffer` that begin a character whose rest was not read
+    /// yet.
     held: usize,
     ended: bool,
 }
 
 impl<R: AsyncRead + Unpin> Output<R> {
-    /// The stream that `pipe` reads.
+    /// A reader of `pipe`, which has this stream.
     pub fn new(pipe: R, source: Source) -> Self {
         Self {
             pipe,
@@ -79,16 +80,16 @@ impl<R: AsyncRead + Unpin> Output<R> {
         }
     }
 
-    /// Whether there is no more.
+    /// Whether the stream has ended.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// The next text as a line, or `None` at the end. Cancellation safe.
+    /// Reads the next text and encodes it as a line; `None` at the end. Cancel safe.
     pub async fn next(&mut self) -> Option<Bytes> {
         while !self.ended {
             let free = self.buffer.get_mut(self.held..).unwrap_or_default();
-            // An error of a pipe is as final as its end.
+            // An error of the pipe counts as its end.
             let read = self.pipe.read(free).await.unwrap_or(0);
             self.ended = read == 0;
             let filled = self.held.saturating_add(read);
@@ -112,8 +113,8 @@ impl<R: AsyncRead + Unpin> Output<R> {
     }
 }
 
-/// The text of `bytes`, and how many of the last bytes begin a character that goes on in later ones;
-/// there are none `at_end`.
+/// Decodes UTF-8, with U+FFFD for invalid bytes. Returns the text, and the number of final bytes
+/// that begin an incomplete character; `at_end`, these are invalid too.
 fn decode(bytes: &[u8], at_end: bool) -> (Cow<'_, str>, usize) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return (text.into(), 0);
@@ -145,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of all deltas that a pipe with these reads gives.
+    /// The joined text of the deltas of a pipe from which these pieces are read.
     fn text_of(reads: &[&[u8]]) -> String {
         let mut pipe = tokio_pipe(reads);
         let mut text = String::new();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_survive_the_borders_of_reads_and_other_bytes_are_replaced() {
+    fn characters_split_over_reads_are_joined_and_invalid_bytes_are_replaced() {
         let rows: [(&[&[u8]], &str); 9] = [
             (&[], ""),
             (&[b"plain"], "plain"),
@@ -190,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_it_is_cut_the_text_is_that_of_the_whole(
+        fn the_text_does_not_depend_on_the_boundaries_of_reads(
             bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0xe0_u8..0xf4, 0x80_u8..0xbf], 0..200),
             cuts in prop::collection::vec(0..200_usize, 0..8),
         ) {

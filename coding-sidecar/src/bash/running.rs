@@ -1,4 +1,4 @@
-//! A command under way: relays its output at the client's pace and sees to its end.
+//! A running command: relays its output at the client's pace, and ends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use super::output::{Line, Output};
 use super::supervisor::Report;
 use crate::connection::Stream;
 
-/// How long a supervisor may take to kill a command before it is killed itself; longer than its own
-/// patience.
+/// The most time for a supervisor to kill a command before the supervisor is killed; longer than
+/// the supervisor's own limit of 10 s.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(12);
-/// How long the rest of the output may take once the supervisor has ended. The pipes end with it,
-/// but for a process that could not be killed and holds them open.
+/// The most time for each further piece of output once the supervisor has ended. The pipes end with
+/// it, unless a process that could not be killed holds them open.
 const REST_PATIENCE: Duration = Duration::from_millis(500);
-/// Bytes of a supervisor's report.
+/// The most bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
 
-/// The exit code of a shell that SIGKILL ended.
+/// The exit code that stands for a shell ended by SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// One supervisor and what belongs to it.
+/// A supervisor process, with its pipes and the channel of its client.
 pub struct Running {
     pub id: Pid,
-    /// In clock ticks since the boot.
+    /// The start of the supervisor, in clock ticks since boot.
     pub started: u64,
     pub child: Child,
     pub control: UnixStream,
@@ -42,7 +42,7 @@ pub struct Running {
     pub supervisors: Arc<Supervisors>,
 }
 
-/// Why the output is no longer relayed.
+/// The reason why the output is no longer relayed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stop {
     Ended,
@@ -52,7 +52,9 @@ enum Stop {
 }
 
 impl Running {
-    /// Relays the output until the command ends, or ends it.
+    /// Relays the output until the command ends, or ends the command at its deadline, when the
+    /// client disconnects or when `stopping` becomes true. Sends the last line, unless the client
+    /// has disconnected.
     pub async fn run(
         mut self,
         deadline: Instant,
@@ -82,8 +84,8 @@ impl Running {
         }
     }
 
-    /// Sends output until the supervisor ends. Reads only what the client has room for, so a
-    /// client that is slow holds the command back. Cancellation safe.
+    /// Sends output until the supervisor ends. Reads output only if the channel has room for it, so
+    /// that a slow client holds the command back. Cancel safe.
     async fn relay(&mut self) -> Stop {
         loop {
             let Ok(place) = self.lines.reserve().await else {
@@ -97,10 +99,10 @@ impl Running {
         }
     }
 
-    /// Ends the command, if it has not ended, and waits until its processes are gone. Returns what
-    /// the supervisor reported, unless that was killed.
+    /// Ends the command, if it still runs, and waits until the supervisor has killed its processes.
+    /// Returns the supervisor's report; `None` if the supervisor was killed.
     async fn end(&mut self) -> Option<Report> {
-        // Fails where the supervisor is gone already.
+        // Fails if the supervisor has ended.
         let _ = rustix::net::shutdown(&self.control, Shutdown::Write);
         if self.child.id().is_some() {
             // A command may have stopped its supervisor.
@@ -110,7 +112,7 @@ impl Running {
             .await
             .is_err()
         {
-            // Fails where it ended meanwhile.
+            // Fails if it ended meanwhile.
             let _ = self.child.start_kill();
             let _ = self.child.wait().await;
         }
@@ -150,13 +152,13 @@ impl Running {
     }
 }
 
-/// The line that says how the command ended.
+/// The last line of the response, which says how the command ended.
 fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
     let line = match (reason, &report) {
         (Stop::ShuttingDown, _) => Line::Error {
             message: "the sidecar is shutting down; the command was ended",
         },
-        // It was killed for not ending in time.
+        // The supervisor was killed, since it did not end in time.
         (Stop::TimedOut, None) => Line::Done {
             exit_code: KILLED,
             timed_out: true,
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_timed_out_says_so_also_without_a_report() {
+    fn the_last_line_reports_the_time_limit_even_without_a_supervisors_report() {
         let line = last_line(Stop::TimedOut, None);
         assert_eq!(
             line,

@@ -1,10 +1,11 @@
-//! The process between the sidecar and one command, which ends the command with all descendants.
+//! The supervisor: the process between the sidecar and one command, which ends the command with all
+//! descendants.
 //!
-//! The sidecar starts itself again as `supervise COMMAND`. That process is a child subreaper: a
-//! descendant whose parent ends becomes its child, however it was started (`setsid`, two forks,
-//! `nohup`), so killing children until none is left kills every descendant. Its standard input is
-//! one end of a socket pair. It reads the end of that stream when the sidecar wants the command to
-//! end, and also when the sidecar itself was killed. It writes one [`Report`] there.
+//! The sidecar starts its own program again as `supervise COMMAND`. This process is a child
+//! subreaper: a descendant whose parent ends becomes its child, however it was started (`setsid`,
+//! two forks, `nohup`), so killing children until none is left kills every descendant. Its standard
+//! input is one end of a socket pair. End-of-file there means that the sidecar ends the command or
+//! was killed. The supervisor writes one [`Report`] there.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -29,28 +30,29 @@ use super::children;
 
 /// The shells that are tried, in this order.
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
-/// How long the supervisor tries to kill what the command left. A process outlives a signal for
-/// as long only when it belongs to another user, or waits for a device.
+/// The most time for killing the processes that the command left. Only a process that belongs to
+/// another user or waits for a device survives SIGKILL for so long.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// The first pause between two rounds of killing, doubled up to [`ROUND_PAUSE_MAX`].
 const ROUND_PAUSE: Duration = Duration::from_micros(100);
 /// The longest pause between two rounds of killing.
 const ROUND_PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Children that are reaped before the next look at the stream: a command can make them faster than
-/// they are reaped.
+/// The most children that are reaped before standard input is checked again: a command can start
+/// them faster than they are reaped.
 const REAPED_MAX: usize = 256;
 
-/// How a command ended, as its supervisor tells the sidecar.
+/// The supervisor's report to the sidecar about the end of the command.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Report {
-    /// The code of the shell, 128 and the signal's number where one ended it; or why there is none.
+    /// The exit code of the shell, or 128 + the number of the signal that ended it; the error says
+    /// why there is none.
     pub outcome: Result<i32, String>,
-    /// Descendants that could not be killed.
+    /// The number of descendants that could not be killed.
     pub left: usize,
 }
 
-/// Runs `command` and ends with it.
+/// Runs `command` as its supervisor, until it and all its descendants have ended.
 pub fn supervise(command: &OsStr) -> ExitCode {
     match try_supervise(command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,10 +67,11 @@ fn try_supervise(command: &OsStr) -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut answer = control.try_clone()?;
     control.set_nonblocking(true)?;
-    // A command may stop its supervisor, but then the death of the sidecar continues it.
+    // A command may stop its supervisor; the death of the sidecar then continues the supervisor.
     set_parent_process_death_signal(Some(Signal::CONT))?;
     set_child_subreaper(Some(getpid()))?;
-    // Leaves the terminal of the sidecar, if it has one. Fails where this process leads a session already.
+    // Detaches from the terminal of the sidecar, if it has one. Fails if this process leads a
+    // session already.
     let _ = setsid();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -79,7 +82,7 @@ fn try_supervise(command: &OsStr) -> io::Result<()> {
             outcome: Err(error.to_string()),
             left: 0,
         });
-    // The sidecar may be gone by now.
+    // Fails if the sidecar has ended.
     let _ = answer.write_all(&serde_json::to_vec(&report)?);
     Ok(())
 }
@@ -96,7 +99,7 @@ async fn run(command: &OsStr, control: UnixStream) -> io::Result<Report> {
     kill_all(shell, status.and_then(code)).await
 }
 
-/// Starts a shell as the leader of a process group.
+/// Starts the command in a shell that leads its own process group.
 fn start(command: &OsStr) -> io::Result<Pid> {
     let mut failed = String::new();
     for shell in SHELLS {
@@ -114,9 +117,9 @@ fn start(command: &OsStr) -> io::Result<Pid> {
     Err(io::Error::other(failed))
 }
 
-/// Waits until the shell has ended, and reaps descendants that were orphaned and ended. Does not reap
-/// the shell, so that its id, which is that of its group, stays taken; but for one that ends between two
-/// calls, whose status is returned.
+/// Waits until the shell has ended. Reaps other descendants that became children and ended. Leaves
+/// the shell unreaped and returns `None`, so that its id, which is also that of its group, stays
+/// taken. If the shell ends between the two calls, it is reaped and its status is returned.
 async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
@@ -133,13 +136,14 @@ async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<Option<WaitStatus>>
                 Err(error) => return Err(error.into()),
             }
         }
-        // The sidecar may want the command to end.
+        // Lets `run` check standard input.
         yield_now().await;
     }
 }
 
-/// Kills every child until there is none; the children of a killed one become ours, and die in the
-/// next round. `exit_code` is that of the shell if it was reaped.
+/// Kills every child until there is none, for at most [`KILL_PATIENCE`]. The children of a killed
+/// child become children of this process and are killed in the next round. `exit_code` is that of
+/// the shell, if it was reaped.
 async fn kill_all(shell: Pid, mut exit_code: Option<i32>) -> io::Result<Report> {
     let deadline = Instant::now() + KILL_PATIENCE;
     let mut pause = ROUND_PAUSE;
@@ -161,7 +165,7 @@ async fn kill_all(shell: Pid, mut exit_code: Option<i32>) -> io::Result<Report> 
                 Ok(None) => break false,
                 Err(_) => break true,
             }
-            // What ended since the round began may have left children that have to be killed.
+            // Processes that ended since the round began may have left children to kill.
             if reaped >= children.len() {
                 break false;
             }
@@ -173,7 +177,7 @@ async fn kill_all(shell: Pid, mut exit_code: Option<i32>) -> io::Result<Report> 
             });
         }
         if reaped > 0 {
-            // The children of those have to be killed before they fork.
+            // No pause: the children of the reaped ones must be killed before they fork.
             pause = ROUND_PAUSE;
         } else {
             sleep(pause).await;
@@ -182,7 +186,7 @@ async fn kill_all(shell: Pid, mut exit_code: Option<i32>) -> io::Result<Report> 
     }
 }
 
-/// The exit code as a shell shows it in `$?`.
+/// The exit code as in a shell's `$?`; `None` if the process has not ended.
 fn code(status: WaitStatus) -> Option<i32> {
     let of_signal = || status.terminating_signal().map(|signal| 128 + signal);
     status.exit_status().or_else(of_signal)

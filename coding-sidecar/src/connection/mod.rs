@@ -1,4 +1,4 @@
-//! Connections of clients: their sockets, and the bound on their number.
+//! Connections of clients: their sockets, and the limit of their number.
 
 mod stream;
 mod table;

@@ -1,4 +1,4 @@
-//! One accepted connection: reading, writing within a time limit, and the news that the client hung up.
+//! One accepted connection: reads, writes with a timeout, and detects that the client hung up.
 
 use std::io;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 
-/// How long a client may take nothing of what is sent. Then its connection is closed, which ends
-/// the command whose output it is.
+/// The time after which a connection is closed if its client does not accept a byte of a response.
+/// Closing it ends the command whose output is sent.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The socket of a client. Reading and writing take a shared reference, so that one task can wait
-/// for the client to hang up while hyper holds the connection.
+/// The socket of a client. Reading and writing take a shared reference, so that another task can
+/// wait until the client hangs up while hyper has the connection.
 pub enum Stream {
     /// A client on the Unix socket.
     Unix(UnixStream),
@@ -25,18 +25,18 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Completes when the client closed its connection or its sending half, even with requests
-    /// of it unread. Cancellation safe.
+    /// Waits until the client has closed its connection or its sending half, even if requests of
+    /// it are still unread. Cancel safe.
     ///
-    /// hyper sees the end of a connection only when it has read everything before it, which it
-    /// does not while a response is under way and another request waits in its buffer.
+    /// hyper detects the end of a connection only after it has read everything before, which it
+    /// does not do while it sends a response and another request waits in its buffer.
     pub async fn hung_up(&self) {
-        // No socket here is registered for priority data, so only `READ_CLOSED` completes this.
+        // No socket is registered for priority data, so only `READ_CLOSED` completes this.
         let ready = match self {
             Self::Unix(stream) => stream.ready(Interest::PRIORITY).await,
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
         };
-        // An error means that the runtime ends, and every command with it.
+        // An error means that the runtime shuts down, which ends every command.
         let _ = ready;
     }
 
@@ -80,15 +80,15 @@ impl Stream {
     }
 }
 
-/// A [`Stream`] for hyper, with [`WRITE_TIMEOUT`].
+/// A [`Stream`] for hyper, whose writes fail after [`WRITE_TIMEOUT`].
 pub struct Timed {
     stream: Arc<Stream>,
-    /// Set while the client takes nothing.
+    /// The timeout, while the socket is not writable.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timed {
-    /// Reads and writes `stream`.
+    /// Wraps `stream`.
     pub fn new(stream: Arc<Stream>) -> Self {
         Self {
             stream,

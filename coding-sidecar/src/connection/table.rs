@@ -1,15 +1,16 @@
-//! The bound on connections: one that has nothing to do makes room for a new one.
+//! The limit of connections: at the limit, a new connection replaces one without a running request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections at once. Each holds a buffer and a descriptor; with the descriptors of commands
-/// they stay below 1,024, the usual limit of a process.
+/// The most concurrent connections. Each has a buffer and a descriptor. Together with those of
+/// commands, there are fewer than 1,024 descriptors, the usual limit of a process.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// All open connections. Those whose client was never admitted make room first, then idle ones, then
-/// those that receive a body; of each the oldest.
+/// All open connections. At the limit, a new connection evicts one that runs no request: first one
+/// whose client was never admitted, then an idle one, then one that receives a body; of several,
+/// the one whose state changed the longest ago.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
@@ -17,21 +18,22 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Table {
-    /// Counts up with each change of a connection's state, to order them.
+    /// A counter of the changes of all connections' states, by which these are ordered.
     clock: u64,
     entries: Vec<Entry>,
 }
 
 struct Entry {
     id: u64,
-    /// Whether a request of the connection had the token, or needed none.
+    /// Whether a request of the connection passed the check of the token.
     admitted: bool,
-    /// Whether the body of an admitted request is on its way.
+    /// Whether the body of an admitted request is being received.
     receiving: bool,
-    /// Requests under way. More than one for a moment, when the next one is there before the last
-    /// command has been cleaned up.
+    /// The number of running requests. It may briefly exceed 1, if the next request arrives before
+    /// the last command has been cleaned up.
     requests: usize,
-    /// When the connection was entered, or its last body or request began or ended.
+    /// The value of `clock` when the connection was accepted, its last body began or ended, or its
+    /// last request ended.
     since: u64,
     close: Arc<Notify>,
 }
@@ -42,7 +44,8 @@ impl Table {
         self.clock
     }
 
-    /// Removes the entry that is worth the least.
+    /// Removes the entry to evict and returns the notification that closes it; `None` if every
+    /// connection runs a request.
     fn evict(&mut self) -> Option<Arc<Notify>> {
         let idle = self.entries.iter().enumerate();
         let (oldest, _) = idle
@@ -53,8 +56,9 @@ impl Table {
 }
 
 impl Connections {
-    /// Enters a new connection. `None` where [`CONNECTIONS_MAX`] requests are under way; clients which
-    /// send slowly or never cannot keep others out.
+    /// Adds a new connection, evicting another one at the limit. Returns `None` if all
+    /// [`CONNECTIONS_MAX`] connections run requests. Clients that send slowly or nothing are
+    /// evicted, so they cannot keep others out.
     pub fn enter(self: &Arc<Self>) -> Option<Connection> {
         let mut table = self.lock();
         if table.entries.len() >= CONNECTIONS_MAX {
@@ -82,7 +86,7 @@ impl Connections {
     }
 }
 
-/// The place of one connection. Dropping it gives the place back.
+/// The entry of one connection in the table. Dropping this removes it.
 pub struct Connection {
     all: Arc<Connections>,
     id: u64,
@@ -90,13 +94,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Completes when the connection has to make room for another.
+    /// Waits until the connection is evicted; then the caller must close it.
     pub async fn evicted(&self) {
         self.close.notified().await;
     }
 
-    /// Admits the client: the connection makes room only after those of clients that were not, and
-    /// until the value is dropped only after idle ones.
+    /// Marks the client as admitted, so that the connection is evicted only after those of clients
+    /// that are not. Until the returned value is dropped, it is evicted only after idle ones.
     pub fn receiving(self: &Arc<Self>) -> Receiving {
         self.update(|entry, now| {
             entry.admitted = true;
@@ -106,7 +110,7 @@ impl Connection {
         Receiving(self.clone())
     }
 
-    /// Keeps the connection from making room until the value is dropped.
+    /// Protects the connection from eviction until the returned value is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.update(|entry, _| entry.requests = entry.requests.saturating_add(1));
         Busy(self.clone())
@@ -127,7 +131,7 @@ impl Drop for Connection {
     }
 }
 
-/// A body on its way. The time limit of bodies bounds it.
+/// Marks a connection as receiving a body. The timeout of bodies limits how long.
 pub struct Receiving(Arc<Connection>);
 
 impl Drop for Receiving {
@@ -139,7 +143,7 @@ impl Drop for Receiving {
     }
 }
 
-/// A request under way.
+/// Marks a connection as running a request.
 pub struct Busy(Arc<Connection>);
 
 impl Drop for Busy {
@@ -155,7 +159,7 @@ impl Drop for Busy {
 mod tests {
     use super::*;
 
-    /// Whether the connection was told to close.
+    /// Whether the connection was evicted.
     async fn told(connection: &Connection) -> bool {
         tokio::select! {
             biased;
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_connection_that_is_idle_for_the_longest_makes_room() {
+    async fn the_connection_that_is_idle_for_the_longest_is_evicted() {
         let all = Arc::new(Connections::default());
         let open: Vec<_> = (0..CONNECTIONS_MAX)
             .map(|_| Arc::new(all.enter().unwrap()))
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_without_a_request_make_room_for_each_other_alone() {
+    async fn clients_that_are_not_admitted_evict_only_each_other() {
         let all = Arc::new(Connections::default());
         let served = Arc::new(all.enter().unwrap());
         drop(served.receiving());
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_under_way_never_makes_room() {
+    async fn a_connection_that_runs_a_request_is_never_evicted() {
         let all = Arc::new(Connections::default());
         let open: Vec<_> = (0..CONNECTIONS_MAX)
             .map(|_| Arc::new(all.enter().unwrap()))

@@ -9,19 +9,21 @@ use similar::{ChangeTag, DiffOp, TextDiff};
 
 use crate::truncation::HeadCut;
 
-/// Lines around a change.
+/// The lines of context around a change.
 const CONTEXT_LINES: usize = 3;
-/// Largest texts that are compared line by line; larger ones are shown as removed and added.
+/// The most bytes of both texts that are compared line by line; larger ones are shown as removed
+/// and added as a whole.
 const COMPARED_BYTES_MAX: usize = 256 * 1024;
-/// Time for the comparison, after which its result is only approximate.
+/// The time limit of the comparison, after which the diff is valid but no longer minimal.
 const COMPARE_TIME: Duration = Duration::from_millis(500);
-/// Lines of a diff that is cut.
+/// The most lines of a diff.
 const LINES_MAX: usize = 1_000;
 
-/// The diff of `text` and of `text` with `new` in the place of `range`.
+/// The unified diff between `text` and the text in which `new` replaces `range`.
 ///
-/// Compares only the lines around `range`, so that its cost depends on the change and not on the file.
-/// Bounded like every answer; a final line says where it was cut.
+/// Compares only the lines around `range`, so that the cost depends on the change and not on the
+/// file. The diff is cut at [`LINES_MAX`] lines and at the bound in bytes of every result. Then a
+/// final line has the number of lines that are left out.
 pub(super) fn unified_diff(path: &str, text: &[u8], range: Range<usize>, new: &[u8]) -> String {
     let start = lines_before(text, range.start);
     let end = lines_after(text, range.end);
@@ -94,7 +96,8 @@ fn take_changed(cut: &mut HeadCut, sign: &str, line: &str) {
     }
 }
 
-/// `@@ -start,count +start,count @@`; an empty side names the line before it.
+/// Formats `@@ -start,count +start,count @@`. The start of an empty side is the line before it, and
+/// a count of 1 is left out.
 fn hunk_header(old: Range<usize>, new: Range<usize>, first_line: usize) -> String {
     let side = |lines: Range<usize>| {
         let start = first_line.saturating_add(lines.start);
@@ -107,7 +110,7 @@ fn hunk_header(old: Range<usize>, new: Range<usize>, first_line: usize) -> Strin
     format!("@@ -{} +{} @@", side(old), side(new))
 }
 
-/// Where the context before `position` begins.
+/// The offset at which the context before `position` begins.
 fn lines_before(text: &[u8], position: usize) -> usize {
     let mut start = position;
     for _ in 0..=CONTEXT_LINES {
@@ -120,7 +123,7 @@ fn lines_before(text: &[u8], position: usize) -> usize {
     start.saturating_add(1)
 }
 
-/// Where the context after `position` ends.
+/// The offset at which the context after `position` ends.
 fn lines_after(text: &[u8], position: usize) -> usize {
     let mut end = position;
     for _ in 0..=CONTEXT_LINES {

@@ -1,4 +1,4 @@
-//! `edit`: one text of a file for another.
+//! `edit`: replaces a text in a file.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use crate::failure::Failure;
 use crate::work::Work;
 use crate::workspace::{Parents, Workspace};
 
-/// Largest file that is edited: with CRLF it is held in memory four times.
+/// The most bytes of a file that is edited: a file with CRLF is in memory four times.
 const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The body of `/edit`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EditRequest {
-    /// Relative to the root, or absolute below it.
+    /// The path of the file, relative to the root or absolute below it.
     pub path: String,
-    /// Text that occurs exactly once in the file.
+    /// The text to replace, which must occur exactly once in the file.
     pub old_text: String,
-    /// Text that takes its place.
+    /// The replacement.
     pub new_text: String,
 }
 
@@ -41,9 +41,9 @@ pub struct EditResult {
 
 /// Replaces a text that occurs exactly once in a file.
 ///
-/// Where every line of the file ends with CRLF, both texts may have LF for it, and the result has CRLF. Edits of
-/// one file are serialised. A command that writes to the file between its reading and the moment before it is
-/// replaced is noticed, and the edit fails.
+/// If every line of the file ends with CRLF, the texts may have LF or CRLF, and the result has
+/// CRLF. Edits of one file are serialised. If another process writes to the file after it was read,
+/// the edit fails; a write in the moment between the last check and the rename is lost.
 pub fn edit(
     workspace: &Workspace,
     request: EditRequest,
@@ -88,12 +88,12 @@ pub fn edit(
     })
 }
 
-/// One replacement, in a text whose lines all end alike.
+/// One replacement. If every line of the file ends with CRLF, the texts here have LF.
 struct Change<'a> {
     text: Cow<'a, [u8]>,
     range: Range<usize>,
     new: Cow<'a, str>,
-    /// Whether the file has CRLF for each LF of `text`.
+    /// Whether the file has CRLF in place of each LF of `text`.
     crlf: bool,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Why there is no single match.
+/// The reason why there is not exactly one match; several have the offsets of the first two.
 enum NoMatch {
     Absent,
     Several(usize, usize),
@@ -164,7 +164,7 @@ impl NoMatch {
 fn only_match(text: &[u8], old: &str) -> Result<usize, NoMatch> {
     let finder = Finder::new(old);
     let first = finder.find(text).ok_or(NoMatch::Absent)?;
-    // From the next byte, for matches may overlap.
+    // Searches from the next byte on, since matches may overlap.
     let rest = first.saturating_add(1);
     match finder.find(text.get(rest..).unwrap_or_default()) {
         None => Ok(first),
@@ -182,7 +182,7 @@ fn line_number(text: &[u8], position: usize) -> usize {
     memchr_iter(b'\n', before).count().saturating_add(1)
 }
 
-/// Whether there is an LF and a CR before each of them.
+/// Whether there is at least one LF, and a CR before each.
 fn has_only_crlf(content: &[u8]) -> bool {
     let mut ends = memchr_iter(b'\n', content).peekable();
     ends.peek().is_some()
@@ -193,7 +193,7 @@ fn has_only_crlf(content: &[u8]) -> bool {
         })
 }
 
-/// `content` with LF for CRLF.
+/// Replaces each CRLF by LF.
 fn without_cr(content: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(content.len());
     for line in content.split_inclusive(|byte| *byte == b'\n') {
@@ -208,7 +208,7 @@ fn without_cr(content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `text` with CRLF for LF.
+/// Replaces each LF by CRLF.
 fn with_cr(text: &[u8]) -> Vec<u8> {
     let lines = memchr_iter(b'\n', text).count();
     let mut out = Vec::with_capacity(text.len().saturating_add(lines));

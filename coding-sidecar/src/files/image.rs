@@ -1,8 +1,9 @@
-//! The images that `read` returns, told by their first bytes.
+//! Recognizes the images that `read` returns, by their first bytes.
 
-/// The MIME type of a PNG, JPEG, GIF or WebP image that begins with `head`.
+/// The MIME type of a PNG, JPEG, GIF or WebP image that begins with `head`; `None` for other files.
 ///
-/// A text that happens to begin as one is no image: images have bytes early on that no text has.
+/// Valid UTF-8 without NUL is not taken for an image, even if it begins like one: images soon have
+/// bytes that no text has.
 pub(super) fn mime_type(head: &[u8]) -> Option<&'static str> {
     let mime_type = if head.starts_with(b"\x89PNG\r\n\x1a\n") {
         "image/png"
@@ -21,7 +22,7 @@ pub(super) fn mime_type(head: &[u8]) -> Option<&'static str> {
 fn is_text(head: &[u8]) -> bool {
     let utf8 = match std::str::from_utf8(head) {
         Ok(_) => true,
-        // A character that the end of `head` cuts.
+        // The end of `head` may be within a character.
         Err(error) => error.error_len().is_none(),
     };
     utf8 && !head.contains(&0)

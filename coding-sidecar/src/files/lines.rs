@@ -1,21 +1,23 @@
-//! The lines of a file that a request names, found while the file streams by.
+//! Selects the requested lines of a file that is read in pieces.
 
 use memchr::memchr_iter;
 
 use crate::failure::Failure;
 
-/// Lines `first..first + limit` of a text that arrives in pieces.
+/// Selects the lines `first..first + limit` of a text that is read in pieces.
 #[derive(Debug)]
 pub(super) struct LineRange {
     first: u64,
     limit: Option<u64>,
-    /// Newlines seen so far.
+    /// The number of newlines so far.
     newlines: u64,
+    /// Whether the text so far ends without a newline.
     ends_open: bool,
 }
 
 impl LineRange {
-    /// `offset` counts from 1.
+    /// Selects at most `limit` lines from line `offset` on, counted from 1. By default, selects all
+    /// lines.
     pub(super) fn new(offset: Option<u64>, limit: Option<u64>) -> Result<Self, Failure> {
         if offset == Some(0) {
             return Err(Failure::Request("offset counts lines from 1".into()));
@@ -36,7 +38,7 @@ impl LineRange {
         self.first
     }
 
-    /// The part of the next `piece` that belongs to the lines.
+    /// The part of the next `piece` that belongs to the selected lines.
     pub(super) fn select<'a>(&mut self, piece: &'a [u8]) -> &'a [u8] {
         let Some(last) = piece.last() else {
             return piece;
@@ -57,18 +59,20 @@ impl LineRange {
         piece.get(start..end).unwrap_or_default()
     }
 
-    /// Lines of the text so far; the last one may lack its newline.
+    /// The number of lines of the text so far; the last one may lack its newline.
     pub(super) fn total_lines(&self) -> u64 {
         self.newlines.saturating_add(u64::from(self.ends_open))
     }
 
-    /// Whether the lines begin after the last of `total`. Line 1 of an empty text does not.
+    /// Whether the selection begins after the last of `total` lines. Line 1 of an empty text counts
+    /// as existing.
     pub(super) fn begins_after(&self, total: u64) -> bool {
         self.first > total.max(1)
     }
 }
 
-/// Where the line after the `line`-th newline of `piece` begins; its end when it has fewer.
+/// The offset after the `line`-th newline of `piece`, which has `newlines` of them; the length of
+/// `piece` if it has fewer, and 0 for `line` 0.
 fn line_start(piece: &[u8], newlines: u64, line: u64) -> usize {
     if line > newlines {
         return piece.len();

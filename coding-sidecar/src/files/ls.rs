@@ -1,4 +1,4 @@
-//! `ls`: the entries of a folder.
+//! `ls`: lists the entries of a folder.
 
 use std::collections::BinaryHeap;
 
@@ -11,19 +11,19 @@ use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{Workspace, WorkspacePath};
 
-/// Entries where the request names no limit.
+/// The most entries if the request has no limit.
 const LIMIT_DEFAULT: u64 = 500;
-/// Entries that are read between two checks of [`Work`].
+/// The number of entries that are read between two checks of [`Work`].
 const ENTRIES_BETWEEN_CHECKS: u64 = 512;
 
 /// The body of `/ls`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LsRequest {
-    /// The folder; the root where absent.
+    /// The path of the folder; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// Most entries; 500 where absent.
+    /// The most entries, at most 2,000; 500 by default.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
@@ -34,15 +34,15 @@ pub struct LsRequest {
 pub struct LsResult {
     /// One entry on each line; a folder ends with `/`.
     pub output: String,
-    /// Present when entries are missing from `output`. Its totals are those of the whole folder, but for the
-    /// `/` after links to folders that are not shown.
+    /// Present if entries are missing from `output`. Its totals are those of the whole folder, but
+    /// do not count the `/` after links to folders that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
 }
 
-/// Lists a folder in the order of its names' bytes, hidden entries included.
+/// Lists the entries of a folder, including hidden ones, sorted by the bytes of their names.
 ///
-/// Only the entries that are shown are held, however many the folder has.
+/// Memory depends on the limit, not on the number of entries.
 pub fn ls(workspace: &Workspace, request: LsRequest, work: &Work) -> Result<LsResult, Failure> {
     work.check()?;
     let path = workspace.path(request.path.as_deref().unwrap_or("."))?;
@@ -96,12 +96,13 @@ pub fn ls(workspace: &Workspace, request: LsRequest, work: &Work) -> Result<LsRe
     })
 }
 
-/// An entry's name as it is listed.
+/// Formats an entry's name: U+FFFD for invalid UTF-8, control characters escaped.
 fn shown(name: &[u8]) -> String {
     printable(&String::from_utf8_lossy(name))
 }
 
-/// Bytes of an entry's line. The mark of a link to a folder, which only opening it shows, is not counted.
+/// The number of bytes of an entry's line. Does not count the `/` after a link to a folder, since
+/// only opening the link shows that.
 fn line_bytes(name: &[u8], kind: Kind) -> u64 {
     let mark = u64::from(kind == Kind::Folder);
     (shown(name).len() as u64)
@@ -109,12 +110,12 @@ fn line_bytes(name: &[u8], kind: Kind) -> u64 {
         .saturating_add(1)
 }
 
-/// What the listing says about an entry's kind.
+/// An entry's kind, as far as reading the folder shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Folder,
     Other,
-    /// A symbolic link, or a file system that does not say.
+    /// A symbolic link, or an entry whose kind the file system does not return.
     Look,
 }
 
@@ -128,7 +129,7 @@ impl Kind {
     }
 }
 
-/// Whether an entry is a folder, or a link to one that may be opened.
+/// Whether an entry is a folder, or a link to a folder that may be opened.
 fn is_folder(workspace: &Workspace, folder: &WorkspacePath, name: &[u8], kind: Kind) -> bool {
     match kind {
         Kind::Folder => true,

@@ -1,4 +1,4 @@
-//! The operations on one file or folder: read, write, edit, ls.
+//! The operations on one file or folder: `read`, `write`, `edit` and `ls`.
 
 mod diff;
 mod edit;

@@ -1,4 +1,4 @@
-//! `read`: lines of a text file, or an image.
+//! `read`: returns lines of a text file, or an image.
 
 use std::io::Read;
 
@@ -15,21 +15,21 @@ use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{CHUNK_BYTES, OpenFile, Workspace, WorkspacePath};
 
-/// Bytes at the start of a file that decide whether it is text.
+/// The number of bytes at the start of a file that decide whether it is an image.
 const HEAD_BYTES: usize = 8 * 1024;
-/// Largest image: 4 MiB, 5.6 MB in base64, above which models refuse images too.
+/// The most bytes of an image: 4 MiB, 5.6 MB in base64. Models refuse larger images.
 const IMAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The body of `/read`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadRequest {
-    /// Relative to the root, or absolute below it.
+    /// The path of the file, relative to the root or absolute below it.
     pub path: String,
-    /// First line, counted from 1.
+    /// The first line, counted from 1; 1 by default.
     #[serde(default, deserialize_with = "count")]
     pub offset: Option<u64>,
-    /// Most lines.
+    /// The most lines; by default, as many as the bounds of a result permit.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
@@ -44,13 +44,13 @@ pub struct ReadRequest {
 pub enum ReadResult {
     /// Lines of a text file, with their line ends.
     Text {
-        /// The lines; bytes that are not UTF-8 are shown as U+FFFD.
+        /// The lines, with U+FFFD in place of invalid UTF-8.
         content: String,
-        /// Lines of the whole file.
+        /// The number of lines of the whole file.
         total_lines: u64,
-        /// Whether lines follow after `content`.
+        /// Whether lines follow `content`.
         has_more: bool,
-        /// Present when the bounds of an answer cut `content`.
+        /// Present if the bounds of a result cut `content`.
         #[serde(skip_serializing_if = "Option::is_none")]
         truncation: Option<Truncation>,
     },
@@ -58,15 +58,15 @@ pub enum ReadResult {
     Image {
         /// The file in base64.
         data: String,
-        /// For example `image/png`.
+        /// The MIME type, for example `image/png`.
         mime_type: String,
     },
 }
 
 /// Reads lines of a text file, or an image.
 ///
-/// A file of any size is read in pieces: the memory used does not depend on it. It is read to its end, whatever
-/// lines are asked for, since the result has their number.
+/// Reads a text file in pieces, so that memory does not depend on its size. Reads it to its end,
+/// whatever the requested lines, since the result has the number of all lines.
 pub fn read(
     workspace: &Workspace,
     request: ReadRequest,
@@ -162,7 +162,7 @@ fn read_text(
     })
 }
 
-/// What the end of the time means for a file whose lines are counted up to its end.
+/// Replaces the failure of a passed deadline by one with advice for large files.
 fn too_slow(failure: Failure, path: &WorkspacePath) -> Failure {
     match failure {
         Failure::DeadlinePassed => Failure::path(
@@ -174,7 +174,8 @@ fn too_slow(failure: Failure, path: &WorkspacePath) -> Failure {
     }
 }
 
-/// Refuses text with a NUL byte, as programs, archives and UTF-16 have it.
+/// Fails if the text has a NUL byte, as in programs, archives and UTF-16. `position` is the offset
+/// of `text` in the file.
 fn refuse_binary(text: &[u8], position: u64, path: &WorkspacePath) -> Result<(), Failure> {
     let Some(nul) = memchr(0, text) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `write`: a whole file.
+//! `write`: replaces or creates a file.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::workspace::{Parents, Workspace};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WriteRequest {
-    /// Relative to the root, or absolute below it.
+    /// The path of the file, relative to the root or absolute below it.
     pub path: String,
     /// The whole new content.
     pub content: String,
@@ -24,14 +24,14 @@ pub struct WriteResult {
     pub ok: bool,
     /// The path of the request.
     pub path: String,
-    /// Bytes written.
+    /// The number of bytes written.
     pub bytes: u64,
 }
 
-/// Replaces a file atomically, or makes it with its parent folders.
+/// Replaces a file atomically, or creates it with its parent folders.
 ///
-/// The mode of a file that is replaced is kept, and its owner where the system permits; extended attributes and
-/// ACLs are not. Other names of the same file (hard links) keep the old content.
+/// The new file has the mode of the replaced one and, if the system permits, its owner, but not its
+/// extended attributes and ACLs. Hard links to the replaced file keep the old content.
 pub fn write(
     workspace: &Workspace,
     request: WriteRequest,

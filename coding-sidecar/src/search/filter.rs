@@ -1,4 +1,4 @@
-//! The globs of find and grep.
+//! The globs of `find` and `grep`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,10 +7,11 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::failure::Failure;
 
-/// Most bytes of a glob; compiling takes time and memory that grow with it.
+/// The most bytes of a glob: compiling a longer one takes more time and memory.
 const GLOB_BYTES_MAX: usize = 1_000;
 
-/// A glob, matched with names, or with paths below the searched folder where it has a `/`.
+/// A glob. It is matched with names or, if it contains a `/`, with paths relative to the searched
+/// folder.
 #[derive(Debug)]
 pub(super) struct Filter {
     glob: GlobMatcher,
@@ -19,7 +20,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// `pattern` as find takes it. `field` is its name in the request.
+    /// Compiles a glob. `field` is its name in the request, for errors.
     pub(super) fn new(pattern: &str, field: &str) -> Result<Self, Failure> {
         if pattern.is_empty() {
             return Err(Failure::Request(format!("{field} is empty")));
@@ -45,7 +46,7 @@ impl Filter {
         })
     }
 
-    /// Like [`Filter::new`]; a `!` before the pattern negates it.
+    /// Like [`Filter::new`], but a `!` at the start of the pattern negates it.
     pub(super) fn new_negatable(pattern: &str, field: &str) -> Result<Self, Failure> {
         match pattern.strip_prefix('!') {
             Some(rest) => Ok(Self {
@@ -56,7 +57,7 @@ impl Filter {
         }
     }
 
-    /// `path` is relative to the searched folder.
+    /// Whether the glob accepts an entry. `path` is relative to the searched folder.
     pub(super) fn accepts(&self, path: &[u8]) -> bool {
         let matched = if self.by_path {
             path

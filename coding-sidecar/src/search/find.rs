@@ -1,4 +1,4 @@
-//! `find`: files by a glob.
+//! `find`: finds files by a glob.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,21 +11,21 @@ use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::Workspace;
 
-/// Files where the request names no limit.
+/// The most files if the request has no limit.
 const LIMIT_DEFAULT: u64 = 1_000;
-/// Entries that are matched between two checks of [`Work`].
+/// The number of entries that are matched between two checks of [`Work`].
 const ENTRIES_BETWEEN_CHECKS: u64 = 512;
 
 /// The body of `/find`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FindRequest {
-    /// A glob: matched with names, or with paths below `path` where it has a `/`.
+    /// A glob, which is matched with names or, if it contains a `/`, with paths relative to `path`.
     pub pattern: String,
-    /// The folder to search; the root where absent.
+    /// The folder to search; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// Most files; 1,000 where absent.
+    /// The most files, at most 2,000; 1,000 by default.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
@@ -34,23 +34,24 @@ pub struct FindRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FindResult {
-    /// Paths relative to the root, with their control characters escaped.
+    /// The paths relative to the root, with control characters escaped.
     pub files: Vec<String>,
     /// Whether more files match.
     pub truncated: bool,
     /// The limit that applied.
     pub limit: u64,
-    /// Present when the bounds of an answer cut the list.
+    /// Present if the bounds of a result cut the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
-    /// Present when folders could not be read: how many, and the first one.
+    /// Present if folders could not be read: their number and the first one, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
 
-/// Finds the files below a folder whose names match a glob: everything but folders, hidden files included.
+/// Finds the entries below a folder that match a glob, except folders. Hidden files are included.
 ///
-/// Ignore files are honoured, `.git` is left out, and symbolic links are listed but not followed.
+/// Entries that ignore files exclude are left out, and so is `.git`. Symbolic links are listed but
+/// not followed.
 pub fn find(
     workspace: &Workspace,
     request: FindRequest,

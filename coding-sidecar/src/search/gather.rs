@@ -1,7 +1,8 @@
-//! Searching many files on several threads with a result that does not depend on their number.
+//! Searches many files on several threads. The result does not depend on the number of threads.
 //!
-//! Threads take batches of files from one walk. A batch is searched whole, and batches are joined in the
-//! order of the walk, so the first matches of the tree are the first of the answer.
+//! Threads take batches of files from one walk, and the results are joined in the order of the
+//! walk. A batch that was begun is searched until its end or until it alone fills the result, so
+//! the result has the first matches of the tree.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -23,19 +24,19 @@ use crate::truncation::{HeadCut, OUTPUT_BYTES_MAX, OUTPUT_LINES_MAX};
 use crate::work::Work;
 use crate::workspace::{Links, Workspace, WorkspacePath};
 
-/// Files in a batch: large enough that the walk's lock is rarely contended.
+/// The number of files in a batch: large enough that the walk's lock is rarely contended.
 const BATCH_FILES: usize = 64;
-/// Folders in a batch: each is an open descriptor until its files are searched.
+/// The most folders of a batch: each is an open descriptor until its files have been searched.
 const BATCH_FOLDERS: usize = 8;
-/// Most threads of one search.
+/// The most threads of one search.
 const THREADS_MAX: usize = 8;
-/// Most bytes of one line. A line is searched without a look at the deadline, so this and the size of
-/// a compiled pattern bound how far a search runs past it. Longer lines are made by programs.
+/// The most bytes of a line. The deadline is not checked within a line, so this and the size of a
+/// compiled pattern bound how long a search runs past it. Longer lines are usually generated.
 const LINE_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of lines after which a search ends, as the answer is cut long before.
+/// The number of bytes of found lines after which a search ends; the result is cut long before.
 const GATHERED_BYTES_MAX: usize = 5 * OUTPUT_BYTES_MAX;
 
-/// What is searched for, and how far.
+/// The parameters of a search.
 pub(super) struct Search<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) matcher: RegexMatcher,
@@ -45,7 +46,7 @@ pub(super) struct Search<'a> {
     pub(super) work: &'a Work,
 }
 
-/// The answer's lines.
+/// The found lines, and what is missing from them.
 pub(super) struct Gathered {
     pub(super) cut: HeadCut,
     pub(super) more_matches: bool,
@@ -53,7 +54,7 @@ pub(super) struct Gathered {
     pub(super) skipped: Skipped,
 }
 
-/// Searches one file that the request names.
+/// Searches the one file that the request names.
 pub(super) fn search_file(search: &Search<'_>, path: &WorkspacePath) -> Result<Gathered, Failure> {
     let open = search.workspace.file(path)?;
     let mut batch = Batch::default();
@@ -84,7 +85,7 @@ pub(super) fn search_tree(search: &Search<'_>, walk: Walk<'_>) -> Result<Gathere
         let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
         thread::scope(|scope| {
             for _ in 1..threads.min(THREADS_MAX) {
-                // Without another thread this one does the work.
+                // If no thread can be started, this one does the work.
                 let _ = thread::Builder::new().spawn_scoped(scope, || shared.search_all());
             }
             shared.search_all();
@@ -104,22 +105,22 @@ pub(super) fn search_tree(search: &Search<'_>, walk: Walk<'_>) -> Result<Gathere
     Ok(join(results.batches, search.limit, source.walk.skipped))
 }
 
-/// What the threads of one search share.
+/// The state that the threads of one search share.
 struct Shared<'a> {
     search: &'a Search<'a>,
     source: Mutex<Source<'a>>,
     results: Mutex<Results>,
-    /// Set once the batches so far fill the answer, or after a failure.
+    /// Set once the batches so far fill the result, or after a failure.
     enough: AtomicBool,
 }
 
 struct Source<'a> {
     walk: Walk<'a>,
-    /// The next batch's number.
+    /// The number of the next batch.
     next: u64,
 }
 
-/// Files that one thread searches, with the paths that the answer shows.
+/// The files that one thread searches, with their paths as the result shows them.
 struct FileBatch {
     number: u64,
     files: Vec<(Found, String)>,
@@ -135,7 +136,7 @@ struct Results {
     failure: Option<Failure>,
 }
 
-/// The files of one batch that have matches.
+/// The results of one batch: the files with matches.
 #[derive(Default)]
 struct Batch {
     files: Vec<FileLines>,
@@ -143,7 +144,7 @@ struct Batch {
 }
 
 impl Shared<'_> {
-    /// Searches batches until there are no more or until the answer is full.
+    /// Searches batches until the walk has ended, the result is full or a search fails.
     fn search_all(&self) {
         let mut searcher = self.search.searcher();
         loop {
@@ -159,7 +160,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Searches one batch; false when it is the last one, or when no more is needed.
+    /// Searches the next batch. Returns false if it is the last one or the result is full.
     fn search_batch(&self, searcher: &mut Searcher) -> Result<bool, Failure> {
         if self.enough.load(Ordering::Relaxed) {
             return Ok(false);
@@ -243,7 +244,8 @@ impl Search<'_> {
             .is_none_or(|filter| filter.accepts(path))
     }
 
-    /// Searches an entry of the walk. One that vanished or changed its kind meanwhile has no matches.
+    /// Searches an entry of the walk. If it was removed or changed its kind meanwhile, it has no
+    /// matches.
     fn search_found(
         &self,
         found: &Found,
@@ -267,7 +269,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the lines of `file`. The value is where binary data begins, which ends the search of the file.
+    /// Searches `file` and adds its lines to `batch`. Returns the offset of the first NUL byte, at
+    /// which the search of the file ends; `None` if it was not reached.
     fn search(
         &self,
         file: OwnedFd,
@@ -275,7 +278,7 @@ impl Search<'_> {
         searcher: &mut Searcher,
         batch: &mut Batch,
     ) -> Result<Option<u64>, Failure> {
-        // One match more than the limit tells that there are more.
+        // One match more than the limit shows that there are more.
         let matches_max = self.limit.saturating_add(1);
         let mut lines = FileLines::new(shown, matches_max, GATHERED_BYTES_MAX);
         let reader = CheckedReader {
@@ -286,7 +289,7 @@ impl Search<'_> {
             self.work.check()?;
             let reason = match error.raw_os_error() {
                 Some(_) => error.to_string(),
-                // Only the searcher's heap limit fails without the system.
+                // The only error without a number is that of the searcher's heap limit.
                 None => format!("the rest, from a line of more than {LINE_BYTES_MAX} bytes on"),
             };
             batch.skipped.add(lines.path(), reason);
@@ -299,7 +302,7 @@ impl Search<'_> {
     }
 }
 
-/// Joins batches in the order of the walk and applies the limit.
+/// Joins the results of batches in the order of the walk, and applies the limit of matches.
 fn join(batches: BTreeMap<u64, Batch>, limit: usize, skipped: Skipped) -> Gathered {
     let mut gathered = Gathered {
         cut: HeadCut::new(OUTPUT_LINES_MAX),

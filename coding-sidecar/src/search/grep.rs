@@ -1,4 +1,4 @@
-//! `grep`: lines by a regular expression.
+//! `grep`: finds lines by a regular expression.
 
 use grep_regex::{ErrorKind, RegexMatcher, RegexMatcherBuilder};
 use rustix::fs::FileType;
@@ -14,60 +14,61 @@ use crate::truncation::Truncation;
 use crate::work::Work;
 use crate::workspace::Workspace;
 
-/// Matching lines where the request names no limit.
+/// The most matching lines if the request has no limit.
 const LIMIT_DEFAULT: u64 = 100;
-/// Most lines of context before and after a match.
+/// The most lines of context before and after a match.
 const CONTEXT_MAX: u64 = 100;
-/// Most bytes of a pattern.
+/// The most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
-/// Most bytes of the compiled pattern, which is what `(\\w{100}){100}` runs into. Each byte of a
-/// line may cost a step for each state: `a[ab]{10000}c` takes up to half a minute for the longest line.
+/// The most bytes of a compiled pattern, which `(\\w{100}){100}` exceeds. Each byte of a line may
+/// cost a step for each state: `a[ab]{10000}c` takes up to half a minute for the longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
-/// Most bytes of each thread's cache of automaton states.
+/// The most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Groups in groups; the parser recurses.
+/// The deepest nesting of groups in a pattern, since its parser recurses.
 const NEST_MAX: u32 = 100;
 
 /// The body of `/grep`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GrepRequest {
-    /// A regular expression in the syntax of ripgrep, or a text where `literal` is set.
+    /// A regular expression in the syntax of ripgrep or, if `literal` is set, plain text.
     pub pattern: String,
-    /// The folder or file to search; the root where absent.
+    /// The folder or file to search; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// Only files that match this glob; those that do not where it begins with `!`.
+    /// A glob: only files that match it are searched or, if it begins with `!`, only others.
     #[serde(default)]
     pub glob: Option<String>,
-    /// Whether upper and lower case are the same.
+    /// Whether the case of letters is ignored.
     #[serde(default, deserialize_with = "switch")]
     pub ignore_case: bool,
     /// Whether `pattern` is plain text.
     #[serde(default, deserialize_with = "switch")]
     pub literal: bool,
-    /// Lines to show before and after each match.
+    /// The number of lines to show before and after each match; 0 by default.
     #[serde(default, deserialize_with = "count")]
     pub context: Option<u64>,
-    /// Most matching lines; 100 where absent.
+    /// The most matching lines, at most 2,000; 100 by default.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }
 
-/// What is to be known about an incomplete [`GrepResult`].
+/// The reasons why a [`GrepResult`] is incomplete.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrepDetails {
-    /// Present when the bounds of an answer cut `content`.
+    /// Present if the bounds of a result cut `content`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
-    /// The limit, when more lines match.
+    /// The limit, if more lines match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub match_limit_reached: Option<u64>,
-    /// True when a line was cut.
+    /// True if a line was cut to 500 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lines_truncated: Option<bool>,
-    /// Present when files or folders could not be searched: how many, and the first one.
+    /// Present if files or folders could not be searched: their number and the first one, with the
+    /// reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
@@ -76,17 +77,17 @@ pub struct GrepDetails {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrepResult {
-    /// `path:line: text` for a match, `path-line- text` for its context.
+    /// The lines: `path:line: text` for a match, `path-line- text` for context.
     pub content: String,
-    /// Present when `content` is incomplete.
+    /// Present if `content` is incomplete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<GrepDetails>,
 }
 
 /// Searches the lines of the files below a folder, or of one file.
 ///
-/// Files are chosen as [`super::find`] does; those with a NUL byte are binary and left out. The result
-/// does not depend on how many threads search.
+/// Leaves out the same files as [`super::find`]. The search of a file ends at the first NUL byte,
+/// which marks a binary file. The result does not depend on the number of threads.
 pub fn grep(
     workspace: &Workspace,
     request: GrepRequest,

@@ -1,4 +1,4 @@
-//! The lines that one file contributes to an answer of grep.
+//! The lines that one file contributes to a result of `grep`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,11 +8,12 @@ use grep_searcher::{Searcher, Sink, SinkContext, SinkContextKind, SinkFinish, Si
 use crate::failure::printable;
 use crate::work::Work;
 
-/// Most characters of a shown line. Longer ones are mostly made by programs.
+/// The most characters of a shown line. Longer lines are usually generated.
 const LINE_CHARS_MAX: usize = 500;
-/// Bytes of a line that are decoded: one character more than is shown, of four bytes each.
+/// The most bytes of a line that are decoded: one character more than is shown, of up to four bytes
+/// each.
 const DECODED_BYTES_MAX: usize = 4 * (LINE_CHARS_MAX + 1);
-/// What follows a line that was cut.
+/// The mark at the end of a line that was cut.
 const CUT_MARK: &str = " [cut]";
 
 /// The shown lines of one file.
@@ -20,9 +21,9 @@ const CUT_MARK: &str = " [cut]";
 pub(super) struct FileLines {
     path: String,
     text: String,
-    /// For each match where its lines begin in `text`, its context included.
+    /// For each match, the offset in `text` at which its lines begin, including its context.
     starts: Vec<usize>,
-    /// Where the context before the next match begins.
+    /// The offset in `text` of the context before the next match.
     context_start: Option<usize>,
     matches_max: usize,
     bytes_max: usize,
@@ -31,7 +32,8 @@ pub(super) struct FileLines {
 }
 
 impl FileLines {
-    /// Lines of the file that is shown as `path`, up to both bounds.
+    /// Collects lines of the file that is shown as `path`, up to about `bytes_max` bytes and to
+    /// `matches_max` matches.
     pub(super) fn new(path: String, matches_max: usize, bytes_max: usize) -> Self {
         Self {
             path: printable(&path),
@@ -53,7 +55,7 @@ impl FileLines {
         self.starts.len()
     }
 
-    /// Bytes of all lines.
+    /// The number of bytes of all lines.
     pub(super) fn bytes(&self) -> usize {
         self.text.len()
     }
@@ -121,7 +123,7 @@ impl Sink for FileLines {
     }
 }
 
-/// Ends a search when its work has ended.
+/// A reader that fails once the operation was cancelled or its deadline has passed.
 pub(super) struct CheckedReader<'a> {
     pub(super) file: File,
     pub(super) work: &'a Work,

@@ -1,4 +1,4 @@
-//! The operations on folder trees: find and grep.
+//! The operations on folder trees: `find` and `grep`.
 
 mod filter;
 mod find;
@@ -14,7 +14,7 @@ pub use grep::{GrepDetails, GrepRequest, GrepResult, grep};
 use crate::failure::{Failure, printable};
 use crate::truncation::OUTPUT_LINES_MAX;
 
-/// What a search left out, to be told with its result.
+/// The files and folders that a search left out: their number and the first one.
 #[derive(Debug, Default)]
 struct Skipped {
     count: u64,
@@ -44,7 +44,7 @@ impl Skipped {
     }
 }
 
-/// The limit of a request, at most what one answer holds.
+/// The limit of a request or `default`, at most the lines of one result.
 fn limit(requested: Option<u64>, default: u64) -> Result<usize, Failure> {
     match requested {
         Some(0) => Err(Failure::Request("limit must be at least 1".into())),

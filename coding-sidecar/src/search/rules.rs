@@ -1,8 +1,8 @@
-//! Ignore files: which entries of a tree find and grep leave out.
+//! Ignore files, by which `find` and `grep` leave out entries of a tree.
 //!
-//! `.gitignore` and `.git/info/exclude` as git reads them, also outside of a repository, and `.ignore`, which
-//! takes precedence, as ripgrep reads it. Files of a nested repository are not subject to the
-//! `.gitignore` of the outer one.
+//! Reads `.gitignore`, also outside of a repository, and `.git/info/exclude` like git, and
+//! `.ignore` like ripgrep. `.ignore` takes precedence. The `.gitignore` of a repository does not
+//! apply to the files of a repository nested in it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,11 +18,11 @@ use rustix::fs::{FileType, OFlags, fstat};
 
 use crate::workspace::{Links, Workspace};
 
-/// Most bytes of the ignore files that apply to one folder, its parents' included. Their globs are compiled,
-/// which takes a multiple of that.
+/// The most bytes of the ignore files that apply to one folder, including those of its parents.
+/// Their compiled globs take a multiple of that.
 const RULES_BYTES_MAX: usize = 512 * 1024;
 
-/// The ignore rules of a folder and of those above it.
+/// The ignore rules of a folder and of the folders above it.
 #[derive(Debug)]
 pub(super) struct Rules {
     above: Option<Arc<Self>>,
@@ -30,11 +30,11 @@ pub(super) struct Rules {
     gitignore: Gitignore,
     exclude: Gitignore,
     is_repository: bool,
-    /// Bytes of ignore files read for this folder and those above.
+    /// The number of bytes of ignore files that were read for this folder and those above.
     bytes: usize,
 }
 
-/// The ignore files that a folder has, or may have.
+/// The names of ignore files, and `.git`, that a folder has or may have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Present {
     pub(super) ignore: bool,
@@ -43,7 +43,7 @@ pub(super) struct Present {
 }
 
 impl Present {
-    /// For a folder whose entries are not known.
+    /// The value for a folder whose entries are unknown.
     pub(super) const UNKNOWN: Self = Self {
         ignore: true,
         gitignore: true,
@@ -75,7 +75,7 @@ impl Rules {
 
     /// The rules within `folder`, whose path relative to the root is `path`.
     ///
-    /// The second value tells that an ignore file was not honoured.
+    /// The second value is the reason if an ignore file was not applied.
     pub(super) fn within(
         self: &Arc<Self>,
         workspace: &Workspace,
@@ -110,7 +110,7 @@ impl Rules {
         (Arc::new(rules), failed)
     }
 
-    /// Whether the entry at `path`, relative to the root, is left out.
+    /// Whether the rules exclude the entry at `path`, which is relative to the root.
     pub(super) fn ignores(&self, path: &[u8], is_folder: bool) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         let (mut by_ignore, mut by_git, mut by_exclude) = (Match::None, Match::None, Match::None);
@@ -129,7 +129,7 @@ impl Rules {
     }
 }
 
-/// `found`, unless it is nothing: the rules of the innermost folder win.
+/// Returns `found`, or the match of `rules` if that is none: the rules of the innermost folder win.
 fn first<'a>(
     found: Match<&'a Glob>,
     rules: &'a Gitignore,
@@ -159,7 +159,7 @@ impl Reader<'_> {
         let mut builder = GitignoreBuilder::new(OsStr::from_bytes(self.path));
         let text = String::from_utf8_lossy(&text);
         for line in text.strip_prefix('\u{feff}').unwrap_or(&text).lines() {
-            // A line that is no glob matches nothing, as for git.
+            // A line that is no valid glob is ignored, as by git.
             let _ = builder.add_line(None, line);
         }
         builder.build().unwrap_or_else(|_| {
@@ -168,7 +168,8 @@ impl Reader<'_> {
         })
     }
 
-    /// The ignore file's content; `None` also for one that exceeds the bound or is no regular file.
+    /// Reads an ignore file. Returns `None` if it is missing, unreadable, no regular file or larger
+    /// than the bytes left.
     fn text(&mut self, name: &[u8]) -> Option<Vec<u8>> {
         let fd = self
             .workspace

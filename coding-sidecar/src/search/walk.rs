@@ -1,7 +1,9 @@
-//! Walking a folder tree by descriptors: files of a folder first, then its folders, both in the order of their names.
+//! Walks a folder tree by descriptors: first the files of a folder, then its folders, both sorted
+//! by name.
 //!
-//! Each folder is opened relative to the searched folder's descriptor without following symbolic links, so a
-//! folder that is swapped for a link during the walk is left out. At most one folder is open for listing.
+//! Each folder is opened relative to the searched folder's descriptor, without following symbolic
+//! links, so a folder that is replaced by a link during the walk is left out. At most one folder is
+//! being listed at a time.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,20 +21,21 @@ use crate::failure::{Failure, reason};
 use crate::work::Work;
 use crate::workspace::{Links, Workspace, WorkspacePath};
 
-/// Entries of a folder that are held and sorted at once. Larger folders come in several sorted runs.
+/// The most entries of a folder that are in memory and sorted at once. A larger folder is returned
+/// in several runs, each sorted.
 const RUN_ENTRIES: usize = 4_096;
-/// Folders below the searched one on the way to a file.
+/// The deepest nesting of folders below the searched one.
 const DEPTH_MAX: usize = 256;
-/// Folders that wait to be listed.
+/// The most folders that wait to be listed.
 const WAITING_MAX: usize = 100_000;
 
 /// An entry that is not a folder.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// The folder that has it.
+    /// The folder that contains it.
     pub(super) folder: Arc<OwnedFd>,
     pub(super) name: Vec<u8>,
-    /// Relative to the searched folder.
+    /// The path relative to the searched folder.
     pub(super) path: Vec<u8>,
     pub(super) kind: FileType,
 }
@@ -43,7 +46,7 @@ pub(super) struct Walk<'a> {
     workspace: &'a Workspace,
     base: Arc<OwnedFd>,
     base_path: WorkspacePath,
-    /// The searched folder's path below the root, as ignore rules see it.
+    /// The real path of the searched folder relative to the root, for ignore rules.
     rules_path: Vec<u8>,
     waiting: Vec<Waiting>,
     listing: Option<Listing>,
@@ -58,10 +61,10 @@ struct Waiting {
     name: Vec<u8>,
 }
 
-/// Where in the tree a folder is.
+/// The position of a folder in the tree, and its rules.
 #[derive(Debug)]
 struct Place {
-    /// Relative to the searched folder, empty for itself.
+    /// The path relative to the searched folder; empty for that folder itself.
     path: Vec<u8>,
     depth: usize,
     rules: Arc<Rules>,
@@ -77,7 +80,7 @@ struct Listing {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk of the folder that `path` names.
+    /// Begins a walk of the folder that `path` names.
     pub(super) fn new(workspace: &'a Workspace, path: &WorkspacePath) -> Result<Self, Failure> {
         let base = Arc::new(workspace.folder(path)?);
         let rules_path = path_below_root(workspace, &base);
@@ -113,7 +116,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// How the answer names a path relative to the searched folder: so that a request can name it.
+    /// The path in the result for a path relative to the searched folder, such that a later request
+    /// can use it.
     pub(super) fn shown(&self, path: &[u8]) -> String {
         if path.is_empty() {
             return self.base_path.requested().to_owned();
@@ -137,7 +141,7 @@ impl<'a> Walk<'a> {
         let listed = opened.and_then(|folder| Ok((Dir::read_from(&folder)?, folder)));
         let (entries, folder) = match listed {
             Ok(listed) => listed,
-            // Removed since its name was read.
+            // The folder was removed after its name was read.
             Err(Errno::NOENT) => return,
             Err(error) => {
                 let shown = self.shown(&path);
@@ -153,7 +157,7 @@ impl<'a> Walk<'a> {
         self.list_first(folder, entries, place);
     }
 
-    /// Lists the first run of a folder, which tells which ignore files it has.
+    /// Lists the first run of a folder and reads the folder's ignore files.
     fn list_first(&mut self, folder: Arc<OwnedFd>, mut entries: Dir, mut place: Place) {
         let mut names = Vec::new();
         let complete = self.read_run(&mut entries, &mut names, &place);
@@ -205,7 +209,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads up to [`RUN_ENTRIES`] entries; true when there are no more.
+    /// Reads up to [`RUN_ENTRIES`] entries. Returns true if there are no more.
     fn read_run(
         &mut self,
         entries: &mut Dir,
@@ -231,7 +235,7 @@ impl<'a> Walk<'a> {
         false
     }
 
-    /// Makes the next run of results and notes the folders.
+    /// Makes the next run of results, sorted, and adds the folders to `listing`.
     fn sort_run(&mut self, listing: &mut Listing, names: Vec<(Vec<u8>, FileType)>) {
         let mut run = Vec::with_capacity(names.len());
         let rules_path = joined(&self.rules_path, &listing.place.path);
@@ -274,7 +278,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The rules of the folders from the root down to the one above the searched folder.
+    /// The rules of all folders above the searched folder, from the root on.
     fn rules_above(&mut self) -> Arc<Rules> {
         let mut rules = Rules::none();
         if self.rules_path.is_empty() {
@@ -290,7 +294,7 @@ impl<'a> Walk<'a> {
                 self.skipped.add(&String::from_utf8_lossy(path), reason);
             }
             rules = within;
-            // The next folder on the way ends before the next slash.
+            // The path of the next folder ends before the next slash.
             let from = if path.is_empty() {
                 0
             } else {
@@ -318,7 +322,7 @@ impl Workspace {
     }
 }
 
-/// Asks for the kind where the file system did not tell it with the name.
+/// The kind of an entry; calls `fstatat` if the file system did not return it with the name.
 fn known_kind(folder: &OwnedFd, name: &[u8], kind: FileType) -> FileType {
     if kind != FileType::Unknown {
         return kind;
@@ -327,7 +331,8 @@ fn known_kind(folder: &OwnedFd, name: &[u8], kind: FileType) -> FileType {
         .map_or(kind, |stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// The real path of an open folder relative to the root. Only ignore rules depend on it.
+/// The real path of an open folder relative to the root; `None` if it is outside. Only ignore rules
+/// depend on it.
 fn path_below_root(workspace: &Workspace, folder: &OwnedFd) -> Option<Vec<u8>> {
     let real = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok()?;
     let below = real.strip_prefix(workspace.canonical()).ok()?;

@@ -1,4 +1,4 @@
-//! The body of a request, bounded in bytes, in time, and in memory over all requests.
+//! Reads bodies of requests, within limits on bytes, on time and on the memory of all bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,29 +12,30 @@ use tokio::time::timeout;
 
 use super::reply::{Refusal, overloaded};
 
-/// The body of `/write` and `/edit`, which hold a file.
+/// The most bytes of a body of `/write` and `/edit`, which contains the text of a file.
 pub const FILE_BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The body of any other request: the longest command as JSON fits.
+/// The most bytes of any other body: enough for the longest command as JSON.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// All bodies at once, from their first byte until their operation is done. Four of the largest.
+/// The most bytes of all bodies together: four of the largest. Bytes count from their arrival until
+/// their operation has ended or, of `/bash`, the command has been started.
 const ALL_BODIES_BYTES_MAX: usize = 4 * FILE_BODY_BYTES_MAX;
-/// How long a body may take to arrive.
+/// The most time for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The memory that bodies share.
+/// The memory that the bodies of all requests share.
 #[derive(Clone)]
 pub struct BodyBudget(Arc<Semaphore>);
 
-/// A whole body. It holds its part of the budget.
+/// A complete body, with its share of the budget.
 pub struct WholeBody {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Given back when the operation is done.
+    /// The share of the budget, which is returned when this is dropped.
     pub budget: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyBudget {
-    /// A budget of which nothing is in use.
+    /// An unused budget.
     pub fn new() -> Self {
         Self(Arc::new(Semaphore::new(ALL_BODIES_BYTES_MAX)))
     }
@@ -43,7 +44,8 @@ impl BodyBudget {
     ///
     /// # Errors
     ///
-    /// The refusal for the client.
+    /// A refusal for the client: over `limit` bytes, over the timeout, over the budget, or an
+    /// incomplete body.
     pub async fn read(&self, body: Incoming, limit: usize) -> Result<WholeBody, Refusal> {
         let announced = body.size_hint().lower();
         if usize::try_from(announced).map_or(true, |announced| announced > limit) {

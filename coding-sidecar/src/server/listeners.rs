@@ -1,4 +1,4 @@
-//! Both listeners, and the warnings about what they expose.
+//! Opens the Unix and the TCP listener, and warns of access that they may grant unintentionally.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,28 +16,29 @@ use crate::config::{Config, TcpAddress};
 use crate::connection::Stream;
 use crate::report;
 
-/// Time without a byte after which a TCP client is asked whether it is still there, and between
-/// two such questions. A client whose machine vanished ends its command within a minute.
+/// The time without traffic after which a keep-alive probe is sent to a TCP client, and the time
+/// between two probes. So a command ends about a minute after its client's machine has vanished.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// Questions without an answer after which a TCP client is gone.
+/// The number of unanswered probes after which a TCP connection is closed.
 const KEEPALIVE_PROBES: u32 = 3;
-/// Pause after a failed accept: descriptors or memory ran out, and come back as connections close.
+/// The pause after a failed accept: descriptors or memory ran out, and are freed when connections
+/// close.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where clients connect.
+/// The open listeners.
 pub struct Listeners {
     unix: UnixListener,
     tcp: Option<TcpListener>,
-    /// Removes the socket's file at the end.
+    /// Removes the socket's file when it is dropped.
     _file: SocketFile,
 }
 
 impl Listeners {
-    /// Opens what `config` names.
+    /// Opens the listeners of `config`, and writes their addresses and warnings to standard error.
     ///
     /// # Errors
     ///
-    /// A sentence about the socket or the address that cannot be opened.
+    /// A sentence that names the socket or the address that cannot be opened.
     pub async fn open(config: &Config) -> Result<Self, String> {
         let (unix, file) = listen_at(&config.socket_path, config.socket_mode)?;
         let unix = UnixListener::from_std(unix)
@@ -64,7 +65,7 @@ impl Listeners {
         })
     }
 
-    /// The next client. Cancellation safe.
+    /// Accepts the next client. Cancel safe.
     pub async fn accept(&self) -> Stream {
         loop {
             let accepted = tokio::select! {
@@ -91,7 +92,7 @@ async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
     }
 }
 
-/// Fails where the client is gone already.
+/// Enables keep-alive probes, and disables Nagle's algorithm. Fails if the client has disconnected.
 fn probe_when_silent(stream: &TcpStream) -> rustix::io::Result<()> {
     set_tcp_nodelay(stream, true)?;
     set_socket_keepalive(stream, true)?;
@@ -107,7 +108,7 @@ async fn listen_tcp(address: &TcpAddress) -> Result<TcpListener, String> {
         .map_err(|error| format!("cannot listen on TCP_HOST {host}, TCP_PORT {port}: {error}"))
 }
 
-/// What this configuration opens to others than the operator may think.
+/// Warnings of access that this configuration grants and that the operator may not intend.
 fn warnings(config: &Config, tcp: Option<SocketAddr>) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(address) = tcp

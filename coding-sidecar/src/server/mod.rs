@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a Unix socket and on TCP.
+//! The HTTP/1.1 server, on a Unix socket and on TCP.
 
 mod body;
 mod listeners;
@@ -33,24 +33,24 @@ use crate::workspace::Workspace;
 
 pub use self::operations::{THREADS, THREADS_KEPT};
 
-/// How long the head of a request may take, and how long a connection may wait for its next
-/// request. A new connection to the same machine costs little.
+/// The most time from the end of a response, or from the accept, to the end of the next request's
+/// head. It can be short, since a new connection on the same machine costs little.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of the head of a request; also about the most that is held of a response and of a body
-/// that is read.
+/// The most bytes of a request's head; also about the most that is buffered of a response and of a
+/// body that is being read.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
-/// How long responses under way may take once a signal ended the sidecar; longer than a command
-/// takes to end.
+/// The most time for responses to finish after a signal; longer than a command usually takes to
+/// end.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 
-// Requests under way never fill the table of connections, so a new connection always finds a place.
+// Running requests never fill the table of connections, so a new connection always finds a place.
 const _: () = assert!(COMMANDS_MAX + OPERATIONS_MAX < CONNECTIONS_MAX);
 
 /// Serves until SIGTERM or SIGINT, then ends every command.
 ///
 /// # Errors
 ///
-/// A sentence: what cannot be opened.
+/// A sentence that names the object that cannot be opened, and the reason.
 pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     let watch_signal =
         |kind| signal(kind).map_err(|error| format!("cannot watch signals: {error}"));
@@ -72,7 +72,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     loop {
         tokio::select! {
             client = listeners.accept() => {
-                // Without a place the connection is closed.
+                // If the table is full, the connection is closed.
                 if let Some(connection) = connections.enter() {
                     tasks.spawn(converse(service.clone(), client, connection, stopping.clone()));
                 }
@@ -84,7 +84,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     }
     report("shutting down");
     drop(listeners);
-    // Nobody listens where no connection and no command is left.
+    // Fails if there is neither a connection nor a command.
     let _ = stop.send(true);
     let _ = timeout(DRAIN_PATIENCE, async {
         while tasks.join_next().await.is_some() {}
@@ -116,7 +116,7 @@ async fn converse(
             .max_buf_size(BUFFER_BYTES_MAX)
             .serve_connection(io, answer)
     );
-    // An error ends only this connection; its peer has gone.
+    // An error, mostly a disconnected peer, ends only this connection.
     tokio::select! {
         _ = http.as_mut() => return,
         () = connection.evicted() => return,

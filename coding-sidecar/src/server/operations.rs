@@ -1,4 +1,4 @@
-//! The file operations: run beside the connections, on a few threads, with a deadline.
+//! Runs file operations on a few threads of their own, with a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,24 +19,25 @@ use crate::failure::Failure;
 use crate::work::Work;
 use crate::workspace::Workspace;
 
-/// Operations at once, one thread for each. More do not finish sooner on one disk.
+/// The most concurrent operations, with one thread each. More would not finish sooner on one disk.
 pub const THREADS: usize = 8;
-/// How long a thread without an operation is kept: longer than any process runs.
+/// The time that a thread without an operation is kept: longer than any process runs.
 pub const THREADS_KEPT: Duration = Duration::from_secs(u32::MAX as u64);
-/// Operations that run or wait for a thread.
+/// The most operations that run or wait for a thread.
 pub const OPERATIONS_MAX: usize = THREADS + 64;
-/// Searches at once. They may keep a processor busy for long; the other threads are for operations that
-/// do not.
+/// The most concurrent searches. They may keep a processor busy for long; the other threads are for
+/// operations that do not.
 const SEARCHES_MAX: usize = THREADS / 2;
-/// The longest that an operation may take, its wait for a thread included.
+/// The most time of an operation, including its wait for a thread.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How much later than [`DEADLINE`] a thread is given up that does not look at it.
+/// The time after [`DEADLINE`] at which the client gets an error if the operation has not ended by
+/// itself. Its thread stays busy.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// One operation as the routes name it.
+/// An operation on the body of a request; returns the body of the response.
 pub type Operation = fn(&Workspace, Vec<u8>, &Work) -> Result<Vec<u8>, Refusal>;
 
-/// Parses the request, runs `operation`, and encodes the result.
+/// Parses the request in `body`, runs `operation`, and encodes the result.
 pub fn perform<Q: DeserializeOwned, A: Serialize>(
     operation: fn(&Workspace, Q, &Work) -> Result<A, Failure>,
     workspace: &Workspace,
@@ -51,9 +52,9 @@ pub fn perform<Q: DeserializeOwned, A: Serialize>(
         .map_err(|failure| Refusal::failed(failure.to_string()))
 }
 
-/// The request of a body.
+/// Parses the request in a body, which must be a JSON object.
 pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
-    // serde takes an array for an object, its elements for the fields.
+    // serde would also accept an array, with the fields as its elements.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Refusal::failed(
             "the request is not valid: the body is no JSON object",
@@ -63,18 +64,18 @@ pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
         .map_err(|error| Refusal::failed(format!("the request is not valid: {error}")))
 }
 
-/// Starts the threads of operations, which a runtime keeps that was built with [`THREADS_KEPT`]. Later
-/// the process table may be full.
+/// Starts all threads of operations, since later the process table may be full. The runtime keeps
+/// them if it was built with [`THREADS_KEPT`].
 ///
 /// # Errors
 ///
-/// A sentence: there is no room for a thread.
+/// A sentence, if no thread can be started.
 pub fn start_threads() -> Result<(), String> {
-    // Where tokio cannot start the first thread of its pool, it panics.
+    // tokio would panic if it could not start the first thread of its pool.
     thread::Builder::new()
         .spawn(|| {})
         .map_err(|error| format!("cannot start a thread: {error}"))?;
-    // No thread takes a second task before the last one was started.
+    // The gate keeps the first threads busy, so that each task starts another thread.
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..THREADS {
@@ -85,7 +86,7 @@ pub fn start_threads() -> Result<(), String> {
     Ok(())
 }
 
-/// What an operation mostly does.
+/// The kind of an operation, by the work that it does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// Reads or changes one file or folder.
@@ -101,7 +102,7 @@ pub struct Operations {
     searches: Arc<Semaphore>,
 }
 
-/// Ends an operation whose client went away.
+/// Cancels an operation when it is dropped, because its client has disconnected or it is overdue.
 struct CancelOnDrop(Arc<Work>);
 
 impl Drop for CancelOnDrop {
@@ -111,7 +112,7 @@ impl Drop for CancelOnDrop {
 }
 
 impl Operations {
-    /// Operations in `workspace`.
+    /// Prepares for operations in `workspace`.
     pub fn new(workspace: Workspace) -> Self {
         Self {
             workspace: Arc::new(workspace),
@@ -120,7 +121,8 @@ impl Operations {
         }
     }
 
-    /// Runs one operation. Dropping the future cancels it.
+    /// Runs one operation. Dropping the future cancels the operation, and so does a client that
+    /// disconnects.
     pub async fn run(
         &self,
         operation: Operation,
@@ -158,7 +160,7 @@ impl Operations {
         drop(cancel);
         match outcome {
             Ok(answer) => answer.map(|text| json(StatusCode::OK, text)),
-            // It panicked, and the message is on standard error.
+            // The operation panicked; the message is on standard error.
             Err(_) => Err(Refusal::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the operation failed for a fault of the sidecar",
@@ -167,7 +169,8 @@ impl Operations {
     }
 }
 
-/// Completes when an operation has waited or run for too long, with the reason.
+/// Waits until the operation has waited or run for too long, and returns the refusal with the
+/// reason.
 async fn overdue(running: &AtomicBool, kind: Kind) -> Refusal {
     let seconds = DEADLINE.as_secs();
     sleep(DEADLINE).await;
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_overdue_operation_names_what_held_it_up() {
+    async fn the_error_of_an_overdue_operation_has_the_cause() {
         // Running, kind, status, part of the error.
         let rows = [
             (false, Kind::File, 503, "other operations used every thread"),

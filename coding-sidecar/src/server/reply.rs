@@ -1,4 +1,4 @@
-//! Responses: one JSON object, or the lines of a command.
+//! Responses: one JSON object, or the lines of JSON of a command.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 /// The body of a response.
 pub enum ReplyBody {
-    /// One JSON object; `None` once it was sent.
+    /// One JSON object; `None` after it was sent.
     Whole(Option<Bytes>),
-    /// Lines of JSON as a command makes them.
+    /// The lines of JSON of a running command.
     Lines(mpsc::Receiver<Bytes>),
 }
 
@@ -51,10 +51,10 @@ impl Body for ReplyBody {
     }
 }
 
-/// Any response.
+/// The response to a request.
 pub type Reply = Response<ReplyBody>;
 
-/// A response that says why there is no result.
+/// An error response.
 #[derive(Debug)]
 pub struct Refusal {
     status: StatusCode,
@@ -63,7 +63,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with the sentence for the client.
+    /// A refusal with a sentence for the client.
     pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
         Self {
             status,
@@ -72,7 +72,7 @@ impl Refusal {
         }
     }
 
-    /// The request or its operation failed.
+    /// The refusal of an invalid request or a failed operation: 400.
     pub fn failed(error: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
@@ -95,18 +95,18 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// Without a token, or with a wrong one (RFC 6750, section 3).
+/// The refusal of a request without a token or with a wrong one (RFC 6750, section 3): 401.
 pub fn unauthorized(error: String) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, error).with(WWW_AUTHENTICATE, "Bearer")
 }
 
-/// Another verb than the one that `path` takes.
+/// The refusal of another method than `verb`, the only one of `path`: 405.
 pub fn wrong_verb(path: &str, verb: &'static str) -> Refusal {
     let error = format!("{path} takes {verb} alone");
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error).with(ALLOW, verb)
 }
 
-/// Nothing is wrong with the request, but there is no room for it now.
+/// The refusal of a valid request for lack of capacity: 503.
 pub fn overloaded(reason: &str) -> Refusal {
     let error = format!("{reason}; try again later");
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).with(RETRY_AFTER, "1")
@@ -118,7 +118,7 @@ struct Failed<'t> {
     error: &'t str,
 }
 
-/// `{"ok":true,"result":…}`.
+/// Encodes a result as `{"ok":true,"result":…}`.
 pub fn success<R: Serialize>(result: R) -> Vec<u8> {
     #[derive(Serialize)]
     struct Success<R> {
@@ -128,7 +128,7 @@ pub fn success<R: Serialize>(result: R) -> Vec<u8> {
     encode(&Success { ok: true, result })
 }
 
-/// The answer to `/health`.
+/// The response to `/health`.
 pub fn health() -> Reply {
     #[derive(Serialize)]
     struct Health {
@@ -142,7 +142,7 @@ pub fn health() -> Reply {
     json(StatusCode::OK, encode(&health))
 }
 
-/// A response whose body is `text`.
+/// A response whose body is the JSON `text`.
 pub fn json(status: StatusCode, text: Vec<u8>) -> Reply {
     reply(
         status,
@@ -151,7 +151,7 @@ pub fn json(status: StatusCode, text: Vec<u8>) -> Reply {
     )
 }
 
-/// A response that goes on as long as its command.
+/// A response with the lines of a command, which ends with the command.
 pub fn lines(lines: mpsc::Receiver<Bytes>) -> Reply {
     reply(
         StatusCode::OK,
@@ -168,7 +168,8 @@ fn reply(status: StatusCode, kind: &'static str, body: ReplyBody) -> Reply {
     reply
 }
 
-/// Fails for maps whose keys are not texts; no answer has one.
+/// Encodes a value as JSON. That fails only for maps whose keys are not strings, which no response
+/// has.
 fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

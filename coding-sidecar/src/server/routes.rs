@@ -1,4 +1,4 @@
-//! The paths, and who may use them.
+//! Routes requests, and checks whether they are permitted.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::bash::{BashRequest, COMMANDS_MAX, Commands, Refused};
 use crate::connection::{Connection, Stream};
 use crate::{files, search};
 
-/// What the requests of all connections share.
+/// The state that the requests of all connections share.
 pub struct Service {
     pub access: Access,
     pub bodies: BodyBudget,
@@ -22,14 +22,14 @@ pub struct Service {
     pub commands: Commands,
 }
 
-/// What a path stands for.
+/// The handler of a path, except `/health`.
 enum Route {
     Bash,
     File(Operation, Kind),
 }
 
 impl Route {
-    /// The route of a path and the most bytes of its body.
+    /// The route of a path, and the most bytes of a body there; `None` for an unknown path.
     fn find(path: &str) -> Option<(Self, usize)> {
         let (operation, kind, limit): (Operation, Kind, usize) = match path {
             "/bash" => return Some((Self::Bash, BODY_BYTES_MAX)),
@@ -123,7 +123,8 @@ impl Service {
     }
 }
 
-/// A page in a browser can send requests to loopback addresses; it cannot leave out this header.
+/// Refuses requests with the header `Origin`: a web page in a browser can send requests to loopback
+/// addresses, but POST requests of it always have this header.
 fn refuse_browser(headers: &HeaderMap) -> Result<(), Refusal> {
     if headers.contains_key(ORIGIN) {
         let error = "requests of web pages are refused: the header Origin is present";

@@ -1,4 +1,5 @@
-//! The Unix socket's file: made with its mode, in place of a stale one, and removed at the end.
+//! The file of the Unix socket: created with its mode, replaces a stale one, and is removed at the
+//! end.
 
 use std::fs::File;
 use std::io;
@@ -15,14 +16,15 @@ use rustix::net::{
 };
 use rustix::process::umask;
 
-/// Connections that the kernel holds until they are accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 256;
-/// How long another start may hold the folder. It takes milliseconds.
+/// The most time to wait for the lock of the folder. Another sidecar that starts holds it for
+/// milliseconds.
 const FOLDER_PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two looks at the folder's lock.
+/// The pause between two attempts to lock the folder.
 const FOLDER_POLL: Duration = Duration::from_millis(20);
 
-/// The socket's file. Dropping it removes the file, if it is still the one that was made.
+/// The socket's file. Dropping this removes the file, unless it was replaced.
 pub struct SocketFile {
     path: PathBuf,
     device: u64,
@@ -45,22 +47,25 @@ impl Drop for SocketFile {
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|now| now.dev() == self.device && now.ino() == self.inode);
         if ours {
-            // The file is gone, or its folder is read-only by now: the next start replaces it.
+            // Fails if the file is already gone or its folder became read-only. The next start
+            // replaces a file that is left.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Listens at `path` with a file of `mode`. Nobody can connect before the file has that mode.
+/// Listens at `path`, on a socket whose file has `mode`. No process can connect before the file has
+/// that mode.
 ///
-/// Must run while the process has one thread: it changes the umask for a moment.
+/// Must be called before other threads create files, since it changes the umask for a moment.
 ///
 /// # Errors
 ///
-/// A sentence: the folder is missing, a server listens there, the path is another kind of file.
+/// A sentence with the reason: for example, the folder is missing, a server listens there, or the
+/// file is not a socket.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), String> {
     let shown = path.display();
-    // Two sidecars that start at once would each remove the other's socket as stale.
+    // Otherwise, two sidecars that start at once would each remove the other's socket as stale.
     let _folder = lock_folder(path)?;
     remove_stale(path)?;
     let mode = Mode::from_bits_truncate(mode);
@@ -83,14 +88,15 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), S
     umask(before);
     bound.map_err(|error| failed("make the socket", error))?;
     let file = SocketFile::new(path).map_err(|error| format!("cannot find {shown}: {error}"))?;
-    // A default ACL of the folder takes the place of the umask. Until `listen`, a connection is
-    // refused whatever the mode.
+    // The mode is set again, since a default ACL of the folder replaces the umask. Until `listen`,
+    // connections are refused whatever the mode.
     rustix::fs::chmod(path, mode).map_err(|error| failed("set the mode of", error))?;
     listen(&socket, BACKLOG).map_err(|error| failed("listen at", error))?;
     Ok((UnixListener::from(socket), file))
 }
 
-/// Locks the folder of `path` against other sidecars that start; the lock ends with the file.
+/// Locks the folder of `path` against other sidecars that start. Dropping the returned file unlocks
+/// it.
 fn lock_folder(path: &Path) -> Result<File, String> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let shown = folder.display();
@@ -117,7 +123,8 @@ fn lock_folder(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Removes a socket on which no server listens.
+/// Removes the socket at `path` if no server listens on it. Fails if one does, or if the file is no
+/// socket.
 fn remove_stale(path: &Path) -> Result<(), String> {
     let shown = path.display();
     let kind = match std::fs::symlink_metadata(path) {
@@ -142,7 +149,8 @@ fn remove_stale(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Connects without waiting: a server whose backlog is full is alive too.
+/// Connects without waiting. A server whose backlog is full makes this fail with another error than
+/// `ECONNREFUSED`.
 fn probe(path: &Path) -> Result<(), Errno> {
     let socket = socket_with(
         AddressFamily::UNIX,

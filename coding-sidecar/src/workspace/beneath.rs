@@ -1,4 +1,4 @@
-//! Opening names so that the result is below a folder, whatever is swapped meanwhile.
+//! Opens paths such that the opened file is below a folder, even if names are replaced meanwhile.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -6,34 +6,35 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// How often `openat2` is called again after `EAGAIN`, its answer when a folder was renamed or mounted
-/// during the call. One retry nearly always succeeds; the bound ends a race that someone keeps up.
+/// The most calls of `openat2` for one path. It returns `EAGAIN` if a folder was renamed or mounted
+/// during the call. The second call nearly always succeeds; the limit ends a race that a command
+/// keeps up.
 const RETRIES_MAX: usize = 256;
 
 /// Whether symbolic links in a path are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// Those that stay below the folder.
+    /// Links that stay below the folder are followed.
     Follow,
-    /// None; `ELOOP` instead.
+    /// A link is an error, `ELOOP`.
     Refuse,
 }
 
-/// The rule by which names become descriptors.
+/// The rule by which paths are opened.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Resolver {
-    /// Only what is below the folder that a name is relative to.
+    /// Opens only files below the folder to which a path is relative.
     Beneath,
-    /// Everything: `SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT=true`.
+    /// Opens every file: `SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT=true`.
     Anywhere,
 }
 
 impl Resolver {
-    /// [`Resolver::Beneath`], once the kernel has shown that it knows `openat2`.
+    /// Returns [`Resolver::Beneath`] after checking that `openat2` is available.
     pub(super) fn beneath(root: BorrowedFd<'_>) -> Result<Self, io::Error> {
         match Self::Beneath.open(root, b".", OFlags::PATH, Links::Follow) {
             Ok(_) => Ok(Self::Beneath),
-            // Seccomp profiles that do not know the call answer EPERM.
+            // Seccomp profiles that do not list the call make it fail with EPERM.
             Err(Errno::NOSYS | Errno::PERM) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the kernel (Linux 5.6 is needed) or its seccomp profile does not offer openat2, \
@@ -44,7 +45,8 @@ impl Resolver {
         }
     }
 
-    /// Opens `name` relative to `at`. Never blocks on a FIFO and never acquires a terminal.
+    /// Opens the path `name` relative to `at`. Neither blocks on a FIFO nor acquires a controlling
+    /// terminal. With [`Resolver::Anywhere`], `links` applies to the last component only.
     pub(super) fn open(
         self,
         at: BorrowedFd<'_>,

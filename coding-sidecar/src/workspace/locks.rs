@@ -1,4 +1,4 @@
-//! One writer for each file name at a time.
+//! Locks of file names, so that each file has one writer at a time.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::work::Work;
 
-/// How long a waiting operation goes without a look at its [`Work`].
+/// The time between two checks of [`Work`] by an operation that waits.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// A name in a folder, however a path leads to it.
+/// A name in a folder. It is the same for every path that leads to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct FileKey {
     pub(super) device: u64,
@@ -19,14 +19,14 @@ pub(super) struct FileKey {
     pub(super) name: OsString,
 }
 
-/// The names that are being replaced. At most one for each operation that runs.
+/// The locked names, at most one for each running operation.
 #[derive(Debug, Default)]
 pub(super) struct FileLocks {
     held: Mutex<HashSet<FileKey>>,
     released: Condvar,
 }
 
-/// Releases the name when dropped.
+/// A locked name. Dropping this unlocks it.
 #[derive(Debug)]
 pub(crate) struct FileLock<'a> {
     locks: &'a FileLocks,
@@ -34,7 +34,7 @@ pub(crate) struct FileLock<'a> {
 }
 
 impl FileLocks {
-    /// Waits until no other operation holds `key`.
+    /// Waits until no other operation has locked `key`, and locks it.
     pub(super) fn lock(&self, key: FileKey, work: &Work) -> Result<FileLock<'_>, Failure> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         while held.contains(&key) {

@@ -1,7 +1,8 @@
-//! The workspace root: every file operation opens its files relative to the root's descriptor.
+//! The workspace root. Every file operation opens its files relative to the root's descriptor.
 //!
-//! The kernel resolves each path (`openat2` with `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`), so that
-//! no symbolic link, `..` or folder that is swapped between a check and its use leads outside.
+//! The kernel resolves each path (`openat2` with `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`), so
+//! that no symbolic link, no `..` and no folder that is replaced between a check and its use leads
+//! outside.
 
 mod beneath;
 mod locks;
@@ -25,12 +26,12 @@ use locks::FileLocks;
 pub(crate) use path::WorkspacePath;
 pub(crate) use replace::Parents;
 
-/// Bytes that are read between two checks of [`Work`].
+/// The most bytes that are read or written between two checks of [`Work`].
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A workspace root that was opened once.
+/// The open workspace root, which all operations share.
 ///
-/// Shared by all operations. A root that is renamed stays the root; one that is removed is empty.
+/// A folder that is renamed stays the root; one that is removed is empty.
 #[derive(Debug)]
 pub struct Workspace {
     root: PathBuf,
@@ -49,12 +50,13 @@ pub(crate) struct OpenFile {
 }
 
 impl Workspace {
-    /// Opens the root.
+    /// Opens the root. With `allow_outside`, operations are not confined to it, and `openat2` is
+    /// not needed.
     ///
     /// # Errors
     ///
-    /// When `root` is not a folder that can be opened, or when the kernel has no `openat2`
-    /// ([`io::ErrorKind::Unsupported`]). With `allow_outside` nothing is confined and `openat2` is not needed.
+    /// `root` is not a folder that can be opened, or the kernel or its seccomp profile does not
+    /// offer `openat2` ([`io::ErrorKind::Unsupported`]).
     pub fn open(root: &Path, allow_outside: bool) -> Result<Self, io::Error> {
         let folder = rustix::fs::open(
             root,
@@ -75,7 +77,7 @@ impl Workspace {
         })
     }
 
-    /// The root's path as it was configured.
+    /// The root's configured path.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -85,12 +87,13 @@ impl Workspace {
         &self.canonical
     }
 
-    /// Reads a path of a request. Opens nothing.
+    /// Parses the path of a request, without opening it.
     pub(crate) fn path(&self, requested: &str) -> Result<WorkspacePath, Failure> {
         WorkspacePath::parse(self, requested)
     }
 
-    /// Opens a regular file for reading. Other kinds are refused and never opened.
+    /// Opens a regular file for reading. Refuses other kinds, without opening them unless one
+    /// replaces the file meanwhile.
     pub(crate) fn file(&self, path: &WorkspacePath) -> Result<OpenFile, Failure> {
         self.expect_kind(path, FileType::RegularFile)?;
         let failed = |error| Failure::system(path.requested(), "open", error);
@@ -117,19 +120,19 @@ impl Workspace {
             .map_err(|error| Failure::system(path.requested(), "open", error))
     }
 
-    /// What kind of object `path` names, symbolic links followed.
+    /// The kind of the object that `path` names. Follows symbolic links.
     pub(crate) fn kind(&self, path: &WorkspacePath) -> Result<FileType, Failure> {
         self.kind_of(path.relative())
             .map_err(|error| Failure::system(path.requested(), "open", error))
     }
 
-    /// What kind of object a path relative to the root names, symbolic links followed.
+    /// The kind of the object that a path relative to the root names. Follows symbolic links.
     pub(crate) fn kind_of(&self, relative: &[u8]) -> Result<FileType, Errno> {
         let stat = fstat(self.resolve(relative, OFlags::PATH)?)?;
         Ok(FileType::from_raw_mode(stat.st_mode))
     }
 
-    /// Opens `name` below the open folder `at`.
+    /// Opens the path `name` relative to the open folder `at`.
     pub(crate) fn open_at(
         &self,
         at: impl AsFd,
@@ -154,14 +157,14 @@ impl Workspace {
         self.open_below_root(relative, flags, Links::Follow)
     }
 
-    /// Looks at the object without opening it, since opening a FIFO or a device may have effects.
+    /// Checks the kind of an object without opening it, since opening a device may have effects.
     fn expect_kind(&self, path: &WorkspacePath, wanted: FileType) -> Result<(), Failure> {
         expect(path, self.kind(path)?, wanted)
     }
 }
 
 impl OpenFile {
-    /// Reads the whole file; `None` when it has more than `bytes_max`.
+    /// Reads the whole file. Returns `None` if it has more than `bytes_max` bytes.
     pub(crate) fn read_whole(
         mut self,
         path: &WorkspacePath,
@@ -203,7 +206,7 @@ fn expect(path: &WorkspacePath, kind: FileType, wanted: FileType) -> Result<(), 
     ))
 }
 
-/// A kind of object with its article.
+/// The name of a kind of object, with its article.
 pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a regular file",

@@ -1,4 +1,4 @@
-//! Paths of requests, before anything is opened.
+//! Parses paths of requests.
 
 use std::path::{Component, Path};
 
@@ -6,14 +6,14 @@ use super::Workspace;
 use super::beneath::Resolver;
 use crate::failure::Failure;
 
-/// Most bytes of a path: Linux' `PATH_MAX` without its final NUL.
+/// The most bytes of a path: Linux' `PATH_MAX` without the final NUL.
 const PATH_BYTES_MAX: usize = 4_095;
-/// Most bytes of one name in a path: Linux' `NAME_MAX`.
+/// The most bytes of a name in a path: Linux' `NAME_MAX`.
 const NAME_BYTES_MAX: usize = 255;
 
-/// A path of a request in the form that the kernel resolves relative to the root.
+/// The path of a request, in the form that the kernel resolves relative to the root.
 ///
-/// Only its text was judged; whether it stays below the root is for the kernel to say.
+/// Only its text was checked. The kernel checks whether it stays below the root when it is opened.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkspacePath {
     requested: String,
@@ -42,7 +42,7 @@ impl WorkspacePath {
         })
     }
 
-    /// The path as the request named it, for answers and errors.
+    /// The path as in the request, for results and errors.
     pub(crate) fn requested(&self) -> &str {
         &self.requested
     }
@@ -52,12 +52,12 @@ impl WorkspacePath {
         self.relative.as_bytes()
     }
 
-    /// The path relative to the root, as a request may name it.
+    /// The path relative to the root, for results.
     pub(crate) fn shown(&self) -> String {
         self.relative.clone()
     }
 
-    /// The path of something called `name` below this folder, as a request may name it.
+    /// The path of `name` below this folder, such that a later request can use it.
     pub(crate) fn join(&self, name: &[u8]) -> String {
         let name = String::from_utf8_lossy(name);
         match self.relative.as_str() {
@@ -92,7 +92,8 @@ fn check(requested: &str) -> Result<(), Failure> {
     Err(Failure::path(requested, reason))
 }
 
-/// `requested` relative to the root, which may be named with or without its symbolic links.
+/// The part of `requested` relative to the root. An absolute path may name the root with or without
+/// its symbolic links; `None` if it is outside.
 fn below<'a>(workspace: &Workspace, requested: &'a str) -> Option<&'a str> {
     if !requested.starts_with('/') {
         return Some(requested);
@@ -103,7 +104,7 @@ fn below<'a>(workspace: &Workspace, requested: &'a str) -> Option<&'a str> {
         .find_map(|root| strip(root, requested))
 }
 
-/// What follows `root` in `requested`, with its final slash if there is one.
+/// The rest of `requested` after `root`; `None` if it does not begin with `root`.
 fn strip<'a>(root: &Path, requested: &'a str) -> Option<&'a str> {
     let mut rest = requested;
     for component in root.components() {
@@ -122,7 +123,7 @@ fn strip<'a>(root: &Path, requested: &'a str) -> Option<&'a str> {
     Some(rest)
 }
 
-/// `relative` without empty and `.` components; a final slash stays, since it demands a folder.
+/// Removes empty and `.` components. A final slash is kept, since it requires a folder.
 fn normal(relative: &str) -> String {
     let mut normal = String::with_capacity(relative.len());
     for name in relative

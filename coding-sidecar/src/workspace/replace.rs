@@ -1,4 +1,4 @@
-//! Replacing a file atomically: a temporary file beside it, then `renameat`.
+//! Replaces a file atomically, by a temporary file beside it and `renameat`.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,19 +18,20 @@ use super::{CHUNK_BYTES, Workspace, WorkspacePath, kind_name};
 use crate::failure::Failure;
 use crate::work::Work;
 
-/// Most symbolic links in a row from the named path to the file: what the kernel follows.
+/// The most symbolic links that are followed from the requested path to the file, as many as by the
+/// kernel.
 const LINKS_MAX: usize = 40;
-/// Attempts at a name for the temporary file that nothing else has.
+/// The most attempts to find an unused name for the temporary file.
 const NAMES_MAX: usize = 16;
 
-/// Whether absent folders on the way to a file are made.
+/// Whether missing parent folders of a file are created (`Make`) or are an error (`Expect`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parents {
     Make,
     Expect,
 }
 
-/// A name in an open folder that is to be replaced, locked against other operations.
+/// A name in an open folder whose file will be replaced, locked against other operations.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     folder: OwnedFd,
@@ -40,9 +41,9 @@ pub(crate) struct Target<'a> {
 }
 
 impl Workspace {
-    /// Finds the folder and the name that `path` leads to, and locks the name.
+    /// Finds the folder and the name to which `path` leads, and locks the name.
     ///
-    /// A symbolic link is followed, so that its file is replaced and not the link.
+    /// Follows a symbolic link, so that the file is replaced and not the link.
     pub(crate) fn target(
         &self,
         path: &WorkspacePath,
@@ -95,8 +96,8 @@ impl Workspace {
         }
     }
 
-    /// Makes the absent folders of `path` one by one. Each is opened from the root again, so that a
-    /// symbolic link on the way is judged as a whole.
+    /// Creates the missing folders of `path` one by one, and opens the last one. Each is opened
+    /// from the root again, so that the kernel checks symbolic links in the whole path.
     fn make_folders(&self, path: &[u8], requested: &str) -> Result<OwnedFd, Failure> {
         let failed = |error| Failure::system(requested, "make a folder", error);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -117,7 +118,7 @@ impl Workspace {
                     name,
                     Mode::from(0o777),
                 ) {
-                    // Made by someone else meanwhile, or a symbolic link that leads nowhere.
+                    // EEXIST: another process created it meanwhile, or it is a dangling link.
                     Ok(()) | Err(Errno::EXIST) => next = self.resolve(&reached, flags),
                     Err(error) => return Err(failed(error)),
                 }
@@ -129,7 +130,8 @@ impl Workspace {
 }
 
 impl Target<'_> {
-    /// The file that is there now, `None` when the name is free. Other kinds are refused.
+    /// The metadata of the present file; `None` if there is none. Fails if it is not a regular file
+    /// or this user may not write to it.
     pub(crate) fn existing(&self) -> Result<Option<Stat>, Failure> {
         let failed = |error| Failure::system(&self.requested, "replace the file", error);
         let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -138,12 +140,13 @@ impl Target<'_> {
             Err(error) => return Err(failed(error)),
         };
         expect_regular(&self.requested, &stat)?;
-        // `renameat` asks only for the folder's permission; a read-only file stays as it is.
+        // `renameat` requires only write permission for the folder, so it would replace a read-only
+        // file.
         accessat(&self.folder, &self.name, Access::WRITE_OK, AtFlags::empty()).map_err(failed)?;
         Ok(Some(stat))
     }
 
-    /// Opens the file that is there now for reading.
+    /// Opens the present file for reading.
     pub(crate) fn open(&self, workspace: &Workspace) -> Result<super::OpenFile, Failure> {
         use std::os::unix::ffi::OsStrExt;
         let failed = |error| Failure::system(&self.requested, "open", error);
@@ -160,8 +163,8 @@ impl Target<'_> {
         })
     }
 
-    /// Writes `content` to a temporary file beside the target and to the disk. Mode and, where the system
-    /// permits it, owner of `replaced` are kept.
+    /// Writes `content` to a temporary file beside the target and flushes it to disk. Copies the
+    /// mode of `replaced` and, if the system permits, its owner.
     pub(crate) fn stage(
         &self,
         content: &[u8],
@@ -188,7 +191,7 @@ impl Target<'_> {
         })
     }
 
-    /// Fails when the file is no longer the one that `stat` describes: a command wrote to it.
+    /// Fails if the file was replaced or written to since `stat` was read.
     pub(crate) fn expect_unchanged(&self, stat: &Stat) -> Result<(), Failure> {
         let now = self.existing()?;
         let same = now.is_some_and(|now| {
@@ -205,14 +208,14 @@ impl Target<'_> {
     }
 }
 
-/// The new content of a target in a file beside it. Dropped, it is removed.
+/// The new content of a target, in a temporary file. Dropping this removes the file.
 pub(crate) struct Staged<'a> {
     target: &'a Target<'a>,
     temporary: Temporary<'a>,
 }
 
 impl Staged<'_> {
-    /// Puts the new file in the old one's place. A reader sees the old or the new file.
+    /// Replaces the old file by the new one. A reader gets either the old or the new content.
     pub(crate) fn replace(mut self) -> Result<(), Failure> {
         let Target { folder, name, .. } = self.target;
         renameat(folder, &self.temporary.name, folder, name)
@@ -222,7 +225,7 @@ impl Staged<'_> {
     }
 }
 
-/// A temporary file's name, removed when dropped before it was renamed.
+/// A temporary file. Dropping this removes it, unless it was renamed.
 struct Temporary<'a> {
     folder: &'a OwnedFd,
     name: String,
@@ -230,7 +233,7 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// A new file; readable by others at once only where no mode is to be taken over.
+    /// Creates a temporary file: with mode 0600 if `private` is set, otherwise 0666 less the umask.
     fn create(folder: &'a OwnedFd, private: bool) -> Result<(Self, OwnedFd), Errno> {
         let mode = Mode::from(if private { 0o600 } else { 0o666 });
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
@@ -259,7 +262,7 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.renamed {
-            // The file is garbage either way; the failure that led here is the one to report.
+            // An error is ignored: the failure that led here is reported.
             let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
         }
     }
@@ -291,14 +294,15 @@ fn keep_owner_and_mode(file: &std::fs::File, replaced: &Stat) -> Result<(), Errn
         let owner = Some(Uid::from_raw(replaced.st_uid));
         let group = Some(Gid::from_raw(replaced.st_gid));
         if fchown(file, owner, group).is_err() {
-            // A set-user-ID file of another owner would be a different privilege.
+            // With another owner, a set-user-ID file would grant other privileges.
             mode.remove(Mode::SUID | Mode::SGID);
         }
     }
     fchmod(file, mode)
 }
 
-/// The path that a symbolic link in `folder` leads to. An absolute one is for the resolver to refuse.
+/// The path to which a symbolic link in `folder` leads. An absolute one is returned unchanged; the
+/// resolver refuses it.
 fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
     if link.starts_with(b"/") {
         return link.to_vec();
@@ -306,7 +310,7 @@ fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
     [folder, b"/", link].concat()
 }
 
-/// The folder and the last name of a path.
+/// Splits a path into the folder and the last name.
 fn split<'a>(relative: &'a [u8], requested: &str) -> Result<(&'a [u8], &'a [u8]), Failure> {
     let (folder, name) = match relative.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (&b"/"[..], relative.get(1..)),

@@ -62,8 +62,8 @@ impl FileWatch {
         }
     }
 
-    /// Reads all pending events. Returns whether one may concern a watched file. If none is pending,
-    /// returns an error.
+    /// Reads all pending events; an error if there is none. Returns whether one may concern a
+    /// watched file.
     fn read(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.events, &mut buffer);
