@@ -2,7 +2,7 @@
 
 /// Success.
 pub const DONE: u8 = 0;
-/// `explain` reports a denial.
+/// `explain` reports a denial, or a request of `mcp` was denied or its tool failed.
 pub const DENIED: u8 = 1;
 /// The arguments are invalid (`EX_USAGE` of sysexits.h).
 pub const USAGE: u8 = 64;
