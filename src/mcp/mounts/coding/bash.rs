@@ -1,4 +1,4 @@
-//! The stream of a command: its output as it comes, then how it ended.
+//! Reads the stream of a command: its output as it is written, then its end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::tail::Tail;
 use crate::http::OwnClient;
 
-/// How long the end of a body may take after its last line.
+/// Time limit for the end of a body after its last line.
 const REST: Duration = Duration::from_secs(2);
 
 /// One line of the stream.
@@ -43,7 +43,7 @@ pub enum Ended {
     Failed(String),
 }
 
-/// Reads the stream to its end. Returns the end of the output, and how the command ended.
+/// Reads the stream to its end. Returns the last part of the output, and how the command ended.
 pub async fn follow(
     client: &OwnClient,
     body: Body,

@@ -19,7 +19,7 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Fields that the transport sets, or that belong to the connection.
+/// Fields that the transport itself sets, or that are hop-by-hop.
 const OWN_FIELDS: [HeaderName; 15] = [
     HOST,
     ACCEPT,
@@ -38,7 +38,7 @@ const OWN_FIELDS: [HeaderName; 15] = [
     NAME,
 ];
 
-/// Where a server is, and the fields that every request to it carries.
+/// The endpoint of a server, and the header fields of every request to it.
 #[derive(Clone)]
 pub struct Target {
     endpoint: Arc<Endpoint>,
@@ -75,12 +75,12 @@ impl Target {
         })
     }
 
-    /// Another path of the same server, as one of its answers names it: relative to ours, or
-    /// absolute with our scheme, host and port.
+    /// Resolves a reference in an answer of the server to a path on the same server. It is relative,
+    /// or absolute with the same scheme, host and port.
     pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
         let foreign = || "it names an endpoint at another place than its own".to_owned();
         let unreadable = |_| "it names an endpoint that is no URL".to_owned();
-        // A browser takes both for the beginning of another host.
+        // Both may begin another authority, as in a browser.
         if reference.starts_with("//") || reference.contains('\\') {
             return Err(foreign());
         }
@@ -119,17 +119,17 @@ impl Target {
     }
 }
 
-/// Sends requests to one server on behalf of one lease, or of all.
+/// Sends requests to one server on behalf of one lease, or of all leases.
 #[derive(Clone)]
 pub struct Wire {
-    /// Takes the requests through the chain.
+    /// Sends the requests through the chain.
     pub client: OwnClient,
-    /// Where they go.
+    /// Their destination.
     pub target: Target,
 }
 
 impl Wire {
-    /// Sends a message, and asks for an answer as JSON or as a stream.
+    /// Posts a message; accepts an answer as JSON or as a stream.
     pub async fn post(
         &self,
         path: &PathAndQuery,
@@ -142,7 +142,7 @@ impl Wire {
         self.send(request).await
     }
 
-    /// Asks for a stream of events.
+    /// Requests a stream of events.
     pub async fn get(&self, fields: HeaderMap) -> Result<Answer, Denial> {
         let mut request = self.request(Method::GET, &self.target.path, fields, Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);

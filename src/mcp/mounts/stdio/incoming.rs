@@ -1,4 +1,4 @@
-//! The lines that a server writes.
+//! Handles the lines that a server writes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::mcp::event::Event;
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::{Era, MountError, error};
 
-/// Lines that are no message, of one process, before its session ends.
+/// Number of lines of one process that are not messages after which its session ends.
 const MAX_NOISE: u32 = 1000;
-/// Messages besides answers that are taken in a second; further ones wait in the pipe.
+/// The most requests and notifications that are read per second; further ones wait in the pipe.
 const MAX_MESSAGES: u32 = 1000;
 
 /// Reads the lines of one process.
@@ -41,7 +41,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Takes a line; see [`ProcessManager::read_loop`](crate::mcp::ProcessManager::read_loop).
+    /// Handles a line; see [`ProcessManager::read_loop`](crate::mcp::ProcessManager::read_loop).
     pub fn take(&mut self, line: &[u8]) -> ControlFlow<(), Duration> {
         let line = line.trim_ascii();
         if line.is_empty() {
@@ -122,8 +122,8 @@ impl<'a> Incoming<'a> {
         tokio::spawn(waiting);
     }
 
-    /// Skips a line that is no message, a bounded number of times. If it has the id of a request,
-    /// that request fails.
+    /// Skips a line that is not a message, at most [`MAX_NOISE`] times. If it has the id of a
+    /// request, that request fails.
     fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
         #[derive(Deserialize)]
         struct Answers {
@@ -163,7 +163,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Passes the client's answer on to the server.
+/// Waits for the client's answer and sends it to the server.
 async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,
