@@ -45,7 +45,7 @@ impl CallTool {
     }
 }
 
-/// The text of a result; what is no text, by its type.
+/// The text of a result; content other than text is shown by its type.
 fn lines(result: &Value) -> String {
     let content = result.get("content").and_then(Value::as_array);
     let blocks = content.into_iter().flatten().map(|block| {
