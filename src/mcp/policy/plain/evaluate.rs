@@ -48,7 +48,7 @@ impl<'e> Evaluation<'e> {
     /// Evaluates the rules of the answer; all of them, since each may fail.
     pub fn answer(&self) -> Result<Answered, EvaluationError> {
         let value = |slot: Option<usize>| match slot {
-            Some(slot) => self.rule(slot).map(Value::clone),
+            Some(slot) => self.rule(slot).cloned(),
             None => Ok(Value::Undefined),
         };
         match self.plan.answer {

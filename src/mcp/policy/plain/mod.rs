@@ -148,12 +148,12 @@ impl Plan {
 
     /// The members of the input that the rules read; `None` where one takes the input as a whole.
     pub fn members(&self) -> Option<BTreeSet<String>> {
-        let first = |path: &Box<[Value]>| match path.first()? {
+        let first = |path: &[Value]| match path.first()? {
             Value::String(name) => Some(name.to_string()),
             // The input is an object whose keys are strings.
             _ => Some(String::new()),
         };
-        self.paths.iter().map(first).collect()
+        self.paths.iter().map(|path| first(path)).collect()
     }
 
     /// How long an evaluation of an input of so many bytes takes at most. `None` where it calls a

@@ -114,7 +114,7 @@ fn policies_are_plain_where_all_rules_that_are_read_are() {
     testkit::each_row(&cases, |(rules, is_plain)| {
         // A policy that the interpreter refuses needs no evaluator.
         let found = Program::compile(&policy(rules), "mcp/authz");
-        let found = found.map_or(false, |program| program.is_plain());
+        let found = found.is_ok_and(|program| program.is_plain());
         assert_eq!(found, *is_plain, "{rules}");
     });
 }
