@@ -42,30 +42,36 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
 /// Parses a text of at most `most` values. A small value takes far more memory and time than its
 /// text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
-    count_values(most, bytes)?;
+    let (text, _) = text_at_most(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = Strict.deserialize(&mut deserializer).map_err(malformed)?;
     deserializer.end().map_err(malformed)?;
     Ok(value)
 }
 
-/// Checks that a text is not ambiguous, without building a tree. For JSON that is passed on as
-/// received.
-pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<(), StrictJsonError> {
-    count_values(most, bytes)?;
+/// Checks that a text is not ambiguous, without building a tree, and returns it. For JSON that is
+/// passed on as received.
+pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
+    let (text, _) = text_at_most(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     UniqueKeys
         .deserialize(&mut deserializer)
         .map_err(malformed)?;
-    deserializer.end().map_err(malformed)
+    deserializer.end().map_err(malformed)?;
+    Ok(text)
 }
 
 /// Counts the values of a text without parsing it. The count is never lower than a parser's.
 /// Refuses a text that is not UTF-8, is nested too deep or has more than `most` values.
 pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError> {
-    std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
+    text_at_most(most, bytes).map(|(_, values)| values)
+}
+
+/// A text of at most `most` values, and their number.
+fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
     let shape = Shape::of(bytes);
     if shape.nesting > MAX_NESTING {
         return Err(StrictJsonError::TooDeep);
@@ -73,7 +79,7 @@ pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError>
     if shape.values > most {
         return Err(StrictJsonError::TooMany(most));
     }
-    Ok(shape.values)
+    Ok((text, shape.values))
 }
 
 /// Upper bounds for a text, from counting brackets and commas outside strings. Whether brackets
@@ -106,8 +112,8 @@ impl Shape {
 }
 
 /// The text after a string whose opening quote was read.
-fn behind_string(mut rest: &[u8]) -> &[u8] {
-    while let Some(at) = memchr2(b'"', b'\\', rest) {
+pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = quote_or_backslash(rest) {
         // A backslash escapes the byte after it.
         let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };
         rest = rest.get(at.saturating_add(taken)..).unwrap_or_default();
@@ -116,6 +122,13 @@ fn behind_string(mut rest: &[u8]) -> &[u8] {
         }
     }
     &[]
+}
+
+fn quote_or_backslash(text: &[u8]) -> Option<usize> {
+    // Most strings are shorter than what a search by vectors takes to begin.
+    let mut near = text.iter().take(16);
+    let found = near.position(|byte| matches!(byte, b'"' | b'\\'));
+    found.or_else(|| memchr2(b'"', b'\\', text))
 }
 
 /// Deserializes a value as [`Value`] does, but refuses duplicate and reserved keys.
@@ -324,7 +337,7 @@ mod tests {
             |text| {
                 let plain: Value = serde_json::from_str(text).unwrap();
                 assert_eq!(parse(text.as_bytes()), Ok(plain), "{text}");
-                assert_eq!(check_at_most(99, text.as_bytes()), Ok(()), "{text}");
+                assert_eq!(check_at_most(99, text.as_bytes()), Ok(text), "{text}");
             },
         );
     }

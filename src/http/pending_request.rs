@@ -344,9 +344,14 @@ async fn acquire(
     }
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    // Boxed: the state of a TLS handshake takes kilobytes.
-    let acquiring = Box::pin(pool.acquire(owner, live, network, permit, want));
-    let upstream = exchange.session.idle.held(acquiring).await?;
+    let upstream = match pool.reuse(owner, live, want).await {
+        Some(idle) => idle,
+        // Boxed: the state of a TLS handshake takes kilobytes.
+        None => {
+            let opening = Box::pin(pool.open(owner, live, network, permit, want));
+            exchange.session.idle.held(opening).await?
+        }
+    };
     live.record().upstream = Some(upstream.address());
     Ok(upstream)
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use addons::contract::{RpcError, RpcOutcome};
+use addons::contract::RpcOutcome;
+use addons::raw_json::{Members, write_string};
 use addons::strict_json::{self, StrictJsonError};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
@@ -30,9 +30,8 @@ impl Id {
         &self.0
     }
 
-    /// The id that a raw value is.
-    pub fn parse(raw: &RawValue) -> Option<Self> {
-        let text = raw.get();
+    /// The id that a JSON text is.
+    pub fn parse(text: &str) -> Option<Self> {
         let first = text.bytes().next()?;
         let is_id = first == b'"' || first == b'-' || first.is_ascii_digit();
         (is_id && text.len() <= MAX_ID).then(|| Self(text.into()))
@@ -80,77 +79,78 @@ pub enum MessageError {
     },
 }
 
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<&'a RawValue>,
-    params: Option<Box<RawValue>>,
-    result: Option<Box<RawValue>>,
-    error: Option<RpcError>,
-}
-
 impl Message {
     /// Reads one message of at most `most_values` JSON values. Keys that stand twice at any depth,
     /// text that is not UTF-8 and batches are refused.
     pub fn parse(bytes: &[u8], most_values: usize) -> Result<Self, MessageError> {
-        strict_json::check_at_most(most_values, bytes)?;
-        let is_array = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        if is_array {
+        let text = strict_json::check_at_most(most_values, bytes)?;
+        let text = text.trim_ascii_start();
+        if text.starts_with('[') {
             return Err(MessageError::Batch);
         }
-        let envelope: Envelope<'_> =
-            serde_json::from_slice(bytes).map_err(|_| not_rpc(None, "it is no object"))?;
-        let id = match envelope.id.map(Id::parse) {
-            Some(None) if envelope.id.is_some_and(|id| id.get() != "null") => {
-                return Err(not_rpc(None, "its id is neither a string nor a number"));
-            }
-            id => id.flatten(),
+        let members = Members::parse(text).map_err(|_| not_rpc(None, "it is not an object"))?;
+        let id = match members.get("id").filter(|id| *id != "null") {
+            Some(id) => match Id::parse(id) {
+                Some(id) => Some(id),
+                None => return Err(not_rpc(None, "its id is neither a string nor a number")),
+            },
+            None => None,
         };
-        if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
+        if members.get("jsonrpc") != Some("\"2.0\"") {
             return Err(not_rpc(id, "jsonrpc is not \"2.0\""));
         }
-        Self::of(envelope, id)
+        if given(&members, "method").is_some() {
+            Self::asking(&members, id)
+        } else {
+            Self::response(&members, id)
+        }
     }
 
-    fn of(envelope: Envelope<'_>, id: Option<Id>) -> Result<Self, MessageError> {
-        let Some(method) = envelope.method else {
-            return match (envelope.result, envelope.error) {
-                (Some(result), None) => Ok(Self::Response {
-                    id,
-                    outcome: Ok(result),
-                }),
-                (None, Some(error)) => Ok(Self::Response {
-                    id,
-                    outcome: Err(error),
-                }),
-                _ => Err(not_rpc(
-                    id,
-                    "it has neither a method nor one result or error",
-                )),
-            };
-        };
-        if envelope.result.is_some() || envelope.error.is_some() {
+    fn asking(members: &Members<'_>, id: Option<Id>) -> Result<Self, MessageError> {
+        if given(members, "result").is_some() || given(members, "error").is_some() {
             return Err(not_rpc(id, "it has a method and a result"));
         }
-        let Ok(method) = serde_json::from_str::<String>(method.get()) else {
-            return Err(not_rpc(id, "its method is no string"));
+        let Some(text) = members.text("method") else {
+            return Err(not_rpc(id, "its method is not a string"));
         };
-        let params = envelope.params;
-        let is_structured = |raw: &RawValue| raw.get().starts_with(['{', '[']);
-        if params.as_deref().is_some_and(|raw| !is_structured(raw)) {
-            return Err(not_rpc(id, "its params are no object"));
+        let params = given(members, "params");
+        if params.is_some_and(|params| !params.starts_with(['{', '['])) {
+            return Err(not_rpc(id, "its params are not an object"));
         }
-        let method = method.into();
-        Ok(match (id, envelope.id) {
-            (Some(id), _) => Self::Request { id, method, params },
-            (None, Some(_)) => return Err(not_rpc(None, "its id is null")),
-            (None, None) => Self::Notification { method, params },
-        })
+        let method = text.into();
+        let params = params.map(raw).transpose()?;
+        match id {
+            Some(id) => Ok(Self::Request { id, method, params }),
+            None if members.get("id").is_some() => Err(not_rpc(None, "its id is null")),
+            None => Ok(Self::Notification { method, params }),
+        }
     }
+
+    fn response(members: &Members<'_>, id: Option<Id>) -> Result<Self, MessageError> {
+        let outcome = match (given(members, "result"), given(members, "error")) {
+            (Some(result), None) => Ok(raw(result)?),
+            (None, Some(error)) => match serde_json::from_str(error) {
+                Ok(error) => Err(error),
+                Err(_) => return Err(not_rpc(id, "its error has no code and message")),
+            },
+            _ => {
+                return Err(not_rpc(
+                    id,
+                    "it has neither a method nor one result or error",
+                ));
+            }
+        };
+        Ok(Self::Response { id, outcome })
+    }
+}
+
+/// The text of a member; `null` counts as absent.
+fn given<'a>(members: &Members<'a>, name: &str) -> Option<&'a str> {
+    members.get(name).filter(|value| *value != "null")
+}
+
+fn raw(text: &str) -> Result<Box<RawValue>, MessageError> {
+    RawValue::from_string(text.to_owned()).map_err(|_| not_rpc(None, "a member is not JSON"))
 }
 
 fn not_rpc(id: Option<Id>, reason: &'static str) -> MessageError {
@@ -166,7 +166,7 @@ pub fn write_request(id: Option<&Id>, method: &str, params: Option<&RawValue>) -
         text.push_str(id.as_json());
     }
     text.push_str(",\"method\":");
-    text.push_str(&serde_json::Value::from(method).to_string());
+    write_string(method, &mut text);
     if let Some(params) = params {
         text.push_str(",\"params\":");
         text.push_str(params.get());
@@ -179,7 +179,16 @@ pub fn write_request(id: Option<&Id>, method: &str, params: Option<&RawValue>) -
 pub fn write_response(id: Option<&Id>, outcome: &Outcome) -> String {
     let id = id.map_or("null", Id::as_json);
     match outcome {
-        Ok(result) => format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"),
+        Ok(result) => {
+            let parts = [
+                "{\"jsonrpc\":\"2.0\",\"id\":",
+                id,
+                ",\"result\":",
+                result.get(),
+                "}",
+            ];
+            parts.concat()
+        }
         Err(error) => {
             // It was read from JSON, or made of JSON: it always can be written.
             let error = serde_json::to_string(error).unwrap_or_else(|_| "null".to_owned());

@@ -109,8 +109,34 @@ impl LeasePool {
         })
     }
 
-    /// A connection for a flow that the chain has permitted, closed when the lease of `owner` ends.
-    pub async fn acquire(
+    /// An idle connection for a flow that the chain has permitted.
+    pub async fn reuse(
+        self: &Arc<Self>,
+        owner: &Container,
+        live: &LiveFlow,
+        want: Want,
+    ) -> Option<Upstream> {
+        let endpoint = live.endpoint()?;
+        let takes_http1 = match want {
+            Want::Http1 => true,
+            Want::Http2 => {
+                let shared = self.shared(owner, endpoint);
+                shared.speaks_http1.load(Ordering::Relaxed)
+            }
+            Want::Websocket => false,
+        };
+        let only_here = matches!(live.flow.principal, Some(Principal::Delegated(_)));
+        while takes_http1 && let Some(mut idle) = self.take_idle(endpoint, only_here) {
+            if ready(&mut idle).await {
+                return Some(Upstream::Http1(idle));
+            }
+        }
+        None
+    }
+
+    /// A connection for a flow that the chain has permitted and that found no idle one, closed when
+    /// the lease of `owner` ends.
+    pub async fn open(
         self: &Arc<Self>,
         owner: &Container,
         live: &mut LiveFlow,
@@ -124,14 +150,6 @@ impl LeasePool {
             self.prune_in_time(owner.ended());
             if !shared.speaks_http1.load(Ordering::Relaxed) {
                 return self.share(&shared, owner, live, network, permit).await;
-            }
-        }
-        if want != Want::Websocket {
-            let only_here = matches!(live.flow.principal, Some(Principal::Delegated(_)));
-            while let Some(mut idle) = self.take_idle(endpoint, only_here) {
-                if ready(&mut idle).await {
-                    return Ok(Upstream::Http1(idle));
-                }
             }
         }
         match open_http(owner, live, network, permit, Arc::clone(&self.http1)).await {

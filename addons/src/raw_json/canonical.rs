@@ -15,7 +15,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 /// The canonical text of a value.
 #[must_use]
 pub fn canonical(node: &Node<'_>) -> String {
-    let mut out = String::new();
+    let mut out = String::with_capacity(256);
     write(node, &mut out);
     out
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::RawJsonError;
+use crate::strict_json::behind_string;
 
 /// A position in a JSON text. At the end of the text, values are empty and closing brackets are
 /// found, so that every loop ends even if the text is invalid.
@@ -63,19 +64,8 @@ impl<'a> Cursor<'a> {
 
 /// The length of the string that the text begins with.
 fn string_length(text: &str) -> usize {
-    let bytes = text.as_bytes();
-    let mut at = 1;
-    while let Some(found) = bytes
-        .get(at..)
-        .and_then(|rest| memchr::memchr2(b'"', b'\\', rest))
-    {
-        let here = at.saturating_add(found);
-        if bytes.get(here) == Some(&b'"') {
-            return here.saturating_add(1);
-        }
-        at = here.saturating_add(2);
-    }
-    text.len()
+    let inside = text.as_bytes().get(1..).unwrap_or_default();
+    text.len().saturating_sub(behind_string(inside).len())
 }
 
 /// The length of the object or array that the text begins with.

@@ -114,8 +114,15 @@ impl<'a> Members<'a> {
 }
 
 /// Writes an object from members whose values are JSON text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ObjectText(String);
+
+impl Default for ObjectText {
+    fn default() -> Self {
+        // Few objects are longer; growing from nothing would copy them several times.
+        Self(String::with_capacity(256))
+    }
+}
 
 impl ObjectText {
     /// Adds a member. `value` is JSON text.
@@ -154,7 +161,7 @@ impl ObjectText {
 }
 
 /// Writes a text as a JSON string.
-pub(crate) fn write_string(text: &str, out: &mut String) {
+pub fn write_string(text: &str, out: &mut String) {
     let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
     if text.bytes().all(plain) {
         out.push('"');

@@ -144,14 +144,22 @@ impl Core {
         answer
     }
 
+    /// Calls of tools are by far the most: what answers other methods takes kilobytes, which each
+    /// call would reserve.
     async fn route(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
+        match &*request.method {
+            "tools/call" => self.call_tool(request).await,
+            _ => Box::pin(self.route_other(request)).await,
+        }
+    }
+
+    async fn route_other(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let legacy = request.caller.version.era() == Era::Legacy;
         match &*request.method {
             "tools/list" => self.list(request, Listing::Tools).await,
             "prompts/list" => self.list(request, Listing::Prompts).await,
             "resources/list" => self.list(request, Listing::Resources).await,
             "resources/templates/list" => self.list(request, Listing::Templates).await,
-            "tools/call" => self.call_tool(request).await,
             "prompts/get" => self.get_prompt(request).await,
             "completion/complete" => self.complete(request).await,
             "resources/read" => self.read_resource(request).await,

@@ -212,7 +212,7 @@ pub async fn notify(
     let text = params.as_deref().map_or("", RawValue::get);
     let cancelled = text.starts_with('{').then(|| serde_json::from_str(text));
     if let Some(Ok(Cancelled { request_id })) = cancelled
-        && let Some(id) = Id::parse(request_id)
+        && let Some(id) = Id::parse(request_id.get())
     {
         session.cancel_call(&id);
     }

@@ -10,9 +10,8 @@ use super::super::super::version::{Era, Version};
 use super::super::capabilities;
 use super::super::visit::Introduction;
 use super::headers;
-use super::params::{ModernParams, text};
+use super::params::{ModernParams, VERSION, text};
 
-const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// The status of each error that this reads.

@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 
+use addons::raw_json::Members;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Members of a request's params, as raw JSON.
 #[derive(Default, Deserialize)]
@@ -53,8 +56,11 @@ impl<'a> ModernParams<'a> {
 
 /// Whether a message names its revision, as those without a handshake do.
 pub fn names_version(params: Option<&RawValue>) -> bool {
-    let meta = ModernParams::read(params).meta();
-    meta.is_some_and(|meta| meta.version.is_some())
+    let named = || {
+        let meta = Members::read(params?).ok()?.members("_meta").ok()??;
+        meta.get(VERSION).filter(|version| *version != "null")
+    };
+    named().is_some()
 }
 
 /// The text of a JSON string.
