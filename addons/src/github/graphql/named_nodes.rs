@@ -46,19 +46,15 @@ struct Branch {
 impl NamedNodes {
     /// Adds one id or a list of them. Null adds none.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
-        for id in ids_of(ids)? {
-            self.nodes.insert(id.to_owned());
-            self.bounded()?;
-        }
-        Ok(())
+        self.nodes
+            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.bounded()
     }
 
     fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
-        for id in ids_of(ids)? {
-            self.people.insert(id.to_owned());
-            self.bounded()?;
-        }
-        Ok(())
+        self.people
+            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.bounded()
     }
 
     fn bounded(&self) -> Result<(), Denial> {
