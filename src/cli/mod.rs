@@ -208,7 +208,7 @@ impl Server {
 
 /// Whom to ask, and how to print the answer.
 #[derive(Args, Debug)]
-struct Output {
+pub struct Output {
     /// Print JSON
     #[arg(long)]
     json: bool,
