@@ -7,7 +7,7 @@ use std::time::Duration;
 use addons::contract::{ContainerId, RpcError};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::endpoint::Endpoint;
 use super::http_client::{Answer, HttpClient, HttpError, MAX_MESSAGE};
@@ -19,7 +19,7 @@ use crate::mcp::{
 };
 
 /// Time limit of a call: longer than the gateway's limit.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// Sends requests to a gateway.
 pub enum Asker {
@@ -36,7 +36,7 @@ impl Asker {
 
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
-            client: client.with_timeout(PATIENCE),
+            client: client.with_timeout(ANSWER_TIMEOUT),
             path: format!("/internal/containers/{id}/mcp"),
         }
     }
@@ -48,7 +48,7 @@ impl Asker {
         for _ in 0..MAX_PAGES {
             let result = self.ask("tools/list", &params, None).await?;
             let page = serde_json::from_str(result.get());
-            let page: Value = page.map_err(|error| Failure::new(code::SOFTWARE, error))?;
+            let page: Value = page.map_err(Failure::internal)?;
             if let Some(Value::Array(page)) = page.get("tools") {
                 tools.extend_from_slice(page);
             }
@@ -61,7 +61,7 @@ impl Asker {
     }
 
     /// Calls a tool.
-    pub async fn call(&self, name: &str, arguments: &Value) -> Result<Value, Failure> {
+    pub async fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
         let tool = match self {
             // The definition determines which arguments are mirrored in header fields.
             Self::Container(_) => self
@@ -74,7 +74,7 @@ impl Asker {
         let tool = tool.and_then(|tool| to_raw_value(&tool).ok());
         let params = json!({ "name": name, "arguments": arguments });
         let result = self.ask("tools/call", &params, tool.as_deref()).await?;
-        serde_json::from_str(result.get()).map_err(|error| Failure::new(code::SOFTWARE, error))
+        serde_json::from_str(result.get()).map_err(Failure::internal)
     }
 
     async fn ask(
@@ -110,7 +110,7 @@ async fn ask_gateway(
     if let Some(params) = params.as_object_mut() {
         params.insert("_meta".to_owned(), own_meta());
     }
-    let params = to_raw_value(&params).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+    let params = to_raw_value(&params).map_err(Failure::internal)?;
     let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
     let mut fields: HeaderMap = request_fields(version, method, Some(&params));
     if let Some(tool) = tool {
@@ -137,7 +137,7 @@ async fn ask_gateway(
 async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
     while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
-        let too_long = |error| Failure::new(code::SOFTWARE, error);
+        let too_long = Failure::internal;
         while let Some(event) = reader.next(&mut piece).map_err(too_long)? {
             if let Ok(Message::Response { id: of, outcome }) =
                 Message::parse(&event.data, usize::MAX)
