@@ -69,10 +69,10 @@ pub enum MessageError {
     #[error("{0}")]
     Json(#[from] StrictJsonError),
     /// Several messages in an array.
-    #[error("batches are not taken: send one message at a time")]
+    #[error("batches are not accepted: send one message at a time")]
     Batch,
     /// JSON, but not JSON-RPC 2.0.
-    #[error("no JSON-RPC 2.0 message: {reason}")]
+    #[error("not a JSON-RPC 2.0 message: {reason}")]
     NotRpc {
         id: Option<Id>,
         reason: &'static str,

@@ -31,7 +31,7 @@ pub(super) fn prepare(
     }
     let mut arguments = Node::parse(arguments(&members)).map_err(unreadable)?;
     if !matches!(arguments, Node::Object(_)) {
-        return Err(Denial::malformed("the arguments are no object"));
+        return Err(Denial::malformed("the arguments are not an object"));
     }
     let args_sha256 = sha256_hex(&canonical(&arguments));
     let sent = match rule.filter(|rule| !rule.leaves_arguments()) {

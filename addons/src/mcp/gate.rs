@@ -372,7 +372,7 @@ fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -
     let redacted: RpcOutcome = match outcome {
         Ok(_) => Ok(modified),
         Err(_) => Err(serde_json::from_str(modified.get())
-            .map_err(|_| target.evaluator_failed("`modified` is no JSON-RPC error"))?),
+            .map_err(|_| target.evaluator_failed("`modified` is not a JSON-RPC error"))?),
     };
     *outcome = redacted;
     Ok(())

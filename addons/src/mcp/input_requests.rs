@@ -60,7 +60,7 @@ impl Mcp {
             return Ok(());
         };
         if !elicitations.starts_with('[') {
-            return Err(Denial::malformed("`elicitations` is no array"));
+            return Err(Denial::malformed("`elicitations` is not an array"));
         }
         let mut judged = Vec::new();
         let mut changed = false;

@@ -60,7 +60,7 @@ impl Mcp {
         })?;
         match ruling.modified {
             Some(modified) if !is_replacement(&modified) => {
-                Err(target.evaluator_failed("`modified` is no object"))
+                Err(target.evaluator_failed("`modified` is not an object"))
             }
             modified => Ok(Asked { modified }),
         }

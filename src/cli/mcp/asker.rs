@@ -158,7 +158,7 @@ fn read_outcome(text: &str) -> Result<Outcome, Failure> {
         Ok(Message::Response { outcome, .. }) => Ok(outcome),
         _ => Err(Failure::new(
             code::SOFTWARE,
-            "the server's answer is no response of JSON-RPC",
+            "the server's answer is not a JSON-RPC response",
         )),
     }
 }

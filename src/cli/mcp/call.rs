@@ -20,7 +20,7 @@ pub struct CallTool {
 
 /// Reads a JSON object.
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(text).map_err(|error| format!("no JSON object: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
 impl CallTool {

@@ -110,7 +110,7 @@ impl HttpClient {
             .uri(&*self.endpoint.path)
             .body(Full::new(body));
         let (Ok(host), Ok(mut request)) = (host, request) else {
-            return Err(self.unreachable("it cannot be written into a request"));
+            return Err(self.unreachable("the URL is not valid in a request"));
         };
         let headers = request.headers_mut();
         *headers = fields;

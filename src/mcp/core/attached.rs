@@ -106,7 +106,7 @@ impl Attached {
     pub fn send(&self, event: Event) {
         if self.events.try_send(event).is_err() {
             let container = &self.caller.container.id;
-            tracing::debug!(%container, "an MCP client takes no more events");
+            tracing::debug!(%container, "the event queue of an MCP client is full");
         }
     }
 

@@ -77,7 +77,8 @@ impl Core {
             trace: request.trace.as_ref(),
         };
         let made = destination.params(request.params.as_deref(), ask.changes, true);
-        let made = made.ok_or_else(|| Failure::Refused(invalid_params("params is no object")))?;
+        let made =
+            made.ok_or_else(|| Failure::Refused(invalid_params("params is not an object")))?;
         let sent = made.params.as_ref().map_or(0, |params| params.get().len());
         live.counters
             .bytes_in

@@ -60,7 +60,7 @@ impl Core {
             };
             outcome = self.ask_once(&again).await?;
         }
-        let sentence = "The MCP server asks for more than it may in one call";
+        let sentence = "The MCP server sent too many input_required results in one call";
         Err(failed(sentence).into())
     }
 
@@ -75,7 +75,9 @@ impl Core {
             return Ok(None);
         }
         if requests.len() > MAX_REQUESTS {
-            return Err(failed("The MCP server asks for too much at once"));
+            return Err(failed(
+                "The MCP server sent too many input requests at once",
+            ));
         }
         let chain = (self.rules)().chain;
         let relay = Relay {

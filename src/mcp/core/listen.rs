@@ -121,7 +121,7 @@ impl Core {
             Ok(Err(error)) => {
                 live.answered(502);
                 live.complete();
-                tracing::debug!(%server, error = %error.message, "the MCP server tells of no changes");
+                tracing::debug!(%server, error = %error.message, "the MCP server refused subscriptions/listen");
                 return Told::Refused;
             }
             Err(error) => live.denied(&error.into_denial(server)),

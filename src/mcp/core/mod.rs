@@ -208,7 +208,9 @@ impl Core {
 /// The members of a request's params.
 fn members(request: &ClientRequest) -> Result<Members<'_>, RpcError> {
     match request.params.as_deref() {
-        Some(params) => Members::read(params).map_err(|_| invalid_params("params is no object")),
+        Some(params) => {
+            Members::read(params).map_err(|_| invalid_params("params is not an object"))
+        }
         None => Ok(Members::default()),
     }
 }

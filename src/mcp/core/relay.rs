@@ -98,7 +98,7 @@ impl Relay<'_> {
         };
         let event = Event::Notification { method, params };
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
-            tracing::debug!(server = %self.server, "an MCP client takes no more events");
+            tracing::debug!(server = %self.server, "the event queue of an MCP client is full");
         }
     }
 

@@ -139,7 +139,7 @@ impl Core {
         let level = members
             .text("level")
             .and_then(|level| LogLevel::parse(&level));
-        let level = level.ok_or_else(|| invalid_params("level is no severity of RFC 5424"))?;
+        let level = level.ok_or_else(|| invalid_params("level is not a severity of RFC 5424"))?;
         let work = async {
             Lease::of(&caller.container)
                 .wishes(caller)

@@ -35,7 +35,7 @@ impl Core {
         }
         let params = edit(&members(request)?, &changes);
         let params = RawValue::from_string(params);
-        let params = params.map_err(|_| invalid_params("params is no object"))?;
+        let params = params.map_err(|_| invalid_params("params is not an object"))?;
         let mut frame = Frame::request(Direction::ToServer, &request.method, Some(params));
         frame.definition = definition;
         let chain = (self.rules)().chain;

@@ -181,7 +181,7 @@ impl Core {
                 .await
                 .map(|pooled| (mount, pooled)),
             None => Err(super::MountError::CannotStart(
-                "it is mounted no more".to_owned(),
+                "the server is no longer mounted".to_owned(),
             )),
         };
         match opened {
@@ -212,7 +212,7 @@ impl Core {
             };
             if may_have_it && is_unread {
                 let failure = mount.health().failure;
-                let failure = failure.unwrap_or_else(|| "it does not answer".to_owned());
+                let failure = failure.unwrap_or_else(|| "the server does not answer".to_owned());
                 let code = match &settings.kind {
                     ServerKind::E2b(_) => Code::NotImplemented,
                     _ => Code::ToolUnavailable,

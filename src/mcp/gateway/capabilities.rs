@@ -17,7 +17,7 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
         return Err(too_long("the client's capabilities", MAX_CAPABILITIES));
     }
     if !text.starts_with('{') {
-        let message = "the client's capabilities are no object";
+        let message = "the client's capabilities are not an object";
         return Err(protocol_error(INVALID_PARAMS, message));
     }
     let unreadable = |_| protocol_error(INVALID_PARAMS, "the client's capabilities cannot be read");

@@ -308,7 +308,9 @@ impl Inner {
         judged.map_err(MountError::Denied)?;
         match frame.body {
             FrameBody::Outcome(outcome) => Ok(outcome),
-            FrameBody::Params(_) => Err(MountError::Protocol("its answer was lost".to_owned())),
+            FrameBody::Params(_) => Err(MountError::Protocol(
+                "the server's answer was lost".to_owned(),
+            )),
         }
     }
 }

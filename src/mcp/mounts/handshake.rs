@@ -63,7 +63,9 @@ impl Initialized {
         let version = version.filter(|version| version.era() == Era::Legacy);
         let version = version.ok_or_else(|| {
             let spoken: String = text.protocol_version.chars().take(32).collect();
-            MountError::Protocol(format!("it answered initialize with revision {spoken:?}"))
+            MountError::Protocol(format!(
+                "the server answered initialize with revision {spoken:?}"
+            ))
         })?;
         Ok(Self {
             version,
@@ -154,7 +156,7 @@ fn read_result<'a, T: Deserialize<'a>>(
 ) -> Result<T, MountError> {
     serde_json::from_str(result.get()).map_err(|error| {
         MountError::Protocol(format!(
-            "it answered {method} with what is no result: {error}"
+            "the server answered {method} with an invalid result: {error}"
         ))
     })
 }

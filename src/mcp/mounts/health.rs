@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             state(),
             MountState::Ready,
-            "whoever closes it finds it well"
+            "a session that the gateway closes is not a failure"
         );
         record.opened();
         record.called(Some(&failure));

@@ -114,7 +114,10 @@ impl Pages {
     /// the cursor is the same as before.
     pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
         let page: Page = serde_json::from_str(result.get()).map_err(|error| {
-            MountError::Protocol(format!("{}: its answer is no list: {error}", kind.method()))
+            MountError::Protocol(format!(
+                "{}: the server's answer is not a list: {error}",
+                kind.method()
+            ))
         })?;
         let entries = match kind {
             Kind::Tools => page.tools,
@@ -123,7 +126,10 @@ impl Pages {
             Kind::Templates => page.resource_templates,
         };
         let entries = entries.ok_or_else(|| {
-            MountError::Protocol(format!("{}: its answer has no list", kind.method()))
+            MountError::Protocol(format!(
+                "{}: the server's answer has no list",
+                kind.method()
+            ))
         })?;
         self.pages += 1;
         let millis = page.ttl_ms.filter(|millis| millis.is_finite());

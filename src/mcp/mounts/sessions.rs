@@ -82,7 +82,7 @@ impl SessionSet {
             Ok(outcome) => outcome.clone(),
             Err(_panicked) => None,
         };
-        let lost = || MountError::CannotStart("opening it broke off".to_owned());
+        let lost = || MountError::CannotStart("opening the session was aborted".to_owned());
         outcome.unwrap_or_else(|| Err(lost()))
     }
 
@@ -99,7 +99,7 @@ impl SessionSet {
             return Ok(slot.opened.clone());
         }
         if mount.retired.is_cancelled() {
-            let why = "its settings were changed or removed; ask again";
+            let why = "the server's settings were changed or removed; try again";
             return Err(MountError::CannotStart(why.to_owned()));
         }
         self.backoff.lock().check()?;
@@ -208,7 +208,7 @@ impl SessionSet {
             return;
         };
         let server = &mount.settings().name;
-        let reason = why.as_deref().unwrap_or("its session ended");
+        let reason = why.as_deref().unwrap_or("the server's session ended");
         tracing::warn!(%server, reason, "the session with the MCP server ended");
         mount.record.ended(Some(reason.to_owned()));
         let mut backoff = self.backoff.lock();

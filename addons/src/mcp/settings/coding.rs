@@ -106,7 +106,9 @@ fn token(at: Setting<'_>) -> Option<HiddenValue> {
     let text = at.any_text()?;
     let is_token = text.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_token || HeaderValue::from_str(text).is_err() {
-        at.refuse("has a character that no token has (a space, or a line break at its end?)");
+        at.refuse(
+            "has a character that is not valid in a token (a space, or a line break at its end?)",
+        );
         return None;
     }
     Some(HiddenValue(text.to_owned().into()))
@@ -116,7 +118,9 @@ fn token(at: Setting<'_>) -> Option<HiddenValue> {
 fn either<'a>(fields: &Fields<'a>, [key, other]: [&'static str; 2]) -> Option<Setting<'a>> {
     match (fields.find(key), fields.find(other)) {
         (Some(_), Some(again)) => {
-            again.refuse(format!("stands beside {key}, which means the same"));
+            again.refuse(format!(
+                "cannot be combined with {key}, which means the same"
+            ));
             None
         }
         (one, another) => one.or(another),
@@ -227,12 +231,12 @@ mod tests {
                 (
                     "{ socketPath: /c, auth: { token: \"a b\" } }",
                     ".auth.token",
-                    "has a character that no token has (a space, or a line break at its end?)",
+                    "has a character that is not valid in a token (a space, or a line break at its end?)",
                 ),
                 (
                     "{ socketPath: /c, socket_path: /d }",
                     ".socket_path",
-                    "stands beside socketPath, which means the same",
+                    "cannot be combined with socketPath, which means the same",
                 ),
                 ("{ socketPath: /c, command: x }", ".command", "unknown key"),
             ],

@@ -69,7 +69,7 @@ pub(super) fn read(fields: &Fields<'_>) -> BTreeMap<Arc<str>, Read> {
         let Some(tool) = tool else { continue };
         let name = Arc::clone(&tool.name);
         if servers.contains_key(&name) {
-            at.refuse(format!("{name} stands under mcpServers already"));
+            at.refuse(format!("{name} is already defined under mcpServers"));
         }
         servers.insert(
             name,
@@ -104,7 +104,7 @@ fn check_name(name: &str) -> Result<(), String> {
     }
     if RESERVED.contains(&name) {
         return Err(format!(
-            "{name} is a server of the gateway's own: choose another name"
+            "{name} is a server of the gateway itself: choose another name"
         ));
     }
     Ok(())
@@ -296,7 +296,7 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
         let entries = at.entries().into_iter().flatten();
         let read = entries.filter_map(|(key, value)| {
             if !is_variable(&key.name) {
-                value.refuse_key(key, "is no name of a variable");
+                value.refuse_key(key, "is not a valid variable name");
                 return None;
             }
             Some((key.name.clone(), hidden(value.any_text()?)))
@@ -352,7 +352,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
     let entries = entries.into_iter().flatten();
     let headers = entries.filter_map(|(key, value)| {
         if HeaderName::from_bytes(key.name.as_bytes()).is_err() {
-            value.refuse_key(key, "is no name of a header field");
+            value.refuse_key(key, "is not a valid header field name");
             return None;
         }
         let text = value.any_text()?;

@@ -240,7 +240,7 @@ fn errors_name_their_place() {
             ),
             (
                 "mcpServers: { policy: { command: x } }",
-                "mcp.yaml:2:15: mcpServers.policy: policy is a server of the gateway's own: choose another name",
+                "mcp.yaml:2:15: mcpServers.policy: policy is a server of the gateway itself: choose another name",
             ),
             (
                 "mcpServers: { a: {} }",

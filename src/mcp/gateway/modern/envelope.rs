@@ -25,12 +25,12 @@ pub fn read(
     params: &ModernParams<'_>,
 ) -> Result<Introduction, RpcError> {
     let Some(meta) = params.meta() else {
-        return Err(invalid("params._meta is missing, or no object"));
+        return Err(invalid("params._meta is missing, or not an object"));
     };
     let version = meta.version.ok_or_else(|| missing(VERSION))?;
     let capabilities = meta.capabilities.ok_or_else(|| missing(CAPABILITIES))?;
     let Some(version) = text(version) else {
-        return Err(invalid(&format!("params._meta: {VERSION} is no string")));
+        return Err(invalid(&format!("params._meta: {VERSION} is not a string")));
     };
     headers::check(headers, &version, method, params)?;
     let known = Version::parse(&version).filter(|version| version.era() == Era::Modern);

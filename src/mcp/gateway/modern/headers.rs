@@ -31,7 +31,8 @@ pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h
     match value.to_str() {
         Ok(value) => Ok(Some(value.trim())),
         Err(_) => {
-            let message = format!("Header mismatch: {name} has characters that no value has");
+            let message =
+                format!("Header mismatch: {name} has characters that are not valid in its value");
             Err(mismatch(message))
         }
     }

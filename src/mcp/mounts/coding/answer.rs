@@ -68,7 +68,7 @@ pub fn shortened(sentence: &str) -> String {
 pub fn no_sidecar(status: StatusCode) -> Failure {
     let status = status.as_u16();
     Failure::Wrong(format!(
-        "it answered {status} in a form that no coding sidecar has: does another program listen there?"
+        "the sidecar answered {status} in a form that no coding sidecar has: does another program listen there?"
     ))
 }
 
@@ -82,8 +82,9 @@ pub async fn read_whole(
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await? {
         if text.len().saturating_add(chunk.len()) > most {
-            let why =
-                format!("it answered with more than {most} bytes (limits.inspect_body_bytes)");
+            let why = format!(
+                "the sidecar answered with more than {most} bytes (limits.inspect_body_bytes)"
+            );
             return Err(Failure::Wrong(why));
         }
         text.extend_from_slice(&chunk);
@@ -137,7 +138,7 @@ impl Lines {
             }
             self.searched = self.held.len();
             if self.searched > MAX_LINE {
-                let why = format!("it sent a line of more than {MAX_LINE} bytes");
+                let why = format!("the sidecar sent a line of more than {MAX_LINE} bytes");
                 return Err(Failure::Wrong(why));
             }
             let Some(chunk) = self.body.chunk().await? else {

@@ -63,7 +63,7 @@ pub async fn follow(
             }
         };
         let Some(line) = line else {
-            let why = "it closed the stream before the command ended";
+            let why = "the sidecar closed the stream before the command ended";
             return Err(Failure::BrokeOff(why.to_owned()));
         };
         match read(&line)? {
@@ -100,7 +100,7 @@ fn read(line: &[u8]) -> Result<Option<Line>, Failure> {
     }
     let line = serde_json::from_slice(line);
     let line = line.map_err(|_| {
-        Failure::Wrong("it sent a line that is no part of a command's stream".to_owned())
+        Failure::Wrong("the sidecar sent a line that is not part of a command's stream".to_owned())
     })?;
     Ok(Some(line))
 }

@@ -182,7 +182,9 @@ impl Response {
             .get(CONTENT_ENCODING)
             .is_some_and(|coding| coding != "identity")
         {
-            return Err("it answered with a compressed body, which was not asked for".to_owned());
+            return Err(
+                "the sidecar answered with a compressed body, which was not requested".to_owned(),
+            );
         }
         let kind = headers.get(CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();

@@ -67,11 +67,11 @@ pub async fn until_ready(
             Ok(Ok(version)) => return Ok(version),
             Ok(Err(Unready::Never(error))) => return Err(error),
             Ok(Err(Unready::NotYet(why))) => why,
-            Err(_elapsed) => "it does not answer".to_owned(),
+            Err(_elapsed) => "the sidecar does not answer".to_owned(),
         };
         if Instant::now() + pause > deadline {
             let at = name(&settings.endpoint);
-            let sentence = format!("the coding sidecar at {at} is not there: {why}");
+            let sentence = format!("the coding sidecar at {at} is not ready: {why}");
             return Err(MountError::CannotStart(sentence));
         }
         sleep(pause).await;

@@ -95,7 +95,7 @@ struct Call {
 
 impl Call {
     fn read(permit: &CallPermit, events: Events) -> Result<Self, RpcError> {
-        let no_object = || invalid_params("params is no object");
+        let no_object = || invalid_params("params is not an object");
         let params = permit.params().ok_or_else(no_object)?;
         let params = Members::read(params).map_err(|_| no_object())?;
         let operation = params.text("name");
@@ -175,7 +175,7 @@ impl Inner {
             Err(failure) => return Err(self.failed(failure)),
         };
         result.map(Ok).ok_or_else(|| {
-            let sentence = "the coding sidecar answered with what is no result of the operation";
+            let sentence = "the coding sidecar answered with an invalid result of the operation";
             MountError::Protocol(sentence.to_owned())
         })
     }
@@ -250,9 +250,9 @@ impl Inner {
         events: Events,
     ) -> Result<Outcome, MountError> {
         match &**permit.method() {
-            "tools/list" => listed()
-                .map(Ok)
-                .ok_or_else(|| MountError::Protocol("its tools cannot be listed".to_owned())),
+            "tools/list" => listed().map(Ok).ok_or_else(|| {
+                MountError::Protocol("the sidecar's tools cannot be listed".to_owned())
+            }),
             "tools/call" => match Call::read(&permit, events) {
                 Ok(call) => self.call(call).await,
                 Err(error) => Ok(Err(error)),

@@ -94,8 +94,8 @@ fn content_type(headers: &HeaderMap) -> &str {
 pub fn unknown_type(found: &str) -> MountError {
     let found: String = found.chars().take(80).collect();
     MountError::Protocol(match found.as_str() {
-        "" => "it answered without a Content-Type".to_owned(),
-        found => format!("it answered with {found:?}, not with JSON or an event stream"),
+        "" => "the server answered without a Content-Type".to_owned(),
+        found => format!("the server answered with {found:?}, not with JSON or an event stream"),
     })
 }
 
@@ -103,11 +103,11 @@ pub fn unknown_type(found: &str) -> MountError {
 pub fn refused(status: StatusCode) -> MountError {
     let hint = match status.as_u16() {
         300..=399 => ": redirects are not followed",
-        401 | 403 => ": the mount's headers do not let us in",
-        404 | 405 => ": the URL is no MCP endpoint of this transport",
+        401 | 403 => ": the server does not accept the credentials in the mount's headers",
+        404 | 405 => ": the URL is not an MCP endpoint of this transport",
         _ => "",
     };
-    MountError::Protocol(format!("it answered {status}{hint}"))
+    MountError::Protocol(format!("the server answered {status}{hint}"))
 }
 
 /// The outcome of a request, if the message answers it. An error without an id counts as well: the
@@ -139,20 +139,21 @@ async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Messag
 }
 
 fn parse(text: &[u8], most_values: usize) -> Result<Message, MountError> {
-    Message::parse(text, most_values)
-        .map_err(|error| MountError::Protocol(format!("it sent what is no MCP: {error}")))
+    Message::parse(text, most_values).map_err(|error| {
+        MountError::Protocol(format!("the server sent an invalid MCP message: {error}"))
+    })
 }
 
 fn too_long(most: usize) -> MountError {
     let sentence =
-        format!("it sent a message of more than {most} bytes (limits.inspect_body_bytes)");
+        format!("the server sent a message of more than {most} bytes (limits.inspect_body_bytes)");
     MountError::Protocol(sentence)
 }
 
 fn broke_off(error: BodyError) -> MountError {
     match error {
         BodyError::Denied(denial) => MountError::Denied(denial),
-        BodyError::Peer(_) => MountError::Protocol("it broke off its answer".to_owned()),
+        BodyError::Peer(_) => MountError::Protocol("the server aborted its answer".to_owned()),
     }
 }
 

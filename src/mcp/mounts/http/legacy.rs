@@ -82,7 +82,7 @@ impl LegacySession {
             Answered::Stream(stream) => first_outcome(stream, &id).await?,
             Answered::Accepted => None,
         };
-        let unanswered = || MountError::Protocol("it did not answer initialize".to_owned());
+        let unanswered = || MountError::Protocol("the server did not answer initialize".to_owned());
         let result = outcome.ok_or_else(unanswered)?;
         let result = result.map_err(NotOpened::Refused)?;
         let Initialized { version, described } = Initialized::read(&result)?;
@@ -115,11 +115,11 @@ impl LegacySession {
         let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
-                MountError::Protocol("it answered another request".to_owned()).into()
+                MountError::Protocol("the server answered another request".to_owned()).into()
             }),
             Answered::Stream(stream) => self.peer.follow(stream, &id, events).await,
             Answered::Accepted => Err(MountError::Protocol(
-                "it accepted a request without an answer".to_owned(),
+                "the server accepted a request without an answer".to_owned(),
             )
             .into()),
         };
@@ -228,7 +228,8 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
         .iter()
         .all(|byte| (0x21..=0x7e).contains(byte));
     if !is_visible || id.is_empty() || id.len() > MAX_SESSION_ID {
-        let sentence = "it gave the session an id that is empty, too long or not visible ASCII";
+        let sentence =
+            "the server assigned a session id that is empty, too long or not visible ASCII";
         return Err(MountError::Protocol(sentence.to_owned()));
     }
     let mut id = id.clone();

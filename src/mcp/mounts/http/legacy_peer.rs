@@ -157,7 +157,7 @@ impl LegacyPeer {
                 Err(error) => return Err(error),
             }
         }
-        let sentence = "it closed the stream before it answered";
+        let sentence = "the server closed the stream before it answered";
         Err(MountError::Protocol(sentence.to_owned()).into())
     }
 

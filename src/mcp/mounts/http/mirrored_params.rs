@@ -170,22 +170,22 @@ impl Search {
         path: Option<&[String]>,
     ) -> Result<(), String> {
         let path = path.filter(|path| !path.is_empty()).ok_or_else(|| {
-            format!("{ANNOTATION} stands where no chain of `properties` alone leads")
+            format!("{ANNOTATION} is on a schema that is not reached through `properties` alone")
         })?;
         let at = path.join(".");
         let name = annotation
             .as_str()
-            .ok_or_else(|| format!("{at}: {ANNOTATION} is no string"))?;
+            .ok_or_else(|| format!("{at}: {ANNOTATION} is not a string"))?;
         let field = format!("{PREFIX}{name}");
         let field: HeaderName = field
             .parse()
             .ok()
             .filter(|_| !name.is_empty())
-            .ok_or_else(|| format!("{at}: {ANNOTATION} is no name of a header field"))?;
+            .ok_or_else(|| format!("{at}: {ANNOTATION} is not a valid header field name"))?;
         let kind = schema.get("type").and_then(Value::as_str);
         if !matches!(kind, Some("string" | "integer" | "boolean")) {
             return Err(format!(
-                "{at}: {ANNOTATION} is for strings, integers and booleans alone"
+                "{at}: {ANNOTATION} is allowed only for strings, integers and booleans"
             ));
         }
         if !self.names.insert(name.to_ascii_lowercase()) {

@@ -207,13 +207,15 @@ fn newest_legacy(versions: &[Version]) -> Result<Version, MountError> {
         .iter()
         .filter(|version| version.era() == Era::Legacy);
     legacy.next().copied().ok_or_else(|| {
-        MountError::Protocol("it speaks no revision of the protocol that we speak".to_owned())
+        MountError::Protocol(
+            "the server supports no protocol revision that the gateway supports".to_owned(),
+        )
     })
 }
 
 fn refused(method: &str, message: &str) -> MountError {
     let message: String = message.chars().take(200).collect();
-    MountError::Protocol(format!("it refused {method}: {message}"))
+    MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
 /// Converts the denial of an unreachable server to [`MountError::CannotStart`]; a denial by a rule

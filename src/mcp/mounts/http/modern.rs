@@ -63,7 +63,7 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
         },
         Some(Err(error)) => Probed::Refused(error),
         None => Probed::NotModern(MountError::Protocol(
-            "it did not answer server/discover".to_owned(),
+            "the server did not answer server/discover".to_owned(),
         )),
     })
 }
@@ -118,11 +118,11 @@ impl ModernSession {
         let outcome = match self.post(permit, Some(&id)).await? {
             Answered::Message(message) => outcome_of(message, &id).map_err(|_| {
                 self.inbox.drop_one(Reason::UnknownId);
-                MountError::Protocol("it answered another request".to_owned())
+                MountError::Protocol("the server answered another request".to_owned())
             })?,
             Answered::Stream(stream) => self.follow(stream, &id, events).await?,
             Answered::Accepted => {
-                let sentence = "it accepted a request without an answer";
+                let sentence = "the server accepted a request without an answer";
                 return Err(MountError::Protocol(sentence.to_owned()));
             }
         };
@@ -142,7 +142,7 @@ impl ModernSession {
                 Ok(event) => event,
                 Err(StreamEnd::Failed(error)) => return Err(error),
                 Err(StreamEnd::Closed) => {
-                    let sentence = "it closed the stream before it answered";
+                    let sentence = "the server closed the stream before it answered";
                     return Err(MountError::Protocol(sentence.to_owned()));
                 }
             };

@@ -281,12 +281,14 @@ async fn endpoint(wire: &Wire, stream: &mut EventStream) -> Result<PathAndQuery,
     let event = match stream.next_event().await {
         Ok(event) => event,
         Err(StreamEnd::Failed(error)) => return Err(error),
-        Err(StreamEnd::Closed) => return Err(protocol("it closed its stream at once")),
+        Err(StreamEnd::Closed) => return Err(protocol("the server closed its stream at once")),
     };
     if event.kind != "endpoint" || event.data.len() > MAX_ENDPOINT {
-        return Err(protocol("its stream does not begin with an endpoint"));
+        return Err(protocol(
+            "the server's stream does not begin with an endpoint event",
+        ));
     }
     let data = std::str::from_utf8(&event.data);
-    let data = data.map_err(|_| protocol("its endpoint is no text"))?;
+    let data = data.map_err(|_| protocol("the server's endpoint is not UTF-8"))?;
     wire.target.at(data.trim()).map_err(MountError::Protocol)
 }

@@ -53,18 +53,18 @@ impl Target {
         let uri: Uri = settings
             .url
             .parse()
-            .map_err(|error| format!("the URL cannot be asked: {error}"))?;
+            .map_err(|error| format!("the URL is not valid: {error}"))?;
         let path = uri.path_and_query().cloned();
         let mut fields = HeaderMap::new();
         for (name, value) in &settings.headers {
             let field: HeaderName = name
                 .parse()
-                .map_err(|_| format!("{name:?} is no name of a header field"))?;
+                .map_err(|_| format!("{name:?} is not a valid header field name"))?;
             if OWN_FIELDS.contains(&field) || field == LAST_EVENT_ID {
-                return Err(format!("the field {field} is the transport's own"));
+                return Err(format!("the field {field} is set by the transport itself"));
             }
             let mut value = HeaderValue::from_str(&value.0)
-                .map_err(|_| format!("the value of {field} cannot stand in a header field"))?;
+                .map_err(|_| format!("the value of {field} is not valid in a header field"))?;
             value.set_sensitive(true);
             fields.append(field, value);
         }
@@ -78,8 +78,10 @@ impl Target {
     /// Resolves a reference in an answer of the server to a path on the same server. It is relative,
     /// or absolute with the same scheme, host and port.
     pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
-        let foreign = || "it names an endpoint at another place than its own".to_owned();
-        let unreadable = |_| "it names an endpoint that is no URL".to_owned();
+        let foreign = || {
+            "the server named an endpoint with another scheme, host or port than its URL".to_owned()
+        };
+        let unreadable = |_| "the server named an endpoint that is not a URL".to_owned();
         // Both may begin another authority, as in a browser.
         if reference.starts_with("//") || reference.contains('\\') {
             return Err(foreign());

@@ -40,7 +40,11 @@ impl<S: AsyncRead + Unpin> Lines<S> {
             let read = match self.stream.read(&mut chunk).await {
                 Ok(0) => return Ok(()),
                 Ok(read) => read,
-                Err(error) => return Err(MountError::Protocol(format!("its output: {error}"))),
+                Err(error) => {
+                    return Err(MountError::Protocol(format!(
+                        "the server's output: {error}"
+                    )));
+                }
             };
             let mut rest = chunk.get(..read).unwrap_or_default();
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -79,7 +83,7 @@ impl Unfinished {
         let length = self.text.len().saturating_add(more.len());
         if length > lines.longest {
             let longest = lines.longest;
-            let sentence = format!("it sent a line of more than {longest} bytes");
+            let sentence = format!("the server sent a line of more than {longest} bytes");
             return Err(MountError::Protocol(sentence));
         }
         let capacity = self.text.capacity();

@@ -82,7 +82,8 @@ impl Local {
         let spec = spec
             .map_err(|error| cannot(error.to_string()))?
             .map_err(cannot)?;
-        let opened = Streams::open().map_err(|error| cannot(format!("its streams: {error}")));
+        let opened =
+            Streams::open().map_err(|error| cannot(format!("the standard streams: {error}")));
         let (streams, ends) = opened?;
         let ends_of_child = ends.each_ref().map(AsFd::as_fd);
         let way_out = config.way_out.as_deref();
@@ -212,7 +213,7 @@ impl ProcessManager for Local {
             let failed = |why: String| MountError::Write(why);
             let mut stdin = self.stdin.lock().await;
             let stdin = stdin.as_mut();
-            let stdin = stdin.ok_or_else(|| failed("it does not run".to_owned()))?;
+            let stdin = stdin.ok_or_else(|| failed("the server is not running".to_owned()))?;
             let written = stdin.write_all(data).await;
             written.map_err(|error| failed(error.to_string()))
         })
@@ -221,7 +222,7 @@ impl ProcessManager for Local {
     fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
             let stdout = self.stdout.lock().await.take();
-            let not_running = || MountError::Protocol("it does not run".to_owned());
+            let not_running = || MountError::Protocol("the server is not running".to_owned());
             stdout.ok_or_else(not_running)?.read(take).await
         })
     }

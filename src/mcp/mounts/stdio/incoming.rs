@@ -132,15 +132,15 @@ impl<'a> Incoming<'a> {
         let shared = self.shared;
         let spoiled = serde_json::from_slice::<serde_json::Value>(line);
         if let Ok(Answers { id }) = spoiled.and_then(serde_json::from_value) {
-            let error = MountError::Protocol(format!("its answer cannot be read: {why}"));
+            let error = MountError::Protocol(format!("the server's answer cannot be read: {why}"));
             shared.calls.answer(id, Err(error));
         }
         self.noise += 1;
         if self.noise == 1 {
-            tracing::warn!(server = %shared.server, why, "an MCP server wrote what is no message");
+            tracing::warn!(server = %shared.server, why, "an MCP server wrote a line that is not a message");
         }
         if self.noise >= MAX_NOISE {
-            let why = format!("it wrote {MAX_NOISE} lines that are no message");
+            let why = format!("the server wrote {MAX_NOISE} lines that are not messages");
             shared.fail(MountError::Protocol(why));
             return ControlFlow::Break(());
         }

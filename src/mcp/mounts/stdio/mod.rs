@@ -98,7 +98,8 @@ impl StdioTransport {
         };
         let delegation = Arc::new(Delegation::new(self.system(), Arc::clone(container)));
         let opened = self.ports.way_out.open(delegation);
-        let failed = |error| MountError::CannotStart(format!("its way out: {error}"));
+        let failed =
+            |error| MountError::CannotStart(format!("the server's network access: {error}"));
         opened.map(Some).map_err(failed)
     }
 

@@ -198,5 +198,5 @@ async fn initialize(shared: &Shared, opening: &Opening) -> Result<Agreed, MountE
 
 fn refused(method: &str, message: &str) -> MountError {
     let message: String = message.chars().take(200).collect();
-    MountError::Protocol(format!("it refused {method}: {message}"))
+    MountError::Protocol(format!("the server refused {method}: {message}"))
 }

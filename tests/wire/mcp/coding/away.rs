@@ -34,7 +34,7 @@ fn one_that_was_never_there_harms_no_other_mount_and_is_named() {
         assert_code(&answer, -32000);
         assert_eq!(answer["error"]["data"]["status"], 503, "{answer}");
         let why = format!(
-            "the coding sidecar at {} is not there: the socket does not exist",
+            "the coding sidecar at {} is not ready: the socket does not exist",
             socket.display()
         );
         assert!(message(&answer).contains(&why), "{answer}");
@@ -88,11 +88,11 @@ fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
     );
     let answer = gone();
     assert_code(&answer, -32000);
-    assert!(message(&answer).contains("is not there"), "{answer}");
+    assert!(message(&answer).contains("is not ready"), "{answer}");
     assert_eq!(gateway.state("coding"), "dead");
     let alive = gateway.proxy.health().json()["checks"]["mcp_servers_alive"].clone();
     assert_eq!(alive, false);
-    assert!(gateway.proxy.log().contains("is not there"));
+    assert!(gateway.proxy.log().contains("is not ready"));
     assert!(
         client.tools().contains(&"coding_read".to_owned()),
         "its last list is shown"

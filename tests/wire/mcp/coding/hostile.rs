@@ -114,9 +114,9 @@ fn a_sidecar_that_means_harm_is_cut_off_and_harms_no_other() {
             ("no json", "in a form that no coding sidecar has"),
             ("ok twice", "in a form that no coding sidecar has"),
             ("no result", "in a form that no coding sidecar has"),
-            ("wrong result", "no result of the operation"),
-            ("no such line", "no part of a command's stream"),
-            ("not utf-8", "no part of a command's stream"),
+            ("wrong result", "an invalid result of the operation"),
+            ("no such line", "not part of a command's stream"),
+            ("not utf-8", "not part of a command's stream"),
             ("stops", "cut off before it answered"),
         ] {
             let answer = client.call("coding_bash", json!({ "command": command }));
