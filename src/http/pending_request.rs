@@ -344,9 +344,10 @@ async fn acquire(
     }
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    let upstream = match pool.reuse(owner, live, want).await {
+    // Both are boxed: requests on kept connections need neither, and the state of a TLS handshake
+    // takes kilobytes.
+    let upstream = match Box::pin(pool.reuse(owner, live, want)).await {
         Some(idle) => idle,
-        // Boxed: the state of a TLS handshake takes kilobytes.
         None => {
             let opening = Box::pin(pool.open(owner, live, network, permit, want));
             exchange.session.idle.held(opening).await?
