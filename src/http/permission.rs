@@ -1,4 +1,4 @@
-//! Permissions that are judged again after a reload.
+//! Permissions of flows, which are judged again after a reload.
 
 use addons::contract::{Endpoint, Flow, Kind};
 

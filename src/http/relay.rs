@@ -15,10 +15,12 @@ use super::session::Session;
 use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 
-/// Relays until both sides have ended, one fails, the idle timeout passes, the lease or the process
-/// ends, or a reload forbids it. Only the first is a completed flow.
+/// Relays until both sides have closed their direction, one fails, the idle timeout passes, the
+/// lease or the process ends, or a reload forbids the flow. Marks the flow as complete only in the
+/// first case.
 ///
-/// The caller must count it as under way, since a shutdown closes idle sessions at once.
+/// The caller must count the flow as under way on the session, since a shutdown ends idle sessions
+/// at once.
 pub async fn relay<C, U>(
     session: &Session,
     snapshot: &Snapshot,
@@ -54,7 +56,7 @@ pub async fn relay<C, U>(
     }
 }
 
-/// The client's side, which counts both directions.
+/// The client's side: counts reads as bytes in and writes as bytes out, and notes the activity.
 struct CountedIo<S> {
     io: S,
     counters: Arc<Counters>,

@@ -1,4 +1,4 @@
-//! Responses to clients: an upstream's response with its body filtered or judged, or a denial.
+//! Responses to requests: an upstream's response with its body filtered or judged, or a denial.
 
 use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead, names};
 use bytes::Bytes;
@@ -17,7 +17,8 @@ use super::response_body::ResponseBody;
 use super::websocket;
 use crate::upstream::Upstream;
 
-/// Filtered bodies up to this many bytes get a `Content-Length` if they arrive at once.
+/// A body whose filters may change its length gets a new `Content-Length` if the upstream announced
+/// at most this many bytes and all of them have arrived.
 const GATHERED: usize = 16 * 1024;
 
 /// An upstream's response.
@@ -34,7 +35,8 @@ enum Rest {
 }
 
 impl UpstreamResponse {
-    /// Reads the head of an upstream's response.
+    /// Reads the head of an upstream's response. `opening` is the WebSocket handshake that the
+    /// request sent, if any.
     pub fn read(
         mut response: Response<Incoming>,
         mut upstream: Upstream,
@@ -61,8 +63,8 @@ impl UpstreamResponse {
         })
     }
 
-    /// Buffers the body and lets the judges see it. Its upstream connection is then free for the
-    /// next request.
+    /// Buffers the body and lets the judges judge it. An HTTP/1.1 upstream connection is then kept
+    /// for the next request.
     pub async fn judge(
         &mut self,
         exchange: &mut Exchange,
@@ -155,9 +157,9 @@ fn streamed(
     theirs(head, body)
 }
 
-/// The filters of the body; `None` without a body (an answer to HEAD, a 204, a 304) or without
-/// filters, so that the length and encoding in the head stay valid. `is_read`: a reader in this
-/// process needs the body decoded.
+/// The filters of the body; `None` without a body (a response to HEAD, a 204, a 304) or without
+/// filters and decoder, so that the length and encoding in the head stay valid. `is_read`: a reader
+/// in this process needs the body decoded.
 fn filtering(
     body: &Incoming,
     head: &mut AnswerHead,
