@@ -38,8 +38,8 @@ pub struct Engine {
     authority: Arc<Authority>,
     metrics: ProxyMetrics,
     connections: Arc<ConnectionCount>,
-    /// The most connections that the file descriptors allow, an upper bound for the configured
-    /// limit.
+    /// The most client connections that the file descriptors allow, an upper bound for the
+    /// configured limit.
     most_connections: usize,
     /// Open connections of unknown sources.
     unknown_sources: Arc<ConnectionCount>,
@@ -76,7 +76,8 @@ impl Engine {
         self.authority.refresh()
     }
 
-    /// Stops accepting requests, lets flows finish within `limit`, then aborts them.
+    /// Stops accepting connections, lets flows finish within `limit`, then aborts them. Returns
+    /// when all tasks have ended.
     pub async fn stop(&self, limit: std::time::Duration) {
         let service = &self.service;
         service.stopping.cancel();
