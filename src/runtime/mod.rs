@@ -16,7 +16,8 @@ pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
-/// Whether the peer of a socket has closed the connection or its sending side. Reads nothing.
+/// Whether the peer of a socket has closed the connection or its sending side. Does not read from
+/// the socket and does not block.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
