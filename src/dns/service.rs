@@ -37,7 +37,7 @@ pub(super) enum Admission {
 pub(super) enum Unanswered {
     /// It is too short for a header, or a response.
     NoMessage,
-    /// Its source has sent more questions than its budget for a second.
+    /// Its lease, or all unknown sources together, have used up the budget of this second.
     OverBudget,
 }
 
@@ -63,7 +63,8 @@ impl Service {
         }
     }
 
-    /// Decides about a packet by its source. Costs a look-up and no parsing.
+    /// Decides about a packet by its source and header. Costs a look-up of the container and no
+    /// parsing.
     pub(super) fn admit(
         &self,
         bytes: &[u8],
@@ -108,9 +109,9 @@ impl Service {
         })
     }
 
-    /// Takes a slot for a connection, if its source has one left. Unknown sources share a few, so
-    /// that they get a refusal. So do sources whose lease is over: a connection bound to it would
-    /// end before the refusal is sent.
+    /// Takes a slot for a connection, if one is left for its source and in total. Unknown sources
+    /// share a few, so that they get a refusal. So do sources whose lease is over: a connection
+    /// bound to the lease would end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match DnsClient::from(peer).container(&(self.snapshot)()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (
