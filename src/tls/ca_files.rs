@@ -17,7 +17,7 @@ use super::trusted::Trusted;
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
-/// How far a container's clock may be behind the proxy's.
+/// How far a container's clock may be behind the proxy's for a CA that signs at once.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
@@ -31,7 +31,7 @@ pub enum CaError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Either the key or the certificate is missing.
+    /// One of key and certificate is missing.
     #[error(
         "{missing} is missing although {present} is there; restore it from a backup, or move {present} away \
          to have a new CA made (sandboxes must then trust the new one)"
@@ -42,7 +42,7 @@ pub enum CaError {
         "{path}: {why}; restore it from a backup, or move key and certificate away to have a new CA made"
     )]
     Broken { path: PathBuf, why: String },
-    /// The clock is before the certificate's `notBefore`.
+    /// The system clock is before the certificate's `notBefore`.
     #[error(
         "the clock says {now}, which is before the CA became valid ({not_before}); set the clock"
     )]
@@ -74,7 +74,7 @@ pub(super) struct Ca {
     pub(super) not_after: OffsetDateTime,
 }
 
-/// The folders of the CA.
+/// The folders with the files of the CA.
 #[derive(Clone, Debug)]
 pub struct CaFiles {
     data_dir: PathBuf,
@@ -140,8 +140,8 @@ impl CaFiles {
         Ok(next.not_before)
     }
 
-    /// Describes the CAs for a person, with their certificates as PEM. Readers of PEM skip the
-    /// lines around them, so that the text can be kept as a file.
+    /// Describes the current and the next CA for a person, with their certificates as PEM. PEM
+    /// parsers skip the lines in between, so that the text can be saved as a PEM file.
     pub fn describe(&self) -> Result<String, CaError> {
         let mut text = String::new();
         for (name, what) in [("ca", "signs now"), ("ca-next", "signs next")] {
@@ -217,8 +217,8 @@ impl CaFiles {
         }))
     }
 
-    /// Generates a CA. The key is written first: a crash before the certificate leaves a lone key,
-    /// which is reported, and never a certificate without a key.
+    /// Generates a CA. The key is written first: a crash before the certificate is written leaves a
+    /// lone key, which the next start reports, and never a certificate without a key.
     fn create(&self, name: &str, not_before: OffsetDateTime) -> Result<Ca, CaError> {
         let key = KeyPair::generate()?;
         let not_before = not_before.replace_nanosecond(0).unwrap_or(not_before);
