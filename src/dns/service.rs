@@ -92,7 +92,8 @@ impl Service {
         }
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
-            let denial = Denial::malformed("not one plain question").by(names::DNS);
+            let denial = Denial::malformed("the message is not a standard query with one question")
+                .by(names::DNS);
             let mut live = flow::begin(&snapshot, &dns_client, None, packet.len());
             live.belongs_to(&container);
             flow::refused(live, code, &denial, answer.len());

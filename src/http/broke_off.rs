@@ -32,7 +32,7 @@ pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     not_answered(
         host,
         match error.is_parse() {
-            true => "sent what is not HTTP",
+            true => "sent a malformed HTTP response",
             false => "closed the connection",
         },
     )

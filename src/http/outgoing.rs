@@ -81,7 +81,7 @@ pub fn keep_secrets(flow: &Flow, upstream: &Upstream) -> Verdict {
         return Ok(());
     }
     let sentence = format!(
-        "Address not allowed: secrets go to {address} over TLS alone, and {} is asked in clear text",
+        "Address not allowed: {address} is not private, so secrets go there only over TLS, and the URL of {} is plain HTTP",
         flow.host()
     );
     Err(Denial::new(Code::AddressNotAllowed, sentence).by(names::PROXY))

@@ -44,8 +44,9 @@ impl UpstreamResponse {
         host: &Host,
     ) -> Result<Self, Denial> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let opening =
-                opening.ok_or_else(|| not_answered(host, "switched protocols unasked"))?;
+            let opening = opening.ok_or_else(|| {
+                not_answered(host, "sent status 101 without a request to upgrade")
+            })?;
             // The relay copies bytes and does not poll the HTTP connection.
             upstream.detach();
             // The head passes the chain like any other; frames follow it instead of a body.
@@ -72,7 +73,7 @@ impl UpstreamResponse {
     ) -> Result<(), Denial> {
         let rest = std::mem::replace(&mut self.rest, Rest::Buffered(Bytes::new()));
         let Rest::Body(body, mut upstream) = rest else {
-            return Err(Denial::internal().rule("judge of what is no body"));
+            return Err(Denial::internal().rule("body judge of a WebSocket"));
         };
         let judging = judge_response(exchange, &mut self.head, body, &mut upstream, judges);
         let bytes = judging.await.map_err(|denial| denial.by(names::PROXY))?;
@@ -119,7 +120,9 @@ impl UpstreamResponse {
                 exchange.live.answered(head.status.as_u16());
                 ResponseBody::buffered(bytes, exchange)
             }
-            Rest::Websocket(_) => return Err(Denial::internal().rule("unasked WebSocket")),
+            Rest::Websocket(_) => {
+                return Err(Denial::internal().rule("WebSocket for the appliance"));
+            }
         };
         Ok((head, body))
     }

@@ -204,7 +204,9 @@ fn on_way_out(
         None if request.uri().path() == "/dns-query" => origin_form::answer(connection, request),
         None => {
             let request = OriginRequest::begin(Arc::clone(&connection.session), request);
-            let denial = Denial::malformed("an MCP server's way out takes POST /dns-query alone");
+            let denial = Denial::malformed(
+                "in origin form, an MCP server's way out takes only POST /dns-query",
+            );
             Box::pin(async move { request.deny(denial) })
         }
     }

@@ -192,7 +192,7 @@ fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error
     start.started = start.started.checked_sub(since).unwrap_or(start.started);
     start.at = start.at.checked_sub(since).unwrap_or(start.at);
     start.principal = connection.principal.clone();
-    let denial = Denial::malformed("the head cannot be read").by(names::PROXY);
+    let denial = Denial::malformed("the request head cannot be parsed").by(names::PROXY);
     let mut live = LiveFlow::begin(snapshot.chain(), start);
     live.denied(&denial);
     if error.is_parse_too_large() {

@@ -272,9 +272,10 @@ impl Tunnel {
         let limit = self.connection.timeouts.header;
         let hello = timeout(limit, read_hello(&mut io, &mut bytes)).await;
         let Ok(Ok((accepted, rest))) = hello else {
-            return Err(
-                Denial::malformed("the TLS handshake did not begin in order").by(names::PROXY),
-            );
+            return Err(Denial::malformed(
+                "the ClientHello is malformed or did not arrive in time",
+            )
+            .by(names::PROXY));
         };
         if !self.name_agrees(&accepted) {
             let _ = io.write_all(&UNRECOGNIZED_NAME).await;

@@ -189,7 +189,7 @@ impl Writer {
         if let Some(lost) = self.flow_log.lost()
             && let Err(error) = AuditHead::note_lost(&self.config.path, lost)
         {
-            tracing::debug!(%error, "lost audit lines would not be known after a restart");
+            tracing::debug!(%error, "the number of lost audit lines cannot be stored for the next start");
         }
     }
 }

@@ -22,7 +22,7 @@ const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
 
-/// Why the CA cannot be used. Each message says what to do.
+/// Why the CA cannot be used or rotated. Each message but that of rcgen says what to do.
 #[derive(Debug, Error)]
 pub enum CaError {
     /// A file or folder cannot be read or written.
@@ -52,11 +52,11 @@ pub enum CaError {
     },
     /// The certificate has expired.
     #[error(
-        "the CA ran out at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
+        "the CA expired at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
     )]
     Expired { not_after: OffsetDateTime },
     /// A rotation is already under way.
-    #[error("a new CA is published already and will sign from {from} on")]
+    #[error("a rotation is under way: the new CA signs from {from} on; rotate again after that")]
     RotationPending { from: OffsetDateTime },
     /// rcgen failed.
     #[error("cannot make a certificate: {0}")]

@@ -122,7 +122,7 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
     match host {
         Host::Name(name) => DnsName::try_from(name.to_string())
             .map(ServerName::DnsName)
-            .map_err(|_| Denial::malformed("the name cannot stand in a certificate")),
+            .map_err(|_| Denial::malformed("the host name is not valid in a certificate")),
         Host::Address(address) => Ok(ServerName::IpAddress((*address).into())),
     }
 }

@@ -209,7 +209,10 @@ async fn read_whole(
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|_| {
-        let sentence = format!("{} broke off, or sent too much", live.host());
+        let sentence = format!(
+            "{} closed the connection within the body, or sent more than 1 MiB",
+            live.host()
+        );
         Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
     })?;
     Ok(Response::from_parts(parts, body.to_bytes()))
@@ -217,7 +220,7 @@ async fn read_whole(
 
 fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
     let why = if error.is_parse() {
-        "sent what is not HTTP"
+        "sent a malformed HTTP response"
     } else {
         "closed the connection"
     };
