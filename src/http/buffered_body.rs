@@ -350,8 +350,8 @@ impl Buffer {
         let needed = self.bytes.len() + piece.len();
         let capacity = self.bytes.capacity();
         if needed > capacity {
-            // Doubled, but to no more than the announced length. A decoded body may be longer than
-            // that.
+            // Doubled, but to no more than the announced length, or the limit if none is announced.
+            // A decoded body may be longer than announced.
             let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
             let announced = self.announced.filter(|announced| *announced >= needed);
             let wanted = doubled.min(announced.unwrap_or(self.limit));

@@ -29,8 +29,8 @@ impl Ingress {
     }
 }
 
-/// The destination of a request. The tunnel, the request line and `Host` must name the same
-/// authority, and the request line no other scheme.
+/// The destination of a request. The tunnel, the request target and `Host` must name the same
+/// authority, and the request target no other scheme.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {

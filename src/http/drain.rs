@@ -12,7 +12,8 @@ use hyper::body::Incoming;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The most bytes read, and the longest time spent, to drain a body after an ordinary denial.
+/// The most bytes read, and the longest time spent, to drain a body after a denial without an
+/// answer in the client's protocol.
 const DRAIN_BYTES: u64 = 1 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 

@@ -79,8 +79,9 @@ impl Filtering {
         self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
     }
 
-    /// Passes a piece of the body through the filters, up to 64 KiB of it if it is encoded. Before
-    /// the next piece, call [`Filtering::advance`] until it returns `false`.
+    /// Passes a piece of the body through the filters; if it is encoded, only the first 64 KiB
+    /// decoded from it. Before the next piece, call [`Filtering::advance`] until it returns
+    /// `false`.
     pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
         let Some(decoder) = &mut self.decoder else {
             return through(&mut self.filters, chunk, &mut self.passed);

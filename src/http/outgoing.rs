@@ -23,8 +23,8 @@ use super::websocket;
 use crate::upstream::{self, Http1, Upstream};
 
 /// Returns the request for an HTTP/1.1 upstream; [`transmit`] converts it if the upstream speaks
-/// HTTP/2. Takes the header fields out of `head`. `asked` is the target that the client sent; it is
-/// reused if no addon changed it.
+/// HTTP/2. Takes the method and the header fields out of `head`. `asked` is the target that the
+/// client sent; it is reused if no addon changed it.
 pub fn outgoing(
     head: &mut Head,
     body: upstream::RequestBody,

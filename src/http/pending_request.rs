@@ -53,7 +53,7 @@ pub fn handle(
         let response = match answered {
             Ok(answered) => answered.response(exchange),
             Err(denial) => {
-                // The client was too slow, so the connection is closed instead of draining the
+                // The client was too slow. An HTTP/1.1 connection is closed instead of draining the
                 // body.
                 closes |= may_close && denial.code() == Code::BodyTimeout;
                 deny(exchange, &denial)
@@ -100,7 +100,8 @@ pub struct PendingRequest {
     version: Version,
     /// The body until it is taken; a denial drains it.
     body: Option<Incoming>,
-    /// The client sent `Expect: 100-continue`, so that reading the body would request it.
+    /// The client sent `Expect: 100-continue`: reading the body would make hyper send `100
+    /// Continue`.
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
     /// The request names its own destination (absolute form): no CONNECT was permitted before.
@@ -138,7 +139,7 @@ impl PendingRequest {
         }
     }
 
-    /// A request of the appliance itself. Its body is passed to [`PendingRequest::converse`].
+    /// A request of an [`super::OwnClient`]. Its body is passed to [`PendingRequest::converse`].
     pub fn own(head: Head, uri: Uri, keeps_secrets: bool) -> Self {
         Self {
             head,

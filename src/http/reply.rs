@@ -106,7 +106,7 @@ pub fn denied_connect(denial: &Denial, flow: FlowId) -> Response<Reply> {
     response
 }
 
-/// Closes the connection after this response.
+/// Adds `Connection: close`, so that hyper closes the connection after this response.
 pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
         .headers_mut()

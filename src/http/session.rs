@@ -62,7 +62,7 @@ pub struct Session {
     /// unknown source. [`Session::is_bound`] compares it with the container of each flow; the end
     /// of its lease closes the connection.
     pub container: Option<Arc<Container>>,
-    /// The principal of every flow on this connection.
+    /// The principal of every flow on this connection; `None` for an unknown source.
     pub principal: Option<Principal>,
     /// The denial that answers every request, for example if there are too many connections; `None`
     /// if the chain judges the requests.
@@ -133,8 +133,8 @@ impl Session {
         }
     }
 
-    /// Takes the last kept upstream connection to the destination of a flow that was dialled under
-    /// configuration `generation`.
+    /// Takes the most recently kept upstream connection that was dialled under configuration
+    /// `generation` to the destination of `flow`.
     pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
         let endpoint = flow.endpoint()?;
         let mut kept = self.kept.lock();
@@ -172,9 +172,9 @@ impl Session {
         }
     }
 
-    /// Returns when the connection must end: its lease has ended, the process stops, or a reload
-    /// forbids `permitted` (a tunnel or WebSocket) or, if that is `None`, the latest request in
-    /// absolute form.
+    /// Returns when the connection must end: its lease has ended, the process stops (at once if the
+    /// connection is idle, otherwise after `shutdown_timeout`), or a reload forbids `permitted` (a
+    /// tunnel or WebSocket) or, if that is `None`, the latest request in absolute form.
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}

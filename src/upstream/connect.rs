@@ -36,7 +36,8 @@ const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// Why a connection cannot be used.
 pub enum DialError {
-    /// The upstream refused the ALPN offer of HTTP/1.1 alone.
+    /// The upstream refused every ALPN protocol that was offered, so it is assumed to speak HTTP/2
+    /// only.
     OnlyHttp2,
     Denied(Denial),
 }

@@ -2,8 +2,8 @@
 //!
 //! After a timeout, a truncated answer or a failure, the caller asks again through
 //! hickory-resolver. An answer is accepted only from the nameserver's address, with the random id
-//! and the random letter case of its question, at a port that no question uses once it was opened 2
-//! s ago.
+//! and the random letter case of its question, at a port that sends no further question when it is
+//! older than 2 s.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

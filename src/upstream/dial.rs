@@ -20,8 +20,8 @@ const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first permitted address that accepts, within `limit`.
 ///
-/// Addresses are tried in their order, the next one as soon as an attempt fails or has taken 250
-/// ms, up to 16. Each attempt takes a socket permit of the principal.
+/// The first 16 addresses are tried in their order, the next one as soon as an attempt fails or
+/// [`STAGGER`] has passed. Each attempt takes a socket permit of the principal.
 pub async fn dial(
     permit: &Permit,
     limit: Duration,

@@ -3,8 +3,8 @@
 //! hyper leaves polling a connection to its user. The usual task for each connection costs a switch
 //! of tasks, often of cores, for the request, for the response head and for each piece of the body.
 //! Only one exchange at a time uses an HTTP/1.1 connection, so the task of that exchange polls it.
-//! An idle connection is polled only when it is about to be used or pruned, and sees then whether
-//! the upstream has closed it. See ADR 007.
+//! An idle connection is polled only when it is checked or used again, and notices then that the
+//! upstream has closed it. See ADR 007.
 
 use std::pin::Pin;
 use std::sync::Arc;

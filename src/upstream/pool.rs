@@ -18,7 +18,7 @@ use super::{Http1, Http2, Network, Upstream};
 
 /// The most idle HTTP/1.1 connections kept for one endpoint; further ones are closed.
 const MAX_IDLE: usize = 16;
-/// How long an idle connection is kept, checked every half of it: most servers close theirs after a
+/// How long an idle connection is kept, checked every 15 s: most servers close theirs after a
 /// minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
@@ -66,7 +66,7 @@ struct Idle {
     serves_several: bool,
 }
 
-/// The one HTTP/2 connection to an endpoint.
+/// The HTTP/2 connection to an endpoint, if there is one, and the result of the last attempt.
 struct Shared {
     /// Locked while dialling, so that requests that begin together share one connection.
     state: tokio::sync::Mutex<State>,

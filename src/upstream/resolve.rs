@@ -51,18 +51,18 @@ const STATIC_TTL: u32 = 30;
 /// The most concurrent questions to the nameservers, of all flows together.
 const MAX_QUESTIONS: usize = 1024;
 
-/// Questions in flight on one TCP connection to a nameserver.
+/// The most questions in flight on one TCP connection to a nameserver.
 const MAX_TCP_QUESTIONS: usize = 256;
 
-/// CNAMEs followed from one name.
+/// The most CNAMEs followed from one name.
 const MAX_CNAMES: usize = 8;
-/// Records kept of one answer: far more than a client tries.
+/// The most records kept of one answer: far more than a client tries.
 const MAX_RECORDS: usize = 256;
 
 /// Why no resolver can be built.
 #[derive(Debug, Error)]
 pub enum ResolverError {
-    /// `upstream.nameservers` is empty and the system has none either.
+    /// `upstream.nameservers` is empty and the system's resolv.conf cannot be read.
     #[error(
         "the system's nameservers cannot be read ({0}): list some in upstream.nameservers of proxy.yaml"
     )]
@@ -134,7 +134,8 @@ impl Resolver {
     }
 
     /// The addresses to try for the permitted host, IPv4 first. A static host (`upstream.hosts`)
-    /// has its configured address and port; an address literal is returned as it is.
+    /// has its configured address, and port if one is configured; an address literal is returned as
+    /// it is.
     pub async fn lookup(&self, permit: &ResolvePermit) -> Result<Vec<SocketAddr>, Denial> {
         let (host, port) = (permit.host(), permit.port());
         if let Some(fixed) = self.hosts.get(host) {

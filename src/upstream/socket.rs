@@ -36,7 +36,8 @@ pub struct SocketPermit {
 }
 
 impl SocketBudget {
-    /// Allows `all` sockets in total, and at least one each for sandboxes and for the appliance.
+    /// Allows `all` sockets in total: three quarters to all leases together, at least one, and the
+    /// rest to the appliance.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
         let part = all.div_ceil(PART);
