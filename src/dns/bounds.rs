@@ -26,9 +26,9 @@ const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 /// Concurrency limits of the whole server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Questions that wait for a nameserver.
+    /// The most questions that wait for a nameserver.
     pub waiting: usize,
-    /// TCP connections.
+    /// The most TCP connections.
     pub connections: usize,
 }
 

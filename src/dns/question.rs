@@ -197,8 +197,8 @@ fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
     Ok(DnsQuery { name, record_type })
 }
 
-/// Whether the type is none of data: 0, OPT, and the question and meta types such as AXFR and ANY
-/// (RFC 6895, section 3.1).
+/// Whether the type is not a data type (RFC 6895, section 3.1): 0, OPT, and the question and meta
+/// types, such as AXFR and ANY.
 fn is_meta(record_type: u16) -> bool {
     matches!(record_type, 0 | 41 | 128..=255)
 }

@@ -19,7 +19,7 @@ use crate::runtime::{AcceptBackoff, has_hung_up};
 /// previous question.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// Limit for writing a complete response, which takes as long as the client does not read.
+/// Limit for writing a complete response to a client that reads slowly.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Interval at which the client of a waiting question is checked for a disconnect.
@@ -54,8 +54,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Answers questions in their order. Returns when the peer closes the connection, is too slow, or
-/// is refused; on shutdown, after the response under way.
+/// Answers questions in their order. Returns when the peer closes the connection, is too slow, is
+/// refused or exceeds its budget; on shutdown, after the response under way.
 async fn converse(
     mut stream: TcpStream,
     peer: SocketAddr,

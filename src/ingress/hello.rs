@@ -3,7 +3,7 @@
 use rustls::server::{Accepted, Acceptor};
 use thiserror::Error;
 
-/// The bytes are no ClientHello.
+/// The bytes are not a valid ClientHello.
 #[derive(Debug, Error)]
 #[error("no ClientHello: {reason}")]
 pub struct NoHello {

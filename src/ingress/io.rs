@@ -16,7 +16,7 @@ use crate::runtime::has_hung_up;
 /// A client's socket.
 pub trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + Sized + 'static {
     /// Deregisters the socket from its runtime. The returned function registers it with the runtime
-    /// that calls it.
+    /// on which it is called.
     fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static>;
 }
 

@@ -70,7 +70,7 @@ where
     attend(connection, ingress, permitted, Box::pin(serving), finish)
 }
 
-/// Serves HTTP/2 inside a tunnel, with the same ends as [`serve_http1`].
+/// Serves HTTP/2 inside a tunnel. Ends for the same reasons as [`serve_http1`].
 pub fn serve_http2<I>(
     connection: Connection,
     ingress: Ingress,

@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep};
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Interval between two log lines.
+/// The shortest interval between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Waits after failures, twice as long after each, and logs them at most once a minute.
+/// Waits after failures, twice as long after each up to 1 s, and logs them at most once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
@@ -37,7 +37,7 @@ impl AcceptBackoff {
         self.next = SHORTEST;
     }
 
-    /// Waits after a failure. One that a peer caused is ignored.
+    /// Waits after a failure. Returns at once for one that a peer caused.
     pub async fn after(&mut self, error: &io::Error) {
         use io::ErrorKind::{
             ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable,

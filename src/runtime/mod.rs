@@ -18,7 +18,7 @@ pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
-/// Waits for `period`. Returns false if the shutdown begins meanwhile.
+/// Waits for `period`. Returns `false` at once when `shutdown` is cancelled.
 pub(crate) async fn pause(period: Duration, shutdown: &CancellationToken) -> bool {
     let sleep = tokio::time::sleep(period);
     shutdown.run_until_cancelled(sleep).await.is_some()

@@ -22,7 +22,8 @@ pub struct AuditHead {
 }
 
 impl AuditHead {
-    /// Reads the head of a log; `None` if there is none, or if a full disk left it empty.
+    /// Reads the head of a log; `None` if it is missing or unreadable, or if a full disk left it
+    /// empty.
     pub fn read(log: &Path) -> Option<Self> {
         let text = fs::read(suffixed(log, ".head")).ok()?;
         if text.is_empty() {

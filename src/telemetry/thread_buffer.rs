@@ -38,8 +38,8 @@ pub struct ThreadBuffer {
 pub struct Waiting {
     /// Lines for the log.
     logged: LineBuffer<Mark>,
-    /// Lines for live readers only, kept separately, so that a flood of them takes no room from
-    /// lines for the log. Older ones than the newest 1000 may be dropped.
+    /// Lines that only live readers get, kept separately, so that a flood of them takes no room
+    /// from lines for the log. Older ones than the newest 1000 may be dropped.
     unlogged: NewestLines<Instant>,
 }
 

@@ -25,7 +25,8 @@ const CACHE_CAPACITY: u64 = 4096;
 /// together.
 const LEAF_LIFETIME: Duration = Duration::hours(24);
 const LEAF_SKEW: Duration = Duration::hours(1);
-/// Half of the validity, so that a leaf from the cache is never about to expire.
+/// Half of the lifetime: a leaf from the cache is valid for 12 more hours, unless the CA expires
+/// earlier.
 const CACHE_LIFETIME: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
 /// TLS 1.3 session tickets sent after a handshake. A ticket resumes one connection, and each
 /// connection gets a new one.

@@ -82,7 +82,8 @@ pub struct CaFiles {
 }
 
 impl CaFiles {
-    /// Uses `data_dir` for keys, `certs_dir` for the files that containers read.
+    /// Uses `data_dir` for keys and their certificates, `certs_dir` for the files that containers
+    /// read.
     #[must_use]
     pub fn new(data_dir: &Path, certs_dir: &Path) -> Self {
         Self {
