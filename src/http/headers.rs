@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_websocket_is_an_upgrade_that_passes() {
+    fn only_websocket_upgrades_pass() {
         let upgrade = |protocol| {
             read(&[("connection", "Upgrade"), ("upgrade", protocol)])
                 .unwrap()

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_with_one_connection_each_take_turns_whatever_others_have_open() {
+    fn containers_with_one_connection_each_are_spread_over_the_threads() {
         let hoarder = OpenCounts::default();
         for turn in 0..300 {
             hoarder.enter(3, turn);

@@ -267,7 +267,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_has_the_length_that_a_budget_counts() {
+    fn a_line_has_the_length_of_its_object_and_the_chain() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 7..8);

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_named_by_host_and_port_too() {
+    fn host_and_port_of_the_proxy_have_variables_too() {
         each_row(
             [
                 ("http://proxy:8080", "proxy", "8080"),

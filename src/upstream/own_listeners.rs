@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_port_is_ours_on_every_address_of_this_machine() {
+    fn the_port_of_a_listener_is_own_on_every_address_of_this_machine() {
         let own = OwnListeners::new(["127.0.0.1:8080".parse().unwrap()]);
         each_row(
             [

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pool_and_one_whose_lease_ended_keep_no_further_connection() {
+    async fn a_full_pool_and_the_pool_of_an_ended_lease_keep_no_connection() {
         let (container, mut connections) = (container(), Connections::default());
         for _ in 0..MAX_IDLE {
             let (kept, _) = connection(&container).await;
