@@ -23,7 +23,8 @@ const BODY_OVERHEAD: usize = 8 * 1024;
 /// Bytes up to which a container may use the last quarter of the memory.
 const SMALL_HOLDER: usize = 1024 * 1024;
 
-/// The `Retry-After` of a denial for lack of memory: bodies are judged and sent within moments.
+/// The `Retry-After` of a denial for lack of memory or threads: bodies are judged and sent within
+/// moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest time that a body waits for a thread. Less than the deadline of a judge, so that the

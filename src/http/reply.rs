@@ -114,8 +114,8 @@ pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
 }
 
-/// A denial as an HTTP/1.1 response in bytes, for a peer inside a tunnel that speaks another
-/// protocol: readable in a packet capture.
+/// A denial as the bytes of an HTTP/1.1 response, for a client that speaks a protocol inside its
+/// tunnel that is not allowed there: readable in a packet capture.
 pub fn raw(denial: &Denial) -> Vec<u8> {
     let body = format!("{}\n", denial.to_json());
     format!(

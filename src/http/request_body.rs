@@ -164,7 +164,7 @@ impl RequestBody {
         })))
     }
 
-    /// Whether no byte and no end of a filter is left to send.
+    /// Whether nothing is left to send; `false` as long as a filter may still add bytes.
     pub fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|upload| upload.is_end_stream())
     }

@@ -24,8 +24,8 @@ pub struct ResponseBody {
     filtering: Option<Filtering>,
     /// Boxed, since few bodies have trailers.
     trailers: Option<Box<HeaderMap>>,
-    /// The error that [`Self::gather`] met; returned once the bytes that were filtered before it
-    /// have been sent.
+    /// The error that [`ResponseBody::gather`] met; returned once the bytes that were filtered
+    /// before it have been sent.
     broken: Option<BodyError>,
     /// `None` once the body has ended.
     exchange: Option<Box<Exchange>>,

@@ -71,7 +71,7 @@ impl Engine {
         })
     }
 
-    /// Reloads the CA after a rotation.
+    /// Reads the CA's files again, so that a rotated CA takes over when it is due.
     pub fn refresh_authority(&self) -> Result<(), crate::tls::CaError> {
         self.authority.refresh()
     }
