@@ -24,7 +24,7 @@ pub struct Service {
 
 /// The decision about a packet.
 pub(super) enum Admission {
-    /// Drop it without a response.
+    /// Drop the packet without a response.
     Silence(Unanswered),
     /// Send this response.
     Refusal(Vec<u8>),

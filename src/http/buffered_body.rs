@@ -86,7 +86,7 @@ pub async fn judge_whole(
     Ok(reservation.keep(bytes))
 }
 
-/// Has a buffered body judged. Meanwhile the connection is not idle.
+/// Runs the judges over a buffered body. Meanwhile the connection is not idle.
 async fn judge<H>(
     exchange: &mut Exchange,
     head: &mut H,

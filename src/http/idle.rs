@@ -133,12 +133,12 @@ impl IdleTracker {
             && self.unread_since.load(Ordering::Relaxed) == 0
     }
 
-    /// Notes that bytes of a body moved, in either direction.
+    /// Notes that bytes of a body or a relay moved, in either direction.
     pub fn moved(&self) {
         self.last.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Notes that a request head was complete at `now`.
+    /// Notes that a request head was complete, or that a relay began, at `now`.
     pub fn begin(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.asked.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl IdleTracker {
         self.last.store(self.at(now), Ordering::Relaxed);
     }
 
-    /// Notes that a response was complete or abandoned at `now`.
+    /// Notes that a response or a relay was complete or abandoned at `now`.
     pub fn end(&self, now: Instant) {
         self.last.store(self.at(now), Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);

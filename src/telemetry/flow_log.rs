@@ -70,7 +70,7 @@ impl FlowLog {
         self.drain().flows.subscribe()
     }
 
-    /// Counts lines that are lost to the log.
+    /// Counts lines that are lost to the log, in the metric and for its next record of lost lines.
     pub(super) fn count_dropped(&self, lines: u64) {
         if lines > 0 {
             self.dropped.inc_by(lines);

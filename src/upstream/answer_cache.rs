@@ -94,7 +94,7 @@ impl Generations {
     }
 }
 
-/// Questions under way: equal ones at the same time are asked once.
+/// Questions under way, so that an equal question waits for the answer to the first.
 #[derive(Default)]
 pub(super) struct UnderWay(Mutex<HashMap<Key, CancellationToken>>);
 

@@ -72,7 +72,8 @@ pub enum ResolverError {
     Build(NetError),
 }
 
-/// Asks the nameservers and caches their answers. Equal questions at the same time are sent once.
+/// Asks the nameservers and caches their answers. A question that is under way already is not sent
+/// again unless it fails.
 ///
 /// A datagram to the first nameserver settles nearly every question. If it does not,
 /// hickory-resolver asks: all nameservers, with retries, over TCP after a truncated answer, and
@@ -452,8 +453,8 @@ fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record
     chain
 }
 
-/// The record under the name in the client's letter case: the nameserver repeats the random case
-/// of our question.
+/// A copy of the record with `owner` as its name: the nameserver repeats the random letter case of
+/// our question, which the client did not send.
 fn owned_by(owner: &Name, record: &Record) -> Record {
     let mut record = record.clone();
     record.name = owner.clone();
