@@ -125,7 +125,8 @@ pub fn succeeds(statuses: &[String]) -> bool {
     statuses.iter().all(|status| status == SUCCESS)
 }
 
-/// The checks that succeed without the gateway but not with it, and those that only fail with it.
+/// The checks that succeed without the gateway but not with it, and those that exist only with it
+/// and fail.
 pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
     let mut found = Vec::new();
     for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {

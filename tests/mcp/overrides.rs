@@ -12,7 +12,7 @@ use crate::programs::{Server, program};
 use crate::support::Origin;
 use crate::tools::Tools;
 
-/// A configuration with an override whose default values are computed for each call.
+/// A configuration with an override that hides fields and sets defaults, one computed per call.
 fn configuration(url: &str) -> Value {
     json!({
         "mcpServers": { "weather": { "type": "http", "url": url } },

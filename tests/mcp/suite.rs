@@ -21,7 +21,7 @@ const SCENARIO_TIMEOUT: &str = "20000";
 /// The scenario of a check, and its id and name: ids are not unique within a scenario.
 pub type Check = (String, String);
 
-/// The statuses of each check, one for each time that it was made.
+/// The statuses of each check, one for each execution.
 pub type Checks = BTreeMap<Check, Vec<String>>;
 
 /// The results of a run.
