@@ -2,8 +2,8 @@
 
 Time depends on the machine and on its other load; the number of instructions hardly does, so that CI can compare it. The product runs
 under callgrind and gets each load with two numbers of units, in several rounds. The difference of the smallest counts, divided by the
-difference of the numbers, is the cost of one unit: connecting is in both and cancels out, and what timers and other programs on the
-machine cause can only add.
+difference of the numbers, is the cost of one unit: connecting is in both and cancels out. What timers cost each second is counted
+while the product is idle, and subtracted; other programs on the machine can only add.
 """
 
 import json
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ TOLERANCE_PERCENT = 2.0
 ROUNDS = 5
 # callgrind makes the product slower by a factor of 50.
 START_SECONDS, LOAD_SECONDS = 120, 120
+# After the start, and for counting what timers cost.
+SETTLING_SECONDS, IDLE_SECONDS = 2, 5
 # Where callgrind writes a profile at each dump, in the directory of the run.
 PROFILE = "callgrind.out"
 FUNCTIONS = 60
@@ -86,15 +89,22 @@ class CountedProduct(Gateway):
         options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet"]
         self.start("valgrind", *options, seconds=START_SECONDS)
 
+        time.sleep(SETTLING_SECONDS)
+        self.per_second, self.dumped = 0, time.monotonic()
+        self.dump()
+        time.sleep(IDLE_SECONDS)
+        self.per_second = self.dump()[0] / IDLE_SECONDS
+
     def dump(self):
-        """The instructions since the last dump, and the file with the profile."""
+        """The instructions since the last dump, without those of timers, and the file with the profile."""
         before = set(self.work.glob(f"{PROFILE}.*"))
         command = ["callgrind_control", "--dump", str(self.process.pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=LOAD_SECONDS)
         [profile] = set(self.work.glob(f"{PROFILE}.*")) - before
         with profile.open() as lines:
             total = next(line for line in lines if line.startswith("summary:"))
-        return int(total.split()[1]), profile
+        began, self.dumped = self.dumped, time.monotonic()
+        return int(total.split()[1]) - self.per_second * (self.dumped - began), profile
 
     def count(self, load, peer, unit, functions):
         """The cost of one, and how far the median of the rounds is above the smallest count, in percent."""
