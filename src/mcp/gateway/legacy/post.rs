@@ -1,4 +1,4 @@
-//! POST to `/mcp` in a revision with a handshake.
+//! POST to `/mcp` in a legacy revision.
 
 use std::sync::Arc;
 
@@ -138,8 +138,8 @@ pub fn begin_call(
     })
 }
 
-/// Waits for the outcome. Where an event comes first, or the call takes longer than
-/// [`STREAM_AFTER`], the client gets a stream that it can resume.
+/// Waits for the outcome. If an event comes first or the call takes longer than [`STREAM_AFTER`],
+/// answers with a resumable stream.
 async fn run(
     visit: &Visit<'_>,
     session: Arc<LegacySession>,
@@ -160,7 +160,7 @@ async fn run(
         Ok(Step::Event(event)) => (Some(event), None),
         Err(_elapsed) => (None, None),
     };
-    // Clients of older revisions read an event without data as a message.
+    // Clients of older revisions take an event without data for a message.
     let primed = session
         .caller()
         .is_some_and(|caller| caller.version >= Version::V2025_11_25);
@@ -180,7 +180,7 @@ async fn run(
     Answered::Events(Box::pin(reader))
 }
 
-/// Makes the line to a stream.
+/// Creates the line to a stream.
 pub fn line(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Line {
     Line {
         session,
@@ -197,7 +197,8 @@ struct Cancelled<'a> {
     request_id: &'a RawValue,
 }
 
-/// Handles a notification. Cancellations end here, since ids of clients are not forwarded.
+/// Handles a notification. Cancellations are not forwarded, since servers do not know the clients'
+/// request ids.
 pub async fn notify(
     visit: &Visit<'_>,
     session: &LegacySession,
@@ -218,8 +219,8 @@ pub async fn notify(
     }
 }
 
-/// Handles a response. One to an unknown or answered request is accepted and dropped: a client may
-/// answer just when its server stops waiting.
+/// Handles a response. A response to an unknown or answered request is accepted and dropped: the
+/// client may answer just when its server stops waiting.
 pub fn answered(
     visit: &Visit<'_>,
     session: &LegacySession,
