@@ -75,8 +75,8 @@ impl Target {
         })
     }
 
-    /// Resolves a reference in an answer of the server to a path on the same server. It is relative,
-    /// or absolute with the same scheme, host and port.
+    /// Resolves a reference in an answer of the server to a path on the same server. The reference
+    /// is relative, or absolute with the same scheme, host and port.
     pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
         let foreign = || {
             "the server named an endpoint with another scheme, host or port than its URL".to_owned()

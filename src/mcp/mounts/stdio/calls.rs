@@ -156,8 +156,8 @@ impl Calls {
         Some(call?.events.clone())
     }
 
-    /// The events of the only call under way, whose client gets a request of the server, and a guard
-    /// that stops the call's clock.
+    /// The events of the only call under way, whose client gets a request of the server, and a
+    /// guard that stops the call's clock.
     pub fn ask_only(&self) -> Option<(Events, Asking)> {
         let calls = self.0.lock();
         let call = only(&calls)?;
