@@ -45,7 +45,7 @@ pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcEr
 
 /// Refuses a message of a lease that is at a limit, which `rule` names.
 pub fn over_limit(rule: &'static str, most: usize) -> Denial {
-    let sentence = format!("Too many {rule}: at most {most} of one container");
+    let sentence = format!("Too many {rule}: at most {most}");
     Denial::new(Code::RateLimited, sentence)
         .with("limit", most)
         .rule(rule)

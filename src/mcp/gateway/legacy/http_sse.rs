@@ -44,7 +44,7 @@ pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
     let counted = count_stream(visit)?;
     let (id, metrics) = (random::token()?, &visit.gateway.metrics);
     let opened = visit.lease.open_session(&id, Transport::HttpSse, metrics);
-    let session = opened.ok_or_else(|| over_limit("MCP sessions", MAX_SESSIONS))?;
+    let session = opened.ok_or_else(|| over_limit("MCP sessions of a container", MAX_SESSIONS))?;
     let open = Open {
         lease: Arc::clone(&visit.lease),
         id: Arc::clone(&session.id),

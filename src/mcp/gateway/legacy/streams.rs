@@ -67,7 +67,7 @@ pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
         .enter(MAX_STREAMS, Some(&metrics.streams));
     counted.ok_or_else(|| {
         metrics.hit("streams");
-        over_limit("MCP streams", MAX_STREAMS)
+        over_limit("MCP streams of a container", MAX_STREAMS)
     })
 }
 

@@ -109,7 +109,10 @@ pub fn suspend(
     let state = format!("{PREFIX}{}", random::token()?);
     let full = || {
         metrics.hit("suspended");
-        over_limit("MCP calls that wait for their client", MAX_SUSPENDED)
+        over_limit(
+            "MCP calls of a container that wait for the client",
+            MAX_SUSPENDED,
+        )
     };
     let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, Some(&metrics.suspended));
     let counted = counted.ok_or_else(full)?;
