@@ -39,8 +39,8 @@ struct Union {
 }
 
 impl Core {
-    /// Describes the servers that a client sees. Waits at most [`LIST_PATIENCE`] for servers that
-    /// are being started.
+    /// Describes the servers that a client sees. Waits at most 10 s for servers that are being
+    /// started.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
