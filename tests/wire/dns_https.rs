@@ -18,7 +18,7 @@ const SERVFAIL: u8 = 2;
 const NXDOMAIN: u8 = 3;
 const REFUSED: u8 = 5;
 
-/// In the range that `allow_private` lets pass.
+/// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
     let names: &[(&str, &[Ipv4Addr])] = &[
@@ -108,7 +108,7 @@ fn questions_over_a_listener_of_its_own_are_answered_as_over_udp() {
 }
 
 #[test]
-fn what_is_no_question_is_denied_as_a_request() {
+fn malformed_questions_over_https_are_denied_and_audited() {
     let (_nameserver, proxy) = start(|setup| {
         setup.proxy["limits"] = json!({ "inspect_timeout": "1s" });
     });
