@@ -108,7 +108,7 @@ fn questions_over_a_listener_of_its_own_are_answered_as_over_udp() {
 }
 
 #[test]
-fn malformed_questions_over_https_are_denied_and_audited() {
+fn dns_query_requests_without_a_valid_query_are_denied() {
     let (_nameserver, proxy) = start(|setup| {
         setup.proxy["limits"] = json!({ "inspect_timeout": "1s" });
     });
