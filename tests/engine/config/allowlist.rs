@@ -1,4 +1,4 @@
-//! What is wrong in `allowlist.yaml`, and what to write instead.
+//! Errors in `allowlist.yaml`.
 
 use super::errors::check_errors;
 

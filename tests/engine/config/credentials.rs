@@ -1,4 +1,4 @@
-//! Credentials, and the variables that their secrets come from.
+//! Errors and warnings for `credentials.yaml`, and the variables with its secrets.
 
 use addons::credentials::{KindSettings, SecretSetting};
 
@@ -95,7 +95,7 @@ fn credentials_are_checked() {
 }
 
 #[test]
-fn tokens_that_are_got_again_are_checked() {
+fn github_app_and_oauth_credentials_are_checked() {
     check_errors(
         "credentials.yaml",
         &[
@@ -146,7 +146,7 @@ fn tokens_that_are_got_again_are_checked() {
 }
 
 #[test]
-fn tokens_that_are_got_again_know_where_from() {
+fn github_app_and_oauth_credentials_carry_their_settings() {
     let config = load_files(&[
         (
             "policy.yaml",
@@ -348,7 +348,7 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
 }
 
 #[test]
-fn one_token_file_is_of_one_entry_whatever_it_is_called() {
+fn two_entries_cannot_share_a_token_file_by_different_paths() {
     let dir = tempfile::tempdir().unwrap();
     let (file, link) = (dir.path().join("auth.json"), dir.path().join("link"));
     std::fs::write(&file, "{}").unwrap();

@@ -1,11 +1,11 @@
-//! What is wrong in one file: YAML in, `line:column: key: message` out.
+//! Errors in single files, as `line:column: key: message`.
 
 use testkit::each_row;
 
 use super::load_one;
 
-/// Each case is a file's text below `version: 1`, and the lines that are answered, without the
-/// file's name.
+/// Loads the text of each case below a line `version: 1`, and compares the errors, without the
+/// file's name, with the expected lines (`nothing` for none).
 pub fn check_errors(file: &str, cases: &[(&str, &[&str])]) {
     let mut wrong = String::new();
     for (yaml, expected) in cases {
@@ -21,7 +21,7 @@ pub fn check_errors(file: &str, cases: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn what_is_not_plain_yaml_is_refused_with_its_place() {
+fn yaml_outside_the_supported_subset_is_refused_with_its_place() {
     let deep = format!("domains: {}", "[".repeat(200));
     let long = format!("{}: 1", "k".repeat(300));
     check_errors(
