@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_count_in_1024s() {
+    fn size_units_are_powers_of_1024() {
         each_row(
             [
                 ("0", 0),
