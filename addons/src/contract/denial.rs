@@ -62,7 +62,8 @@ codes! {
     RegistrationExpired = "registration_expired", 403, Policy;
     /// The registry cannot be read.
     RegistryUnavailable = "registry_unavailable", 503, Us;
-    /// A budget of requests, tunnels, questions or certificates is spent.
+    /// A budget of requests, tunnels, DNS questions or certificates is spent, or too many flows
+    /// wait.
     RateLimited = "rate_limited", 429, Policy;
     /// A cap on connections is reached.
     TooManyConnections = "too_many_connections", 429, Policy;
@@ -85,9 +86,9 @@ codes! {
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.
     RuleDenied = "rule_denied", 403, Policy;
-    /// An approver has not answered yet.
+    /// No approver has answered yet.
     ApprovalPending = "approval_pending", 403, Policy;
-    /// An approver rejected it.
+    /// An approver rejected the request.
     ApprovalRejected = "approval_rejected", 403, Policy;
     /// Host or `:authority` differ from the tunnel's authority.
     HostMismatch = "host_mismatch", 421, Client;
@@ -140,7 +141,7 @@ codes! {
     ToolUnavailable = "tool_unavailable", 503, Upstream;
     /// The MCP server did not answer within its `timeout`.
     ToolTimeout = "tool_timeout", 504, Upstream;
-    /// This version does not implement it.
+    /// This version does not implement the requested function.
     NotImplemented = "not_implemented", 501, Us;
     /// The appliance failed.
     InternalError = "internal_error", 500, Us;
@@ -223,8 +224,8 @@ impl Denial {
         }))
     }
 
-    /// Not a refusal: an addon's own response, which ends the flow without an upstream. A renderer
-    /// that does not handle [`Answer`] refuses the request.
+    /// Not a refusal: an addon's own response, which ends the flow without a request to an
+    /// upstream. A renderer that does not handle [`Answer`] refuses the request.
     #[must_use]
     pub fn answered(sentence: impl Into<Cow<'static, str>>, answer: Answer) -> Self {
         let mut denial = Self::new(Code::InternalError, sentence);
@@ -258,7 +259,8 @@ impl Denial {
         self.with("step", stage.as_str())
     }
 
-    /// Sets the seconds until a retry can succeed, rounded up, in the body and in `Retry-After`.
+    /// Sets the seconds until a retry can succeed, rounded up and at least 1, in the body and in
+    /// `Retry-After`.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -327,7 +329,7 @@ impl Denial {
         self.0.stage
     }
 
-    /// A text among the details.
+    /// The detail of this key, if it is a string.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.0.details.get(key)?.as_str()
     }
