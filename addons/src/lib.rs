@@ -1,7 +1,7 @@
 //! The chain of addons that every flow passes, and the contract between the addons and the engine.
 //!
 //! This crate only decides: it opens no socket, no database and no TLS session. For I/O, an addon
-//! has a small trait that the engine implements.
+//! uses a trait that the engine implements.
 #![deny(missing_docs)]
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// The rate limits of a lease at upstreams and at the resolver.
     pub rate_limit: RateLimitSettings,
-    /// When the circuit of an upstream opens.
+    /// The thresholds and times of the circuit breakers.
     pub circuit_breaker: CircuitBreakerSettings,
     /// The operator's rules, and the addresses that may be dialled.
     pub policy: PolicySettings,
@@ -123,7 +123,8 @@ pub struct Ports {
     pub token_sources: Arc<TokenSources>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// The limit of a phase from the first wait of an addon on.
+    /// The time that the addons of a phase may wait in total, from the first wait on; see
+    /// [`Chain::new`].
     pub deadline: Duration,
 }
 

@@ -50,7 +50,8 @@ pub trait TokenSource: Send + Sync {
         None
     }
 
-    /// Records that the host answered 401 to this token, so that the next request gets another.
+    /// Records that the host answered 401 to this token, so that it is replaced. A source that
+    /// obtained it only seconds ago may keep it.
     fn refused(&self, container: &Container, token: &Arc<Token>);
 }
 
