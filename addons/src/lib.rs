@@ -164,7 +164,7 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         // Denies before a secret is read. It removes fields, so it must run before secrets are
         // added.
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
-        // After policy, whose normal form of paths it judges.
+        // After policy, which is cheaper and denies hosts, methods and ambiguous paths.
         Link::from(Arc::new(Github::new(settings.github, ports.forge))),
         // After cheaper decisions, since it consults policies and people. No later addon changes a
         // message, so the judged message is the one that is sent.
