@@ -30,7 +30,7 @@ pub(super) struct PushRules {
     pub allow_deletion: bool,
     /// The largest push in bytes, commands included.
     pub limit: u64,
-    /// Where the limit was set.
+    /// The name of the setting with the limit.
     pub limit_rule: String,
     /// Whether a denial is answered in git's own report.
     pub report: bool,
@@ -146,7 +146,8 @@ impl CommandList {
         Ok(())
     }
 
-    /// Whether the push has no commands: git asks whether it would be accepted.
+    /// Whether the push has no commands: git sends such a request before a large push, to test
+    /// whether the server accepts it.
     fn is_probe(&self) -> bool {
         self.commands.list.is_empty()
     }
