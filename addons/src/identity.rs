@@ -73,8 +73,8 @@ impl Identify for Identity {
             verdict: Err(denial),
         };
         match &flow.principal {
-            // The appliance's own flows pass only the phases `system` and `dial`, which do not call
-            // `identify`.
+            // The appliance's own flows pass the phases `system`, `dial` and `response`, none of
+            // which calls `identify`.
             Some(Principal::System(_)) => denied(unknown_source()),
             Some(_) if !self.containers.available() => denied(registry_unavailable()),
             Some(Principal::Container(lease)) => Identified {

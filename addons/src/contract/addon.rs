@@ -101,7 +101,7 @@ pub trait Addon: Send + Sync {
     }
 
     /// Judges a request of the appliance itself, before the host is resolved. Such a flow passes
-    /// this phase instead of `tunnel` and `request`, then `dial`.
+    /// this phase instead of `tunnel` and `request`, then `dial` and `response`.
     fn system<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }

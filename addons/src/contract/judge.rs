@@ -32,14 +32,16 @@ pub trait BodyJudge<Head>: Send {
     /// Name of the addon that judges, for its denials.
     fn addon(&self) -> &'static str;
 
-    /// Whether the judge may need only the beginning of a body, which may then be longer than the
-    /// limit. By default a judge needs the whole body.
+    /// Whether the judge may need only the beginning of a request's body, which may then be longer
+    /// than the limit. By default a judge needs the whole body; of a response it always gets the
+    /// whole body.
     fn needs_beginning_only(&self) -> bool {
         false
     }
 
     /// Whether the judge needs no more of the body. Called with all bytes buffered so far, each time
-    /// some arrive. The rest of the body then streams after the bytes that the judge returns.
+    /// some arrive. If all judges return `true`, the rest of the body streams after the bytes that
+    /// the last judge returns.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
