@@ -8,13 +8,21 @@ pub(crate) mod waker;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
 
 pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
+
+/// Waits for `period`. Returns false if the shutdown begins meanwhile.
+pub(crate) async fn pause(period: Duration, shutdown: &CancellationToken) -> bool {
+    let sleep = tokio::time::sleep(period);
+    shutdown.run_until_cancelled(sleep).await.is_some()
+}
 
 /// Whether the peer of a socket has closed the connection or its sending side. Reads nothing.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {

@@ -1,7 +1,8 @@
 //! A request path, its normal form, and the reason if it is ambiguous.
 
 use std::borrow::Cow;
-use std::fmt;
+
+use thiserror::Error;
 
 /// A path as it was sent, and the normal form that addons judge.
 ///
@@ -18,45 +19,38 @@ pub struct Path {
 }
 
 /// Why a path has more than one reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Ambiguity {
     /// A `.` or `..` segment, or a `%2e` anywhere.
+    #[error("the path has a dot segment or an encoded dot")]
     DotSegment,
     /// `%2f` or `%5c`.
+    #[error("the path has an encoded slash")]
     EncodedSlash,
     /// `\`.
+    #[error("the path has a backslash")]
     Backslash,
     /// `;` or `%3b`, which some servers take for parameters.
+    #[error("the path has a semicolon")]
     Semicolon,
     /// `//`.
+    #[error("the path has an empty segment")]
     EmptySegment,
     /// A control character, plain or encoded, or a plain space.
+    #[error("the path has a control character or space")]
     Control,
     /// A byte over 0x7f, plain or encoded.
+    #[error("the path has a byte that is not ASCII")]
     NonAscii,
     /// `%25`, which a server that decodes twice reads differently.
+    #[error("the path has an encoded percent sign")]
     DoubleEncoding,
     /// A `%` without two hex digits.
+    #[error("the path has a malformed escape")]
     BadEscape,
     /// It does not begin with `/`.
+    #[error("the path does not begin with a slash")]
     NotAbsolute,
-}
-
-impl fmt::Display for Ambiguity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DotSegment => "the path has a dot segment or an encoded dot",
-            Self::EncodedSlash => "the path has an encoded slash",
-            Self::Backslash => "the path has a backslash",
-            Self::Semicolon => "the path has a semicolon",
-            Self::EmptySegment => "the path has an empty segment",
-            Self::Control => "the path has a control character or space",
-            Self::NonAscii => "the path has a byte that is not ASCII",
-            Self::DoubleEncoding => "the path has an encoded percent sign",
-            Self::BadEscape => "the path has a malformed escape",
-            Self::NotAbsolute => "the path does not begin with a slash",
-        })
-    }
 }
 
 impl Path {

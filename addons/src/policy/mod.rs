@@ -43,31 +43,27 @@ impl Policy {
         }
     }
 
-    fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
-        match delegation(flow) {
-            Some(delegation) => Self::judge_own_hosts(flow, &delegation.system)?,
-            None => {
-                allowlist::permit(flow, &self.guard)?;
-                allowlist::permit_port(flow)?;
-                if flow.kind == Kind::Websocket {
-                    allowlist::permit_websocket(flow)?;
-                }
-            }
+    /// Permits the host and the port, and a WebSocket if the flow opens one.
+    fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
+        if let Some(delegation) = delegation(flow) {
+            return Self::judge_own_hosts(flow, &delegation.system);
         }
+        allowlist::permit(flow, &self.guard)?;
+        allowlist::permit_port(flow)?;
+        match opens_websocket {
+            true => allowlist::permit_websocket(flow),
+            false => Ok(()),
+        }
+    }
+
+    fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
+        let opens_websocket = flow.kind == Kind::Websocket;
+        self.permit_destination(flow, opens_websocket)?;
         self.rules.judge_tunnel(flow)
     }
 
     fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
-        match delegation(flow) {
-            Some(delegation) => Self::judge_own_hosts(flow, &delegation.system)?,
-            None => {
-                allowlist::permit(flow, &self.guard)?;
-                allowlist::permit_port(flow)?;
-                if request.websocket {
-                    allowlist::permit_websocket(flow)?;
-                }
-            }
-        }
+        self.permit_destination(flow, request.websocket)?;
         allowlist::permit_method(request)?;
         let guarded = self.guarded_hosts.contains(flow.host());
         if guarded || self.rules.judge_paths_of(flow.host()) {

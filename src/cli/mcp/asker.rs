@@ -6,7 +6,7 @@ use std::time::Duration;
 use addons::contract::{ContainerId, RpcError};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::endpoint::Endpoint;
 use super::http_client::{Answer, HttpClient, HttpError, MAX_MESSAGE};
@@ -18,7 +18,7 @@ use crate::mcp::{
 };
 
 /// How long a call may take: longer than a call lasts at the gateway.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// Asks a gateway.
 pub enum Asker {
@@ -35,7 +35,7 @@ impl Asker {
 
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
-            client: client.with_timeout(PATIENCE),
+            client: client.with_timeout(ANSWER_TIMEOUT),
             path: format!("/internal/containers/{id}/mcp"),
         }
     }
@@ -47,7 +47,7 @@ impl Asker {
         for _ in 0..MAX_PAGES {
             let result = self.ask("tools/list", &params, None).await?;
             let page = serde_json::from_str(result.get());
-            let page: Value = page.map_err(|error| Failure::new(code::SOFTWARE, error))?;
+            let page: Value = page.map_err(Failure::internal)?;
             if let Some(Value::Array(page)) = page.get("tools") {
                 tools.extend_from_slice(page);
             }
@@ -60,7 +60,7 @@ impl Asker {
     }
 
     /// Calls a tool.
-    pub async fn call(&self, name: &str, arguments: &Value) -> Result<Value, Failure> {
+    pub async fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
         let tool = match self {
             // Which arguments are mirrored in header fields, its definition says.
             Self::Container(_) => self
@@ -73,7 +73,7 @@ impl Asker {
         let tool = tool.and_then(|tool| to_raw_value(&tool).ok());
         let params = json!({ "name": name, "arguments": arguments });
         let result = self.ask("tools/call", &params, tool.as_deref()).await?;
-        serde_json::from_str(result.get()).map_err(|error| Failure::new(code::SOFTWARE, error))
+        serde_json::from_str(result.get()).map_err(Failure::internal)
     }
 
     async fn ask(
@@ -109,7 +109,7 @@ async fn ask_gateway(
     if let Some(params) = params.as_object_mut() {
         params.insert("_meta".to_owned(), own_meta());
     }
-    let params = to_raw_value(&params).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+    let params = to_raw_value(&params).map_err(Failure::internal)?;
     let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
     let mut fields: HeaderMap = request_fields(version, method, Some(&params));
     if let Some(tool) = tool {
@@ -136,7 +136,7 @@ async fn ask_gateway(
 async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
     while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
-        let too_long = |error| Failure::new(code::SOFTWARE, error);
+        let too_long = Failure::internal;
         while let Some(event) = reader.next(&mut piece).map_err(too_long)? {
             if let Ok(Message::Response { id: of, outcome }) =
                 Message::parse(&event.data, usize::MAX)

@@ -177,7 +177,9 @@ impl HttpClient {
             }
         };
         let connected = timeout(CONNECT_TIMEOUT, connecting).await;
-        connected.unwrap_or_else(|_| Err(self.unreachable("it does not answer")))
+        let seconds = CONNECT_TIMEOUT.as_secs();
+        let late = format_args!("no connection within {seconds} seconds");
+        connected.unwrap_or_else(|_| Err(self.unreachable(late)))
     }
 
     async fn shake_hands(

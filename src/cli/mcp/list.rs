@@ -18,7 +18,7 @@ pub struct ListTools {
 
 impl ListTools {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let json = self.by.json;
+        let json = self.by.output.json;
         let tools = self.by.asker()?.tools().await?;
         match json {
             true => print(json!({ "tools": tools })),

@@ -57,7 +57,9 @@ pub use changes::{List, ListChanges};
 pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{EventReader, HttpParts, HttpTransport, add_param_fields, request_fields};
+pub use http::{
+    EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,
+};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::Mounts;

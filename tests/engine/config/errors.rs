@@ -246,7 +246,7 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                     "2:22: tls.passthrough[0]: *.com is a public suffix: anybody can register a name below it",
                     "2:31: tls.passthrough[1]: a wildcard stands in front of a name, as in *.example.com",
                     "2:36: tls.passthrough[2]: the host name has an invalid character or label",
-                    "2:56: tls.passthrough[4]: a.example is already listed, in line 2",
+                    "2:56: tls.passthrough[4]: a.example is listed already, in line 2",
                 ],
             ),
             (

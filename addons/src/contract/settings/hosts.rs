@@ -36,7 +36,7 @@ impl<'a> Passthrough<'a> {
         Self(tls.list("passthrough", |at| {
             let pattern = at.parse(HostPattern::parse)?;
             if let Some(line) = seen.insert(pattern.clone(), at.place().line) {
-                at.refuse(format!("{pattern} is already listed, in line {line}"));
+                at.refuse(format!("{pattern} is listed already, in line {line}"));
             }
             Some((pattern, at))
         }))

@@ -14,7 +14,7 @@ mod peer;
 mod two_endpoints;
 mod wire;
 
-pub use event_stream::EventReader;
+pub use event_stream::{EventReader, StreamEvent};
 pub use headers::request_fields;
 pub use mirrored_params::add as add_param_fields;
 
