@@ -119,7 +119,8 @@ pub struct State {
 }
 
 impl State {
-    /// Makes the state, and registers the metrics of the addons. An error is a second registration.
+    /// Makes the state, and registers the metrics of the addons. Fails if `registry` has a metric
+    /// of the same name.
     pub fn new(
         audit: AuditSettings,
         sink: Arc<dyn AuditSink>,

@@ -182,8 +182,8 @@ impl Addon for CircuitBreaker {
     }
 }
 
-/// The scope of the fault that a denial stands for. `None`: no fault of the host, such as a name
-/// that does not resolve, or a protocol that the client requires and the host does not speak.
+/// The scope of the fault that a denial reports. `None`: no fault of the host, such as a name that
+/// does not resolve, or a protocol that the client requires and the host does not speak.
 fn fault_scope(denial: &Denial) -> Option<FaultScope> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
     match (denial.code(), denial.stage()?) {

@@ -118,7 +118,7 @@ codes! {
     MalformedRequest = "malformed_request", 400, Client;
     /// A secret could not be read or refreshed.
     CredentialUnavailable = "credential_unavailable", 502, Us;
-    /// A placeholder or foreign credential where it does not belong.
+    /// A placeholder in a request to which no secret is added.
     CredentialMisuse = "credential_misuse", 403, Policy;
     /// The upstream could not be resolved or connected to, or broke off.
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;

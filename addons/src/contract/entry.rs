@@ -42,7 +42,7 @@ pub enum PatternError {
     #[error("{0}")]
     Host(#[from] AuthorityError),
     /// `*` alone, a `*` that is not the whole first label, or `*.` before an address.
-    #[error("a wildcard stands in front of a name, as in *.example.com")]
+    #[error("a wildcard is only allowed in front of a name, as in *.example.com")]
     Star,
     /// `*.com`: it would allow names that anybody can register.
     #[error("*.{0} is a public suffix: anybody can register a name below it")]

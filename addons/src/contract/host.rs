@@ -46,7 +46,7 @@ pub enum AuthorityError {
     /// Not a decimal number from 1 to 65535 without a leading zero.
     #[error("the port is malformed")]
     BadPort,
-    /// No port where one is required.
+    /// No port although one is required.
     #[error("the port is missing")]
     NoPort,
     /// `user@host`.

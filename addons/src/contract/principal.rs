@@ -70,8 +70,8 @@ impl From<Arc<Container>> for Principal {
     }
 }
 
-/// A part of the appliance that sends requests of its own, with the hosts that it may reach. They
-/// take the place of the allowlist.
+/// A part of the appliance that sends requests, with the hosts that it may reach. They replace the
+/// allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
     /// Its name, in the audit.

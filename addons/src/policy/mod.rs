@@ -43,7 +43,8 @@ impl Policy {
         }
     }
 
-    /// Permits the host and the port, and a WebSocket if the flow opens one.
+    /// Permits the host and the port of a flow by its principal's own list or, if it has none, by
+    /// the allowlist, which must also permit a WebSocket if the flow opens one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
             return Self::judge_own_hosts(flow, &delegation.system);
