@@ -123,8 +123,8 @@ impl Response {
 
     /// Adds a filter of the messages that the upstream sends on a WebSocket opened by this
     /// response. `make` is called for each message and for the payload of each control frame, which
-    /// is one body for the filter. A filter holds back a few KiB at most; a denial closes the
-    /// WebSocket. Filters run in the order in which they were added.
+    /// is one body for the filter. A denial closes the WebSocket. Filters run in the order in which
+    /// they were added.
     pub fn filter_messages<F: BodyFilter + 'static>(
         &mut self,
         make: impl Fn() -> F + Send + 'static,

@@ -35,7 +35,7 @@ pub trait Containers: Send + Sync {
     /// Whether the registry can be read. Called for every request of a known connection.
     fn available(&self) -> bool;
 
-    /// Removes an expired lease. Returns before it is removed from disk.
+    /// Ends and removes an expired lease. Returns before it is removed from disk.
     fn expire(&self, container: &Arc<Container>);
 }
 
@@ -121,7 +121,7 @@ pub struct PolicyQuestion {
 /// The decisions of consecutive bundles.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions {
-    /// One decision of each bundle. Only the last one may redact.
+    /// One decision of each evaluated bundle. Only the last one may redact.
     pub all: Vec<Decision>,
     /// Whether bundles are left. They must be evaluated on the redacted message.
     pub more: bool,
@@ -197,8 +197,9 @@ pub trait LeaseRecords: Send + Sync {
 
 /// Remembers the definitions of tools, to detect changes.
 pub trait Definitions: Send + Sync {
-    /// Compares the digests of a server's tools with the accepted ones, in the order given. The
-    /// first digest of a tool is accepted, and on disk before the future is ready.
+    /// Compares the digests of a server's tools with the accepted ones. Returns a pin for each, in
+    /// the same order. The first digest of a tool is accepted, and on disk before the future is
+    /// ready; a new tool beyond the engine's limit for a server counts as changed.
     fn pin<'a>(
         &'a self,
         server: &'a str,
