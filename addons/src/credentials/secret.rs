@@ -40,7 +40,7 @@ pub(super) struct Ready {
 }
 
 impl Prepared {
-    /// Reads every secret. One that cannot be read disables its own credential only.
+    /// Reads every secret. One that cannot be read is an error of its own credential only.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
         let mut ready = Vec::new();

@@ -123,7 +123,7 @@ impl TokenSources {
         login.account()
     }
 
-    /// Whether every login can be read and refreshed, and none needs a new login. Drops sources
+    /// Whether the file of every login could be read, and its last refresh succeeded. Drops sources
     /// that are no longer configured and that no flow uses.
     pub fn are_valid(&self) -> bool {
         let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;

@@ -111,7 +111,7 @@ impl LoginState {
         self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
     }
 
-    /// Whether the file can be read and written, and no new login is needed.
+    /// Whether the file could be read at the last check, and the last refresh succeeded.
     pub fn is_valid(&self) -> bool {
         self.unreadable.is_none() && self.failed.is_none()
     }
