@@ -12,10 +12,12 @@ use super::session::Session;
 use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 
-/// Relays until both sides have ended, one fails, the idle timeout passes, the lease or the process
-/// ends, or a reload forbids it. Only the first is a completed flow.
+/// Relays until both sides have closed their direction, one fails, the idle timeout passes, the
+/// lease or the process ends, or a reload forbids the flow. Marks the flow as complete only in the
+/// first case.
 ///
-/// The caller must count it as under way, since a shutdown closes idle sessions at once.
+/// The caller must count the flow as under way on the session, since a shutdown ends idle sessions
+/// at once.
 pub async fn relay<C, U>(
     session: &Session,
     snapshot: &Snapshot,
@@ -28,7 +30,7 @@ pub async fn relay<C, U>(
 {
     let idle = Arc::clone(&session.idle);
     let permitted = Permission::of(&live.flow, snapshot);
-    // Counts both directions on the client's side.
+    // Counts both directions on the client's side and notes the activity.
     let counters = &live.flow.counters;
     let counted = |direction: fn(&Counters) -> &AtomicU64| {
         let (counters, idle) = (Arc::clone(counters), Arc::clone(&idle));

@@ -24,8 +24,8 @@ pub struct ResponseBody {
     filtering: Option<Filtering>,
     /// Boxed, since few bodies have trailers.
     trailers: Option<Box<HeaderMap>>,
-    /// The error that `gather` met; returned once the bytes that were filtered before it have been
-    /// sent.
+    /// The error that [`ResponseBody::gather`] met; returned once the bytes that were filtered
+    /// before it have been sent.
     broken: Option<BodyError>,
     /// `None` once the body has ended.
     exchange: Option<Box<Exchange>>,
@@ -119,11 +119,11 @@ impl ResponseBody {
         BodyError::Denied(denial)
     }
 
-    /// Filters what has already arrived, without waiting, until about `most` bytes of output are
-    /// ready. Returns the length of the filtered body if the whole body had arrived, so that a
-    /// short response keeps a `Content-Length` and is sent in one piece.
+    /// Filters the bytes that have already arrived, without waiting, until over `most` bytes of
+    /// output are ready. Returns the length of the filtered body if the whole body had arrived, so
+    /// that a short response keeps a `Content-Length` and is sent in one piece.
     pub fn gather(&mut self, most: usize) -> Option<u64> {
-        // hyper polls the body again with a real waker.
+        // No wake-up is lost: hyper polls the body again with a real waker.
         let context = &mut Context::from_waker(Waker::noop());
         let goes_on = |one: &Filtering| !one.ended && one.passed.len() <= most;
         while self.filtering.as_ref().is_some_and(goes_on) {
@@ -143,7 +143,7 @@ impl ResponseBody {
         self.size_hint().exact()
     }
 
-    /// Passes one more piece through the filters: the next 64 KiB decoded from the last chunk,
+    /// Passes one more piece through the filters: the next 64 KiB decoded from the last frame,
     /// otherwise the next frame, otherwise the end of the body.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         match self.filtering.as_mut().map(Filtering::advance) {

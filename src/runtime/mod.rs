@@ -18,13 +18,14 @@ pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
-/// Waits for `period`. Returns false if the shutdown begins meanwhile.
+/// Waits for `period`. Returns `false` at once when `shutdown` is cancelled.
 pub(crate) async fn pause(period: Duration, shutdown: &CancellationToken) -> bool {
     let sleep = tokio::time::sleep(period);
     shutdown.run_until_cancelled(sleep).await.is_some()
 }
 
-/// Whether the peer of a socket has closed the connection or its sending side. Reads nothing.
+/// Whether the peer of a socket has closed the connection or its sending side. Does not read from
+/// the socket and does not block.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];

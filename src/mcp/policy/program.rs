@@ -8,7 +8,7 @@ use regorus::{Engine, Value};
 use super::answer::{self, Answer};
 use super::bundle::Bundle;
 use super::error::{EvaluationError, LoadError};
-use super::interpreter::Interpreters;
+use super::interpreter::{ANSWER, Interpreters};
 use super::plain::{Entrypoint, MEMBERS, Plan};
 use super::recursion;
 use super::syntax::Syntax;
@@ -44,8 +44,6 @@ const OF_REQUEST: [&str; 12] = [
 ];
 /// The package of the rule that collects an answer. No bundle may define it.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
-/// The rule that collects an answer.
-pub(super) const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 
 /// One bundle.
 pub struct Program {
