@@ -10,10 +10,11 @@ use serde_json::{Map, Value};
 /// A hook's result: pass, or a [`Denial`] that ends the flow.
 pub type Verdict = Result<(), Denial>;
 
-/// Who caused a denial. The circuit breaker counts `Upstream` only.
+/// Who caused a denial. The outcome of the flow is `denied` for `Policy` and `Client`, and `failed`
+/// for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A rule denied.
+    /// A rule or a limit denied.
     Policy,
     /// The client violated a protocol.
     Client,
@@ -290,7 +291,8 @@ impl Denial {
         self
     }
 
-    /// Names the addon that denied, unless one is named already. The chain calls this.
+    /// Names the addon, or the part of the engine, that denied, unless one is named already. The
+    /// chain calls this for addons.
     #[must_use]
     pub fn by(mut self, addon: &'static str) -> Self {
         if self.0.addon.is_empty() {

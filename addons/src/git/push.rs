@@ -70,8 +70,9 @@ impl PushRules {
         size::too_large(size, self.limit).rule(self.limit_rule.as_str())
     }
 
-    /// Renders the denial as git's report. The report uses the memory budget of `body`, which holds
-    /// the commands; without memory left, the denial is rendered by its status.
+    /// Renders the denial as git's report, if that is configured and the client requested reports.
+    /// The report uses the memory budget of `body`, which holds the commands; without memory left,
+    /// the denial is rendered by its status.
     fn reported(&self, denial: Denial, commands: &Commands, body: &Buffered) -> Denial {
         if !self.report {
             return denial;
@@ -223,7 +224,7 @@ impl BodyJudge<Request> for JudgePush {
     }
 }
 
-/// Enforces the limit while a push streams, commands included.
+/// Enforces the limit while a push streams. The bytes of the commands count too.
 struct Pack {
     rules: PushRules,
     announced: Option<u64>,
@@ -236,7 +237,8 @@ struct Pack {
 }
 
 impl Pack {
-    /// Denies a push of which `size` bytes have arrived if it exceeds the limit.
+    /// Denies a push of which `size` bytes have arrived if it exceeds the limit, or if data follows
+    /// an empty list of commands.
     fn check(&mut self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
             return Err(Denial::malformed("data after a push without commands"));
