@@ -55,13 +55,13 @@ macro_rules! codes {
 codes! {
     /// The peer's address is unknown.
     ClientAddressUnknown = "client_address_unknown", 403, Policy;
-    /// No container is registered at the peer's address.
+    /// No container is registered at the peer's address, or the lease of its connection has ended.
     UnknownSource = "unknown_source", 403, Policy;
     /// `X-Container-Id` names another container.
     ContainerIdMismatch = "container_id_mismatch", 403, Policy;
     /// The lease ran out.
     RegistrationExpired = "registration_expired", 403, Policy;
-    /// The registry cannot be read.
+    /// The registry, or a record that must survive a restart, cannot be read or written.
     RegistryUnavailable = "registry_unavailable", 503, Us;
     /// A budget of requests, tunnels, DNS questions or certificates is spent, or too many flows
     /// wait.
@@ -70,13 +70,16 @@ codes! {
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
-    /// No allowlist entry matches the host.
+    /// The host is not on the allowlist, on the container's own list that narrows it, or on the
+    /// list of a part of the appliance.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
-    /// The address is guarded, or an address literal was asked for.
+    /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
+    /// public address in clear text.
     AddressNotAllowed = "address_not_allowed", 403, Policy;
     /// The entry does not list the port.
     PortNotAllowed = "port_not_allowed", 403, Policy;
-    /// TRACE, TRACK, CONNECT in a tunnel, or an unknown method.
+    /// TRACE, TRACK, CONNECT in a tunnel, an unknown method, or one that an endpoint of the proxy
+    /// does not have.
     MethodNotAllowed = "method_not_allowed", 405, Policy;
     /// The entry says `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
@@ -93,31 +96,33 @@ codes! {
     ApprovalRejected = "approval_rejected", 403, Policy;
     /// Host or `:authority` differ from the tunnel's authority.
     HostMismatch = "host_mismatch", 421, Client;
-    /// The bytes in a tunnel are neither TLS nor HTTP.
+    /// The bytes in a tunnel are neither TLS nor HTTP, or a request asks to upgrade to another
+    /// protocol than WebSocket.
     ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
     /// A blocked API call.
     ApiBlocked = "api_blocked", 403, Policy;
-    /// A write outside the allowlist of writes.
+    /// A write outside the allowlist of writes, or a push to a ref that no push may write.
     WriteNotAllowed = "write_not_allowed", 403, Policy;
-    /// A repository outside the container's list.
+    /// A repository outside the container's list, or a request that names no repository.
     RepoNotAuthorized = "repo_not_authorized", 403, Policy;
     /// A push deletes a branch or a tag.
     BranchDeletionBlocked = "branch_deletion_blocked", 403, Policy;
     /// A bot pushes outside its prefixes.
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
-    /// A push is over its limit.
+    /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
     /// A body that must be judged is over a limit.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
     /// The memory for buffered bodies is used up.
     InspectionBusy = "inspection_busy", 503, Policy;
-    /// A buffered body was not complete in time.
+    /// A buffered request body was not complete in time.
     BodyTimeout = "body_timeout", 408, Client;
-    /// A content encoding that cannot be inspected.
+    /// A content encoding that cannot be inspected, or a media type that an endpoint of the proxy
+    /// does not take.
     UnsupportedEncoding = "unsupported_encoding", 415, Policy;
     /// The request is malformed or ambiguous.
     MalformedRequest = "malformed_request", 400, Client;
-    /// A secret could not be read or refreshed.
+    /// A secret could not be read, or a token not fetched or refreshed.
     CredentialUnavailable = "credential_unavailable", 502, Us;
     /// A placeholder in a request to which no secret is added.
     CredentialMisuse = "credential_misuse", 403, Policy;
