@@ -31,8 +31,8 @@ use super::waits::{MAX_WAITS, Waits};
 /// The links in their checked order, with the allowlist that labels flows. Immutable: a reload
 /// builds another chain, and a flow keeps the one it began with.
 ///
-/// A clone is another handle to the same links. Each thread has one, so that threads do not share
-/// a reference count.
+/// A clone is another handle to the same links. The flows of a thread share the thread's clone in
+/// an `Arc`, so that threads do not change the same reference count.
 #[derive(Clone)]
 pub struct Chain {
     links: Arc<[Link]>,
