@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_segment_whatever_is_in_it() {
+    fn a_name_is_encoded_as_one_path_segment() {
         assert_eq!(segment("get_weather-2"), "get_weather-2");
         assert_eq!(segment("../a/b?c#é"), "%2E%2E%2Fa%2Fb%3Fc%23%C3%A9");
     }

@@ -1,4 +1,5 @@
-//! Requests to the gateway: as the container that this runs in, or as an operator on behalf of one.
+//! Sends requests to the gateway, as the container that the command runs in, or as an operator on
+//! behalf of a container.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +18,12 @@ use crate::mcp::{
     EventReader, Id, Message, Outcome, Version, add_param_fields, request_fields, write_request,
 };
 
-/// How long a call may take: longer than a call lasts at the gateway.
+/// Time limit of a call: longer than the gateway's limit.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
-/// Asks a gateway.
+/// Sends requests to a gateway.
 pub enum Asker {
-    /// As the container that this runs in.
+    /// As the container that the command runs in.
     Container(Arc<HttpClient>),
     /// As an operator.
     Operator { client: Client, path: String },
@@ -62,7 +63,7 @@ impl Asker {
     /// Calls a tool.
     pub async fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
         let tool = match self {
-            // Which arguments are mirrored in header fields, its definition says.
+            // The definition determines which arguments are mirrored in header fields.
             Self::Container(_) => self
                 .tools()
                 .await?
@@ -132,7 +133,7 @@ async fn ask_gateway(
     }
 }
 
-/// Reads the stream of a request until its response; what comes before is for clients that show it.
+/// Reads the stream of a request until its response; ignores earlier messages.
 async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
     while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
@@ -157,7 +158,7 @@ fn read_outcome(text: &str) -> Result<Outcome, Failure> {
         Ok(Message::Response { outcome, .. }) => Ok(outcome),
         _ => Err(Failure::new(
             code::SOFTWARE,
-            "the server's answer is no response of JSON-RPC",
+            "the server's answer is not a JSON-RPC response",
         )),
     }
 }
@@ -166,7 +167,7 @@ fn unreachable(error: HttpError) -> Failure {
     Failure::new(code::UNAVAILABLE, error)
 }
 
-/// An error of JSON-RPC, with the policy's reason.
+/// Converts a JSON-RPC error to a failure, with the policy's reason.
 fn denied(error: &RpcError) -> Failure {
     let data = error.data.as_deref().map(RawValue::get);
     let data: Option<Value> = data.and_then(|data| serde_json::from_str(data).ok());

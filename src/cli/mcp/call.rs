@@ -20,7 +20,7 @@ pub struct CallTool {
 
 /// Reads a JSON object.
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(text).map_err(|error| format!("no JSON object: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
 impl CallTool {
@@ -43,7 +43,7 @@ impl CallTool {
     }
 }
 
-/// The text of a result; what is no text, by its type.
+/// The text of a result; content other than text is shown by its type.
 fn lines(result: &Value) -> String {
     let content = result.get("content").and_then(Value::as_array);
     let blocks = content.into_iter().flatten().map(|block| {

@@ -269,7 +269,7 @@ async fn the_endpoint_must_be_at_the_same_place() {
                 .cannot_open(Version::V2025_11_25)
                 .await;
             assert!(
-                error.to_string().contains("another place"),
+                error.to_string().contains("another scheme, host or port"),
                 "{endpoint}: {error}"
             );
         },
