@@ -1,7 +1,7 @@
 //! The chain of addons that every flow passes, and the contract between the addons and the engine.
 //!
 //! This crate only decides: it opens no socket, no database and no TLS session. For I/O, an addon
-//! has a small trait that the engine implements.
+//! uses a trait that the engine implements.
 #![deny(missing_docs)]
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// The rate limits of a lease at upstreams and at the resolver.
     pub rate_limit: RateLimitSettings,
-    /// When the circuit of an upstream opens.
+    /// The thresholds and times of the circuit breakers.
     pub circuit_breaker: CircuitBreakerSettings,
     /// The operator's rules, and the addresses that may be dialled.
     pub policy: PolicySettings,
@@ -119,7 +119,8 @@ pub struct State {
 }
 
 impl State {
-    /// Makes the state, and registers the metrics of the addons. An error is a second registration.
+    /// Makes the state, and registers the metrics of the addons. Fails if `registry` has a metric
+    /// of the same name.
     pub fn new(
         audit: AuditSettings,
         sink: Arc<dyn AuditSink>,
@@ -150,7 +151,8 @@ pub struct Ports {
     pub own: Arc<dyn OwnAddresses>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// The limit of a phase from the first wait of an addon on.
+    /// The time that the addons of a phase may wait in total, from the first wait on; see
+    /// [`Chain::new`].
     pub deadline: Duration,
 }
 
@@ -190,7 +192,7 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         // Denies before a secret is read. It removes fields, so it must run before secrets are
         // added.
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
-        // After policy, whose normal form of paths it judges.
+        // After policy, which is cheaper and denies hosts, methods and ambiguous paths.
         Link::from(Arc::new(Github::new(settings.github, state.forge))),
         // After cheaper decisions, since it consults policies and people. No later addon changes a
         // message, so the judged message is the one that is sent.

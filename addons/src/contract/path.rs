@@ -1,4 +1,4 @@
-//! A request path in normal form, and why it is ambiguous.
+//! A request path, its normal form, and the reason if it is ambiguous.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,10 @@ use thiserror::Error;
 
 /// A path as it was sent, and the normal form that addons judge.
 ///
-/// The normal form has unreserved characters decoded, other escapes in upper case and dot
-/// segments resolved. [`Path::ambiguity`] says why a server might read the path differently; hosts
-/// whose paths are judged refuse such a path.
+/// The normal form has unreserved characters decoded, other escapes in upper case, bytes other than
+/// printable ASCII escaped, and dot segments resolved. [`Path::ambiguity`] says why a server might
+/// read the path differently; an addon that judges the paths of a host denies requests with such a
+/// path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     sent: Box<str>,
@@ -20,8 +21,8 @@ pub struct Path {
 /// Why a path has more than one reading.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Ambiguity {
-    /// `/./` or `/../`, plain or encoded.
-    #[error("the path has dot segments")]
+    /// A `.` or `..` segment, or a `%2e` anywhere.
+    #[error("the path has a dot segment or an encoded dot")]
     DotSegment,
     /// `%2f` or `%5c`.
     #[error("the path has an encoded slash")]
@@ -41,8 +42,8 @@ pub enum Ambiguity {
     /// A byte over 0x7f, plain or encoded.
     #[error("the path has a byte that is not ASCII")]
     NonAscii,
-    /// `%25`, from which a second decoding would make something else.
-    #[error("the path is encoded twice")]
+    /// `%25`, which a server that decodes twice reads differently.
+    #[error("the path has an encoded percent sign")]
     DoubleEncoding,
     /// A `%` without two hex digits.
     #[error("the path has a malformed escape")]
@@ -68,7 +69,7 @@ impl Path {
         }
     }
 
-    /// The path as the client sent it.
+    /// The path to send upstream: as the client sent it, until [`Path::send_normal`] replaces it.
     pub fn sent(&self) -> &str {
         &self.sent
     }
@@ -101,7 +102,8 @@ fn normalize(sent: &str) -> (Cow<'_, str>, Option<Ambiguity>) {
     (Cow::Owned(resolved), doubt)
 }
 
-/// Whether the path is in normal form already: the common case, in one pass without an allocation.
+/// Returns `true` only if the path is unambiguous and in normal form. Recognizes the common case in
+/// one pass without allocating; `normalize` parses every other path.
 fn is_plain(path: &str) -> bool {
     let mut previous = 0;
     for byte in path.bytes() {
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_says_why() {
+    fn ambiguous_paths_report_the_reason() {
         use Ambiguity::*;
         each_row(
             [

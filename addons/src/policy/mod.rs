@@ -1,5 +1,5 @@
-//! The hosts that a container may reach: the allowlist, the operator's rules, then the addresses
-//! that names resolve to.
+//! Judges flows by the allowlist and their method, then by the operator's rules, then by the
+//! addresses that the host resolves to.
 
 mod address_guard;
 mod allowlist;
@@ -24,7 +24,7 @@ pub use rules::{Effect, Rule};
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 
-/// The allowlist, the rules and the address guard.
+/// The addon.
 pub struct Policy {
     guard: AddressGuard,
     guarded_hosts: HostSet,
@@ -32,7 +32,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Builds the addon from its settings. `own` knows our own listeners, which are never dialled.
+    /// Builds the addon from its settings. `own` recognises the proxy's own listeners, which are
+    /// never dialled.
     #[must_use]
     pub fn new(settings: PolicySettings, own: Arc<dyn OwnAddresses>) -> Self {
         Self {
@@ -42,7 +43,8 @@ impl Policy {
         }
     }
 
-    /// Permits the host and the port, and a WebSocket if the flow opens one.
+    /// Permits the host and the port of a flow by its principal's own list or, if it has none, by
+    /// the allowlist, which must also permit a WebSocket if the flow opens one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
             return Self::judge_own_hosts(flow, &delegation.system);
@@ -143,7 +145,7 @@ fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     }
 }
 
-/// Permits a DNS question for a name that the list of a principal has, at any port.
+/// Permits a DNS question for a name that is in the principal's list with any port.
 fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
     let name = &system.name;
     flow.set_rule(format!("system: {name}"));
@@ -154,7 +156,7 @@ fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
     Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
 }
 
-/// The ports at which a list has the flow's host.
+/// The ports of the flow's host in the principal's list.
 fn own_ports(flow: &Flow, system: &System) -> Vec<u16> {
     let hosts = system.hosts.iter();
     let here = hosts.filter(|(host, _)| host == flow.host());
