@@ -1,4 +1,5 @@
-//! The parts whose cost grows with what they are given: patterns, commands of a push, bytes.
+//! Benchmarks for large inputs: host look-up among 10,000 patterns, a push of 1,000 commands,
+//! scrubbing 64 KiB, 1,000 MCP tools.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "../tests/fixtures/mod.rs"]
@@ -28,7 +29,7 @@ use zeroize::Zeroizing;
 
 const PATTERNS: usize = 10_000;
 const COMMANDS: usize = 1_000;
-/// As much as hyper reads at once.
+/// Size of a body chunk in the scrubber benchmark.
 const CHUNK: usize = 64 << 10;
 const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
 

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
+use super::events::Events;
 use super::exit::{Failure, code};
 
 /// The default limit from connecting to the end of the response.
@@ -46,7 +47,7 @@ impl Client {
     }
 
     /// Sends a request and returns the body of the response. Fails unless the status is a success.
-    /// Retries after 429, up to [`ATTEMPTS`] attempts in all.
+    /// Retries after 429, up to `ATTEMPTS` attempts in all.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -72,14 +73,14 @@ impl Client {
     }
 
     /// Opens a stream of server-sent events, which has no timeout.
-    pub(super) async fn events(&self, path: &str) -> Result<Incoming, Failure> {
+    pub(super) async fn events(&self, path: &str) -> Result<Events, Failure> {
         let request = self.request(&Method::GET, path, None)?;
         let (mut head, body) = request.into_parts();
         let accept = http::HeaderValue::from_static("text/event-stream");
         head.headers.insert(ACCEPT, accept);
         let response = self.send(Request::from_parts(head, body)).await?;
         match response.status() {
-            StatusCode::OK => Ok(response.into_body()),
+            StatusCode::OK => Ok(Events::new(response.into_body())),
             status => {
                 let body = self.read(response).await?;
                 Err(Answer { status, body }.into_failure())
@@ -122,7 +123,7 @@ impl Client {
             .header(HOST, "localhost")
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
-            .map_err(|error| Failure::new(code::SOFTWARE, error))
+            .map_err(Failure::internal)
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {

@@ -22,6 +22,8 @@ use std::process::ExitCode;
 
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
+use http::Method;
+use serde_json::Value;
 
 use crate::config::{self, Config, Profile};
 use crate::sandbox;
@@ -32,7 +34,7 @@ pub use exit::Failure;
 pub use run::run_appliance;
 
 use client::Client;
-use exit::code;
+use exit::{code, print};
 
 /// The default configuration directory of the appliance.
 const CONFIG_DIR: &str = "/etc/unified-proxy";
@@ -113,7 +115,7 @@ impl ConfigDir {
 
     /// The configuration directory and the profile of the server on this machine. The profile is
     /// `Dev` if `dev` has its state in the working directory, unless the directory is
-    /// [`CONFIG_DIR`].
+    /// `/etc/unified-proxy`.
     pub fn here(&self) -> (PathBuf, Profile) {
         let dev_ran = Path::new(DEV_STATE).is_dir();
         match &self.config {
@@ -200,6 +202,37 @@ impl Server {
         let socket = config::admin_socket(&dir, profile);
         let socket = socket.map_err(|errors| Failure::new(code::CONFIG, errors))?;
         Ok(Client::new(socket))
+    }
+}
+
+/// The server to send the request to, and the format of the output.
+#[derive(Args, Debug)]
+pub struct Output {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Output {
+    fn print(&self, answer: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+        match self.json {
+            true => print(answer),
+            false => print(lines(answer)),
+        }
+    }
+
+    /// Calls the server, and prints its answer.
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        lines: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        let answer = self.target.client().call(method, path, body).await?;
+        self.print(&answer, lines)
     }
 }
 

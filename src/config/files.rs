@@ -10,11 +10,11 @@ use zeroize::Zeroizing;
 /// The most bytes of a configuration file: ten times the size of the largest sensible one.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and parses a file of the directory. With `env`, expands `${NAME}`. Errors go to `report`.
-pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Document<'a> {
+/// Reads and parses a file of the directory, and expands `${NAME}` by `env`. Errors go to `report`.
+pub fn open<'a>(dir: &Path, name: &str, env: Env<'_>, report: &'a Report) -> Document<'a> {
     match read(&dir.join(name)) {
         Ok(None) => Document::absent(name, report),
-        Ok(Some(bytes)) => Document::parse(name, &bytes, env, report),
+        Ok(Some(bytes)) => Document::parse(name, &bytes, Some(env), report),
         Err(error) => Document::unreadable(name, &error, report),
     }
 }

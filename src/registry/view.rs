@@ -28,7 +28,7 @@ fn listener_name(lease: LeaseId) -> String {
     format!("sandbox-{}.sock", lease.short())
 }
 
-/// Whether a file name has the form of a name that [`listener_name`] returns.
+/// Whether a file name has the form of the file name of a lease's socket.
 pub fn is_listener_name(name: &str) -> bool {
     let short = name
         .strip_prefix("sandbox-")

@@ -1,4 +1,4 @@
-//! The admin API over a real Unix socket: words, shapes and statuses of the contract.
+//! The admin API over a real Unix socket: bodies, statuses and errors that the contract defines.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -32,7 +32,7 @@ use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
 
-/// A server on a socket in a directory of its own.
+/// An admin server on a Unix socket in a temporary directory.
 struct Server {
     directory: TempDir,
     registry: Arc<Registry>,
@@ -43,7 +43,7 @@ struct Server {
 }
 
 impl Server {
-    /// Ends a flow to a host, as the chain would tell of it.
+    /// Records the end of a flow to a host, as the chain does.
     fn end_flow(&self, host: &str) {
         let settings = AuditSettings {
             lines_per_minute_per_container: NonZeroU32::MAX,
@@ -276,7 +276,7 @@ async fn a_container_is_registered_shown_and_unregistered() {
 }
 
 #[tokio::test]
-async fn a_listener_of_its_own_is_named_in_the_answer_once_it_is_open() {
+async fn the_path_of_a_containers_socket_is_answered_once_it_is_open() {
     let server = Server::start();
     let mut wanted = server.registry.subscribe_listeners();
     tokio::spawn(async move {
@@ -363,7 +363,7 @@ async fn a_wrong_body_is_400_with_its_reason() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_and_what_is_too_large_is_said_in_json() {
+async fn unknown_paths_methods_and_large_bodies_get_json_errors() {
     let server = Server::start();
     each_row_async(
         [
@@ -387,7 +387,7 @@ async fn what_is_not_there_and_what_is_too_large_is_said_in_json() {
 }
 
 #[tokio::test]
-async fn the_eleventh_write_of_a_second_waits_and_reads_do_not() {
+async fn the_eleventh_write_of_a_second_gets_429_and_reads_pass() {
     let server = Server::start();
     let mut statuses = Vec::new();
     for _ in 0..11 {
@@ -437,7 +437,7 @@ async fn a_registry_that_cannot_be_read_is_503_and_degraded() {
 }
 
 #[tokio::test]
-async fn only_what_is_critical_degrades_health() {
+async fn only_critical_checks_degrade_health() {
     let server = Server::start();
     let health = server.get("/internal/health").await;
     assert_eq!(health.status, StatusCode::OK);
@@ -588,14 +588,14 @@ async fn flows_are_listed_newest_first_and_streamed_as_they_end() {
     let line: Value = serde_json::from_str(line).unwrap();
     assert_eq!(line["host"], "three.example.com");
 
-    // An open stream does not hold up the shutdown.
+    // The shutdown does not wait for the open stream.
     server.shutdown.cancel();
     let stopped = tokio::time::timeout(Duration::from_secs(1), server.serving).await;
     stopped.expect("stopped").unwrap();
 }
 
 #[tokio::test]
-async fn the_document_names_every_call_and_every_call_it_names_is_there() {
+async fn the_openapi_document_and_the_api_have_the_same_calls() {
     let server = Server::start();
     let document = server.get("/internal/openapi.json").await.body;
     let mut calls = Vec::new();

@@ -10,13 +10,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// What follows a line, up to the line that begins the next section.
+/// The text after the line `heading`, up to the next line that begins with `next`.
 fn section<'t>(text: &'t str, heading: &str, next: &str) -> &'t str {
     let (_, rest) = text.split_once(&format!("\n{heading}\n")).unwrap();
     rest.split(&format!("\n{next}")).next().unwrap()
 }
 
-/// The crates that a manifest depends on outside of tests.
+/// The crates in the `[dependencies]` of a manifest.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let name = Regex::new(r"(?m)^[\w-]+").unwrap();
     name.find_iter(section(manifest, "[dependencies]", "["))
@@ -24,8 +24,8 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The crates in the tables of building blocks: the last column is the reason, the one before it
-/// names them.
+/// The crates in the tables of building blocks, which are named in the last column but one, before
+/// the reason.
 fn explained(document: &str) -> BTreeSet<String> {
     let name = Regex::new(r"[a-z][\w-]*").unwrap();
     section(document, "## Building blocks", "## ")

@@ -1,4 +1,4 @@
-//! Dialling, to listeners on loopback.
+//! Dialling of listeners on loopback, and the limit on sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ async fn permit(host: &str, addresses: &[SocketAddr]) -> Permit {
     chain.dial(&mut flow, addresses.to_vec()).await.unwrap()
 }
 
-/// Permission to dial an address on behalf of a principal.
+/// A permit to dial an address on behalf of a principal.
 async fn permit_of(chain: &Chain, principal: Principal, address: SocketAddr) -> Permit {
     let endpoint = Endpoint {
         scheme: Scheme::Https,
@@ -29,7 +29,8 @@ async fn permit_of(chain: &Chain, principal: Principal, address: SocketAddr) -> 
     chain.dial(&mut start.begin(), vec![address]).await.unwrap()
 }
 
-/// A listener whose queue is full: connecting to it hangs.
+/// A listener whose accept queue is full, so that connecting to it hangs, and the connections that
+/// fill the queue.
 async fn deaf() -> (Vec<tokio::net::TcpStream>, TcpListener, SocketAddr) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -58,7 +59,8 @@ async fn dial(permit: &Permit, limit: Duration) -> Result<(UpstreamSocket, Socke
 }
 
 #[tokio::test]
-async fn a_connection_holds_one_of_so_many_places_and_a_lease_and_we_have_a_quarter_each() {
+async fn a_lease_takes_at_most_a_quarter_of_the_sockets_and_a_quarter_is_reserved_for_the_appliance()
+ {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let places = SocketBudget::new(8);
@@ -84,7 +86,7 @@ async fn a_connection_holds_one_of_so_many_places_and_a_lease_and_we_have_a_quar
         let denial = dial(Some(address)).await.unwrap_err();
         assert_eq!(denial.code(), Code::TooManyConnections);
     }
-    // Of eight, two are ours alone.
+    // Of eight sockets, two are reserved for flows of the appliance itself.
     assert!(dial(Some("127.0.0.5")).await.is_err());
     held.push(dial(None).await.unwrap());
     held.swap_remove(0);
@@ -113,7 +115,7 @@ async fn dialling_goes_on_to_the_next_address() {
 }
 
 #[tokio::test]
-async fn a_dead_far_side_is_unreachable_and_a_silent_one_times_out() {
+async fn a_refused_connection_is_unreachable_and_a_silent_one_times_out() {
     let refused = permit("far.example.com", &[closed_port().await]).await;
     let denial = dial(&refused, Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(denial.code(), Code::UpstreamUnreachable);

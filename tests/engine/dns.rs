@@ -1,4 +1,4 @@
-//! What the DNS server answers, asked by `dig` and by hand.
+//! Responses of the DNS server to `dig` and to raw messages.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::loopback::dns_fixture::*;
 use crate::loopback::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {
+async fn dig_gets_the_answers_that_the_chain_passes_over_udp_and_tcp() {
     let fixture = DnsFixture::open_with_types(&[RecordType::HTTPS, RecordType::SVCB]).await;
     each_row_async(
         [
@@ -95,7 +95,7 @@ async fn answers_echo_id_and_question_and_stay_fresh() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_a_datagram_is_truncated_and_whole_over_tcp() {
+async fn a_response_that_does_not_fit_a_datagram_is_truncated_and_complete_over_tcp() {
     let fixture = DnsFixture::open().await;
     let socket = fixture.socket(ONE).await;
     let mut big = question("big.example.com", RecordType::A);
@@ -116,7 +116,7 @@ async fn what_does_not_fit_a_datagram_is_truncated_and_whole_over_tcp() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unknown_sources_are_refused_unread() {
+async fn unknown_sources_are_refused_before_parsing() {
     let fixture = DnsFixture::open().await;
     for transport in ["+notcp", "+tcp"] {
         let arguments = format!("{transport} www.example.com A");

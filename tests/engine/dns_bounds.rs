@@ -1,4 +1,4 @@
-//! What the DNS server withstands: floods, hoarders, nonsense, and being shut down.
+//! Limits of the DNS server under floods, held connections and malformed packets, and its shutdown.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::loopback::dns_fixture::*;
 use crate::loopback::*;
 
 #[tokio::test]
-async fn answers_to_unknown_sources_are_few() {
+async fn responses_to_unknown_sources_are_rate_limited() {
     let fixture = DnsFixture::open().await;
     let socket = fixture.socket(STRANGER).await;
     let question = question("www.example.com", RecordType::A).to_vec().unwrap();
@@ -36,8 +36,8 @@ async fn answers_to_unknown_sources_are_few() {
     );
 }
 
-/// The flood asks for names that no nameserver answers, each a new one, as fast as a paced
-/// thread can; the other container asks meanwhile.
+/// A thread floods the server with queries for different names that the nameserver does not
+/// answer; meanwhile the other container asks for one that it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
     let fixture = DnsFixture::open().await;
@@ -78,7 +78,7 @@ async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
 }
 
 #[tokio::test]
-async fn what_is_known_is_told_while_all_places_for_waiting_are_taken() {
+async fn cached_names_are_answered_while_the_limit_on_waiting_queries_is_reached() {
     let fixture = DnsFixture::open().await;
     let (flood, socket) = (fixture.socket(ONE).await, fixture.socket(ONE).await);
     let known = question("w1.example.com", RecordType::A);
@@ -88,7 +88,8 @@ async fn what_is_known_is_told_while_all_places_for_waiting_are_taken() {
         let question = question(&name, RecordType::A).to_vec().unwrap();
         flood.send(&question).await.unwrap();
     }
-    // Those that found no place are refused at once: all places are taken by now.
+    // A query that exceeds the limit on waiting queries is refused at once, so the limit is reached
+    // when the first response arrives.
     assert!(hear(&flood, Duration::from_secs(2)).await.is_some());
     let new = ask_message(&socket, &question("w2.example.com", RecordType::A)).await;
     assert_eq!(new.response_code, ResponseCode::Refused);
@@ -149,7 +150,7 @@ async fn connections_end_with_the_lease() {
 }
 
 #[tokio::test]
-async fn shutdown_answers_what_is_under_way() {
+async fn shutdown_answers_pending_queries() {
     let fixture = DnsFixture::open().await;
     let question = question("slow.example.com", RecordType::A)
         .to_vec()
@@ -176,7 +177,7 @@ async fn a_listener_that_cannot_be_opened_is_named() {
     assert!(error.contains(&address.to_string()), "{error}");
 }
 
-/// Bytes at random, and a plain question with some of its bytes changed, cut or appended to.
+/// Random bytes, or a valid query with bytes changed, cut off or appended.
 fn packets() -> impl Strategy<Value = Vec<u8>> {
     let anything = prop::collection::vec(any::<u8>(), 0..700);
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
@@ -197,7 +198,7 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn no_packet_stops_the_server_and_none_is_amplified_for_a_stranger() {
+fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (fixture, known, stranger) = runtime.block_on(async {
         let fixture = DnsFixture::open().await;
@@ -208,7 +209,7 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_a_stranger() {
         failure_persistence: None,
         ..Cases::with_cases(400)
     };
-    // An answer may come late: its id tells which packet it belongs to.
+    // A response may arrive late, so its id is the number of its packet.
     let lengths = RefCell::new(Vec::new());
     let run = TestRunner::new(cases).run(&packets(), |mut packet| {
         let id = (lengths.borrow().len() as u16).to_be_bytes();

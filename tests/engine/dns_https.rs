@@ -1,4 +1,4 @@
-//! Questions that came over HTTP, as the ingress hands them on.
+//! DNS messages that arrived over HTTP, as the ingress passes them to the DNS service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ fn dns_client(source: &str) -> DnsClient {
     SocketAddr::new(source.parse().unwrap(), 0).into()
 }
 
-/// On a connection that is bound to the container's lease, from an address that says nothing.
+/// A client on a connection that is bound to the container's lease, with an unregistered source
+/// address.
 fn bound(container: &Arc<Container>) -> DnsClient {
     DnsClient {
         principal: Some(Principal::from(Arc::clone(container))),
@@ -45,7 +46,7 @@ async fn an_answer_of_any_length_arrives_whole() {
 }
 
 #[tokio::test]
-async fn the_lease_of_the_connection_asks_whatever_its_source() {
+async fn the_lease_of_the_connection_identifies_the_client_whatever_its_source() {
     let fixture = DnsFixture::open().await;
     let container = fixture.containers.get(ONE);
     let known = code(&fixture, "www.example.com", bound(container)).await;
@@ -55,7 +56,7 @@ async fn the_lease_of_the_connection_asks_whatever_its_source() {
 }
 
 #[tokio::test]
-async fn a_listeners_connection_that_is_bound_to_no_lease_serves_none_that_lives() {
+async fn a_connection_on_a_containers_socket_without_a_lease_is_refused() {
     let fixture = DnsFixture::open().await;
     let mut dns_client = dns_client(ONE);
     dns_client.client.source = Some(Source::Listener(fixture.containers.get(ONE).id.clone()));
@@ -65,7 +66,7 @@ async fn a_listeners_connection_that_is_bound_to_no_lease_serves_none_that_lives
 }
 
 #[tokio::test]
-async fn questions_over_the_budget_of_a_second_are_denied_with_when_to_ask_again() {
+async fn questions_over_the_rate_are_denied_with_a_retry_delay() {
     let fixture = DnsFixture::open().await;
     let container = fixture.containers.get(ONE);
     let mut denied = None;
@@ -90,9 +91,9 @@ async fn questions_over_the_budget_of_a_second_are_denied_with_when_to_ask_again
 }
 
 #[tokio::test]
-async fn a_question_that_is_given_up_ends_as_aborted_and_frees_its_place() {
+async fn an_abandoned_question_ends_as_aborted_and_no_longer_counts_as_waiting() {
     let fixture = DnsFixture::open().await;
-    // More than may wait at once.
+    // More than the limit on waiting queries.
     for n in 0..100 {
         let name = format!("n{n}.never.example.com");
         let asking = ask(&fixture, &name, dns_client(ONE));

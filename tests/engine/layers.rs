@@ -1,5 +1,5 @@
-//! Data goes down: no folder imports from one above it, and no files import each other in a
-//! circle. Read from the sources; tests are left out.
+//! Checks the imports in the sources, without tests: no folder of `src` imports from a layer above
+//! it, and no files import each other in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,7 +77,7 @@ impl Sources {
         imports
     }
 
-    /// The file that a path leads to, through the re-export of a folder if there is one.
+    /// The file that a path names, also through a folder's re-export.
     fn resolve(&self, from: &Module, path: Vec<String>) -> Option<Module> {
         let mut absolute = match path.first()?.as_str() {
             "crate" => path[1..].to_vec(),
@@ -116,11 +116,11 @@ impl Sources {
         self.resolve(folder, path)
     }
 
-    /// Files that import each other, each with the next.
+    /// The paths of files that form a cycle of imports, if there is one.
     fn circle(&self) -> Option<Vec<String>> {
         let graph: BTreeMap<_, _> = self.0.keys().map(|m| (m, self.imports(m))).collect();
         let mut left: BTreeSet<&Module> = self.0.keys().collect();
-        // What imports nothing that is left is in no circle.
+        // A file that imports none of the remaining files is in no cycle.
         loop {
             let leaf = left
                 .iter()
@@ -147,15 +147,15 @@ impl Sources {
     }
 }
 
-/// Without comments and unit tests.
+/// The source without line comments and unit tests.
 fn code(source: &str) -> String {
     let comments = Regex::new(r"//[^\n]*").unwrap();
     let code = source.split("#[cfg(test)]\nmod tests").next().unwrap();
     comments.replace_all(code, "").into_owned()
 }
 
-/// Every path that a file imports or names from the crate's root or a module above; what a folder
-/// re-exports is no import of its own.
+/// Every path that a file imports, or that it names with `crate::` or `super::`. Re-exports
+/// (`pub use`) are no imports.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let uses = Regex::new(r"(?m)^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);").unwrap();
     let named = Regex::new(r"\b(?:crate|super)(?:::\w+)+").unwrap();
@@ -170,7 +170,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// The paths of a tree: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// The paths of a `use` tree: `a::{b, c::d}` is `a::b` and `a::c::d`.
 fn expand(tree: &str) -> Vec<Vec<String>> {
     let Some((head, inner)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap();

@@ -1,4 +1,4 @@
-//! The parts of the engine, each by itself: what needs no process of the proxy around it.
+//! Tests of the engine's parts that do not need a running proxy process.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Resolving, against a nameserver on loopback.
+//! Name resolution, with a nameserver on loopback.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn zone() -> Nameserver {
     })
 }
 
-/// A flow that passed its first phase, with its permit.
+/// A flow that passed its first phase, with the permit to resolve its host.
 pub async fn permitted(chain: &Chain, host: &str) -> (OwnedFlow, ResolvePermit) {
     let host = Host::parse(host).unwrap();
     let client = Client {
@@ -129,7 +129,7 @@ async fn a_family_that_never_answers_does_not_hold_up_the_other() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
+async fn resolution_errors_say_only_the_name_and_the_step() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     each_row_async(
@@ -167,7 +167,7 @@ async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
 }
 
 #[tokio::test]
-async fn equal_questions_are_asked_once_and_then_remembered() {
+async fn identical_queries_are_sent_once_and_then_cached() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     let (_, permit) = permitted(&test_chain(), "slow.example.com").await;
@@ -199,7 +199,7 @@ async fn nameservers_are_asked_in_random_case() {
 }
 
 #[tokio::test]
-async fn names_that_do_not_exist_are_told_from_names_without_the_record() {
+async fn nxdomain_is_distinguished_from_nodata() {
     let nameserver = zone();
     let hosts = [("fixed.example.com", "198.51.100.1", None)];
     let resolver = Resolver::new(&upstream(nameserver.address, &hosts)).unwrap();

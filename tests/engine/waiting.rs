@@ -1,4 +1,4 @@
-//! Flows that wait in the chain for longer than a connection may be idle.
+//! Flows that wait in the chain for longer than the idle timeout of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,14 +35,14 @@ use crate::loopback::dns_fixture::question;
 use crate::loopback::*;
 
 const SANDBOX: &str = "127.0.0.2";
-/// Far below the wait.
+/// Idle timeout of connections, far below [`WAIT`].
 const IDLE: Duration = Duration::from_millis(300);
 const WAIT: Duration = Duration::from_millis(1500);
-/// A client that has gone is noticed by then.
+/// Timeout for the proxy to notice that a client has disconnected.
 const NOTICED: Duration = Duration::from_secs(4);
 
-/// Holds whatever asks for `held.example.com` and denies it after [`WAIT`]; what asks for
-/// `long.example.com` it holds for a minute.
+/// An addon that delays flows to `held.example.com` by [`WAIT`] and flows to `long.example.com` by
+/// a minute, and then denies them.
 #[derive(Default)]
 struct Waiter {
     begun: AtomicUsize,
@@ -148,7 +148,7 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
     Gateway::new(core, GatewayMetrics::new(metrics).unwrap())
 }
 
-/// A proxy and a DNS server whose chain waits.
+/// A proxy and a DNS server whose chain has a [`Waiter`].
 struct Fixture {
     proxy: std::net::SocketAddr,
     dns: std::net::SocketAddr,
@@ -238,7 +238,7 @@ impl Fixture {
         socket.connect(to).await.unwrap()
     }
 
-    /// A tunnel to a host, intercepted, with a protocol.
+    /// Opens a tunnel to a host and does the TLS handshake with the proxy, with this ALPN name.
     async fn tunnel(&self, host: &'static str, protocol: &[u8]) -> TlsStream<TcpStream> {
         let mut stream = self.connect(self.proxy).await;
         let connect = format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n");
@@ -253,12 +253,13 @@ impl Fixture {
         connector.connect(name, stream).await.unwrap()
     }
 
-    /// Waits until a flow waits, then drops its client; returns how long it took to notice.
+    /// Waits until a flow waits in the chain, then drops its client. Returns how long the proxy took
+    /// to abort the flow.
     async fn abandon<C>(&self, client: C) -> Duration {
         while self.waiter.begun.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Longer than the idle timeout: nothing else has ended the wait.
+        // Longer than the idle timeout, which must not end the wait.
         tokio::time::sleep(2 * IDLE).await;
         assert_eq!(self.waiter.abandoned.load(Ordering::SeqCst), 0);
         let gone = Instant::now();
@@ -279,12 +280,12 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A request whose body has arrived and is not read while the chain waits.
+/// A request with its whole body, which is not read while the chain waits.
 fn post(target: &str, host: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
 }
 
-/// The head of a request and a part of its body: more than is read before the verdict.
+/// The head of a request and a part of its body that exceeds what is read before the verdict.
 fn upload(target: &str, host: &str) -> Vec<u8> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n");
     [head.into_bytes(), vec![b'x'; 60_000]].concat()
@@ -408,7 +409,7 @@ async fn a_client_that_goes_away_ends_the_wait_of_its_question() {
     fixture.abandon(client).await;
 }
 
-/// Ends tasks, and with them the connection that they hold.
+/// Aborts tasks on drop, and so closes the connection that they own.
 struct Abort(Vec<tokio::task::AbortHandle>);
 
 impl Drop for Abort {

@@ -1,4 +1,4 @@
-//! The origin's own CA, and certificates that are in order or are not.
+//! The test origin's CA and its certificates: a valid one, and three with one fault each.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// Chooses a certificate by the name that the client asks for.
+/// Chooses a certificate by the server name (SNI) in the ClientHello; without SNI, the handshake
+/// fails.
 #[derive(Debug)]
 pub struct Certificates {
     pub ca_pem: String,
@@ -22,7 +23,8 @@ impl Certificates {
     pub fn new() -> Self {
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Its own name: OpenSSL takes a leaf with its issuer's name for a self-signed one.
+        // The CA needs a distinct subject: OpenSSL takes a leaf whose subject equals its issuer's
+        // for self-signed.
         ca.distinguished_name
             .push(DnType::CommonName, "The origin's CA");
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! `git http-backend` behind the origin: the real server side of smart HTTP.
+//! Runs `git http-backend`, git's server side of smart HTTP, as a CGI program of the test origin.
 
 use std::io::Write;
 use std::path::Path;
@@ -37,7 +37,8 @@ pub async fn git(root: &Path, parts: &Parts, body: Bytes) -> Response<Body> {
     let output = tokio::task::spawn_blocking(move || {
         let mut child = backend.spawn()?;
         let mut stdin = child.stdin.take().unwrap();
-        // Written beside the reading, so that neither side waits for the other for ever.
+        // Written on another thread while this one reads the output: otherwise both pipes can fill
+        // up and each process waits for the other.
         std::thread::spawn(move || stdin.write_all(&body));
         child.wait_with_output()
     });

@@ -1,4 +1,5 @@
-//! The clients that sandboxes really use, pointed at the proxy as the documents say.
+//! Runs the clients that sandboxes use (curl, git, gh, Node.js, dig) and `unified-proxy` itself
+//! against the proxy under test.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -7,7 +8,8 @@ use serde_json::Value;
 
 use super::proxy::Proxy;
 
-/// An agent for node, whose own `https` knows no proxies.
+/// Source of an `https.Agent` that tunnels through the proxy, as Node's `https` module ignores the
+/// proxy variables.
 pub const NODE_AGENT: &str = "
     const http = require('node:http'), https = require('node:https'), tls = require('node:tls');
     const { hostname, port } = new URL(process.env.HTTPS_PROXY);
@@ -20,7 +22,7 @@ pub const NODE_AGENT: &str = "
         }
     }";
 
-/// A program that ran to its end.
+/// The exit code (`None` if a signal killed it) and the output of a program that has ended.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -39,13 +41,13 @@ impl Ran {
         }
     }
 
-    /// Its output, once it ended well.
+    /// Asserts exit code 0 and returns standard output.
     #[track_caller]
     pub fn ok(self) -> String {
         self.exits(0)
     }
 
-    /// Its output, once it ended with this code.
+    /// Asserts this exit code and returns standard output.
     #[track_caller]
     pub fn exits(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -53,15 +55,15 @@ impl Ran {
     }
 }
 
-/// What curl fetched.
+/// The result of one run of curl.
 #[derive(Debug)]
 pub struct Curl {
     pub exit: i32,
-    /// 0 where there was no answer but the one to the CONNECT.
+    /// Status of the response; 0 if there was none besides the response to the CONNECT.
     pub status: u16,
-    /// The status of the CONNECT, 0 without one.
+    /// Status of the response to the CONNECT; 0 if there was none.
     pub connect: u16,
-    /// `1.1` or `2`.
+    /// HTTP version of the response: `1.1` or `2`.
     pub version: String,
     pub body: Vec<u8>,
     pub stderr: String,
@@ -79,8 +81,9 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// A program in the environment of a sandbox: proxy variables, and the CA wherever the
-    /// usual clients look for one.
+    /// A program with the proxy variables and with the variables in which OpenSSL, curl, git,
+    /// Python requests and Node.js look for a CA file. It starts in the proxy's directory, without
+    /// git configuration of the user or the system.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
@@ -107,36 +110,36 @@ impl Proxy {
         command
     }
 
-    /// Runs a program in the environment of a sandbox.
+    /// Runs a program in the environment of [`Self::command`].
     pub fn run(&self, program: &str, arguments: &[&str]) -> Ran {
         Ran::of(self.command(program).args(arguments))
     }
 
-    /// Runs a script of node's, which finds an agent for tunnels as `Tunnels`.
+    /// Runs a script in node, with [`NODE_AGENT`] before it, which defines the class `Tunnels`.
     pub fn node(&self, script: &str) -> Ran {
         self.run("node", &["-e", &format!("{NODE_AGENT}{script}")])
     }
 
-    /// Runs gh with a placeholder for a token.
+    /// Runs gh with a placeholder as its token.
     pub fn gh(&self, arguments: &[&str]) -> Ran {
         let placeholder = "up-placeholder-0123456789abcdef0123456789abcdef";
         let mut command = self.command("gh");
         command
             .env("GH_TOKEN", placeholder)
             .env("GH_CONFIG_DIR", self.path("gh"))
-            // Where it keeps answers for a day: those of another test's origin are not for this one.
+            // gh caches responses here for a day; those of another test's origin must not be used.
             .env("TMPDIR", self.path(""))
             .env("XDG_CACHE_HOME", self.path("gh"))
             .env("GH_PROMPT_DISABLED", "1");
         Ran::of(command.args(arguments))
     }
 
-    /// Runs one of our own commands on this proxy's configuration and socket.
+    /// Runs `unified-proxy` in the proxy's directory with its admin socket, to its end.
     pub fn cli(&self, arguments: &[&str]) -> Ran {
         Ran::of(&mut self.own_command(arguments))
     }
 
-    /// One of our own commands, not running yet.
+    /// `unified-proxy` in the proxy's directory with its admin socket, not started yet.
     pub fn own_command(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_unified-proxy"));
         command
@@ -149,7 +152,7 @@ impl Proxy {
         self.curl_from(Ipv4Addr::LOCALHOST, arguments)
     }
 
-    /// curl as the sandbox at this address.
+    /// Runs curl with this source address: as the sandbox that is registered there.
     pub fn curl_from(&self, source: Ipv4Addr, arguments: &[&str]) -> Curl {
         let scratch = tempfile::TempDir::new().unwrap();
         let body = scratch.path().join("body");
@@ -179,7 +182,8 @@ impl Proxy {
         }
     }
 
-    /// Asks the proxy's DNS from an address, and returns what `dig` printed.
+    /// Queries the proxy's DNS listener with `dig` from a source address, and returns what `dig`
+    /// printed. Sends the query once and waits 5 s, unless `arguments` say otherwise.
     pub fn dig(&self, source: Ipv4Addr, arguments: &[&str]) -> String {
         let server = format!("@{}", self.dns.ip());
         let port = self.dns.port().to_string();

@@ -14,8 +14,9 @@ use super::{Origin, eventually};
 
 const STARTUP: Duration = Duration::from_secs(20);
 
-/// A running `dev`. The shipped files are changed in what the test's own world needs: free
-/// ports, and the origin in the place of the internet.
+/// A running `unified-proxy dev`, killed on drop. Its configuration is the shipped one with free
+/// ports, and with the test origin as the address of github.com, api.github.com and
+/// api.anthropic.com.
 pub struct Dev {
     pub address: SocketAddr,
     pub dns: SocketAddr,
@@ -28,7 +29,7 @@ impl Dev {
         Self::start_at(origin, (free_address(), free_address()), arguments, env)
     }
 
-    /// The same, where proxy.yaml names these addresses for the proxy and for DNS.
+    /// Like [`Self::start`]; `addresses` are the proxy's and the DNS server's in proxy.yaml.
     pub fn start_at(
         origin: &Origin,
         addresses: (SocketAddr, SocketAddr),
@@ -38,7 +39,7 @@ impl Dev {
         Self::start_with(origin, addresses, &[], arguments, env)
     }
 
-    /// With an MCP gateway at this address.
+    /// Starts `dev` with an MCP gateway at this address.
     pub fn with_gateway(origin: &Origin, gateway: SocketAddr) -> Self {
         let addresses = (free_address(), free_address());
         Self::start_with(origin, addresses, &[gateway], &[], &[])
@@ -72,6 +73,7 @@ impl Dev {
             dir,
             child,
         };
+        // It prints commands to try, and then an empty line, once it is ready.
         eventually("dev says what to try", STARTUP, || {
             let ended = dev.child.try_wait().unwrap();
             assert!(
@@ -84,14 +86,15 @@ impl Dev {
         dev
     }
 
-    /// What it printed, to `stdout` or to `stderr`.
+    /// What it has printed so far to `where_to`: `stdout` or `stderr`.
     pub fn said(&self, where_to: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(where_to)).unwrap()
     }
 
-    /// A shell in its directory, in an environment without a proxy.
+    /// Runs a script with bash in the directory of `dev`, with `PATH` and `HOME` as the only
+    /// variables.
     pub fn shell(&self, script: &str) -> std::process::Output {
-        // Elsewhere, so that `run` may start in the directory.
+        // `unified-proxy run` refuses a working directory that contains the home directory.
         let home = TempDir::new().unwrap();
         Command::new("bash")
             .env_clear()

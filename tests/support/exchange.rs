@@ -1,10 +1,11 @@
-//! HTTP/1.1 by hand: what goes over the wire is what the test wrote, byte for byte.
+//! Reads HTTP/1.1 responses from a raw stream, without an HTTP library.
 
 use std::io::{self, Read};
 
 use serde_json::Value;
 
-/// An answer as it came.
+/// An HTTP response. Field names are in lower case, `body` has no transfer coding, and trailers
+/// are fields named `trailer:NAME`.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -14,13 +15,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The value of a field, by its name in lower case.
+    /// The first value of a field, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut named = self.headers.iter().filter(|(n, _)| n == name);
         named.next().map(|(_, value)| value.as_str())
     }
 
-    /// The same where the field must not be there twice.
+    /// Like [`Self::header`], but panics if the field was sent more than once.
     #[track_caller]
     pub fn only(&self, name: &str) -> Option<&str> {
         let count = self.headers.iter().filter(|(n, _)| n == name).count();
@@ -37,7 +38,8 @@ impl Reply {
             .unwrap_or_else(|error| panic!("{error} in {}: {}", self.status, self.text()))
     }
 
-    /// Asserts a denial in its whole shape: status, code in field and body, and the sentence.
+    /// Asserts that this is a denial: its status, the code in `X-Proxy-Denied` and in the JSON
+    /// body, and an error in the body that starts with `sentence`.
     #[track_caller]
     pub fn assert_denied(&self, status: u16, code: &str, sentence: &str) {
         let json = self.json();
@@ -54,7 +56,8 @@ impl Reply {
         );
     }
 
-    /// The same on a CONNECT, where the reason phrase is all that many clients show.
+    /// Like [`Self::assert_denied`], for a CONNECT: the reason phrase must also be the whole
+    /// error, since many clients show nothing else.
     #[track_caller]
     pub fn assert_connect_denied(&self, status: u16, code: &str, sentence: &str) {
         self.assert_denied(status, code, sentence);
@@ -62,7 +65,7 @@ impl Reply {
     }
 }
 
-/// Reads one answer, and leaves what comes after it in the stream.
+/// Reads one response, which must not be one to HEAD, and leaves the bytes after it in the stream.
 pub fn read_reply(stream: &mut impl Read) -> io::Result<Reply> {
     let mut reply = read_reply_head(stream)?;
     if reply.status >= 200 && reply.status != 204 && reply.status != 304 {
@@ -71,7 +74,7 @@ pub fn read_reply(stream: &mut impl Read) -> io::Result<Reply> {
     Ok(reply)
 }
 
-/// The answer to a CONNECT: one that succeeds has no body, and what follows is the tunnel's.
+/// Reads the response to a CONNECT. A 200 has no body: the bytes after its head are the tunnel's.
 pub fn read_connect_reply(stream: &mut impl Read) -> io::Result<Reply> {
     let mut reply = read_reply_head(stream)?;
     if reply.status != 200 {
@@ -132,7 +135,7 @@ fn read_chunk_size(stream: &mut impl Read) -> io::Result<u64> {
     u64::from_str_radix(&read_line(stream)?, 16).map_err(io::Error::other)
 }
 
-/// Trailers join the fields, under `trailer:NAME`.
+/// Reads the trailers and adds each to the fields, as `trailer:NAME`.
 fn read_trailers(reply: &mut Reply, stream: &mut impl Read) -> io::Result<()> {
     loop {
         let line = read_line(stream)?;

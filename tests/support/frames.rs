@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames as bytes, for what no library would send.
+//! HTTP/2 frames as bytes, for sequences that no library would send.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -30,24 +30,24 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The preface, and empty settings.
+/// The client's connection preface: the magic string and an empty SETTINGS frame.
 pub fn opening() -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[]));
     bytes
 }
 
-/// A request without a body.
+/// A request without a body, as one HEADERS frame; `fields` is its HPACK block.
 pub fn request(stream: u32, fields: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
 }
 
-/// `GET https://HOST PATH` in HPACK, without Huffman coding and the dynamic table.
+/// HPACK block of a GET of `path` at `https://host`, without Huffman coding and dynamic table.
 pub fn get(host: &str, path: &str) -> Vec<u8> {
     head(0x82, host, path)
 }
 
-/// The same for POST.
+/// HPACK block of a POST, coded as that of [`get`].
 pub fn post(host: &str, path: &str) -> Vec<u8> {
     head(0x83, host, path)
 }
@@ -68,18 +68,19 @@ pub fn literal(name: &str, value: &str) -> Vec<u8> {
     field
 }
 
-/// Reads frames until a RST_STREAM, a GOAWAY or the connection's end; false when none comes.
+/// Reads frames until a RST_STREAM, a GOAWAY or the connection's end; false if the read times out
+/// first.
 pub fn read_until_refused(stream: &mut impl Read) -> bool {
     read_until(stream, &[RST_STREAM, GOAWAY])
 }
 
-/// Reads frames until a GOAWAY or the connection's end; false when neither comes.
+/// Reads frames until a GOAWAY or the connection's end; false if the read times out first.
 pub fn read_until_closed(stream: &mut impl Read) -> bool {
     read_until(stream, &[GOAWAY])
 }
 
-/// Reads frames until the answer to a PING; false when a GOAWAY or the connection's end comes
-/// first.
+/// Reads frames until the acknowledgement of a PING; false if a GOAWAY, the connection's end or a
+/// read timeout comes first.
 pub fn read_until_pong(stream: &mut impl Read) -> bool {
     loop {
         match read_frame(stream) {
@@ -90,7 +91,8 @@ pub fn read_until_pong(stream: &mut impl Read) -> bool {
     }
 }
 
-/// Reads up to the other side's SETTINGS and returns its parameters.
+/// Reads frames until the peer's SETTINGS, which is not an acknowledgement, and returns its
+/// parameters.
 pub fn read_settings(stream: &mut impl Read) -> BTreeMap<u16, u32> {
     loop {
         let (kind, flags, payload) = read_frame(stream).unwrap();

@@ -1,12 +1,12 @@
-//! A stand-in of GitHub's API, as far as `gh` needs one to show and open a pull request and to
-//! comment on an issue.
+//! A stand-in for GitHub's GraphQL API, sufficient for `gh` to show and open a pull request and to
+//! comment on an issue, and for the proxy to look up the repositories of node ids.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::routes::{Body, text, with_header};
 
-/// Answers a GraphQL request by the names in it.
+/// Answers a GraphQL request by the names that its query contains.
 pub fn graphql(body: &[u8]) -> http::Response<Body> {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let query = request["query"].as_str().unwrap_or_default();
@@ -40,8 +40,9 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
     with_header(response, "content-type", "application/json")
 }
 
-/// The repository that an id of the form `KIND_NAME` lies in, or the login of `U_LOGIN`; those of
-/// `R_gone` lie in none.
+/// The node with this id: the user `LOGIN` for `U_LOGIN`, the repository `acme/NAME` for `R_NAME`,
+/// and for other kinds an object of `acme/NAME`, where digits at the end of `NAME` are ignored.
+/// Null if `NAME` is `gone` or the id has no `_`.
 fn owner_of(id: &Value) -> Value {
     let id = id.as_str().unwrap();
     match id.split_once('_') {

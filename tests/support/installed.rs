@@ -1,11 +1,13 @@
-//! Others' programs that tests run: installed once, below the target directory, in pinned versions.
+//! Installs third-party programs that tests run: once, below the target directory, in pinned
+//! versions.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a failed installation is not tried again: each test is a process of its own.
+/// How long the error of a failed installation is returned without another attempt: each test is a
+/// process, and each would try again.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
 
 /// A directory below the target directory that survives test runs, and a lock on it that is held
@@ -18,8 +20,8 @@ pub fn directory(name: &str) -> (PathBuf, File) {
     (dir, lock)
 }
 
-/// Runs `install` unless it succeeded for the same `pinned` before, or has just failed. The
-/// caller holds the lock on `dir`.
+/// Runs `install` unless it succeeded for the same `pinned` before. If it failed within the last
+/// 10 minutes, returns that error instead. The caller holds the lock on `dir`.
 pub fn once(
     dir: &Path,
     name: &str,
@@ -43,7 +45,8 @@ pub fn once(
     result
 }
 
-/// Runs a command of an installation; an error is one line.
+/// Runs a command of an installation. The error is one line: `what` and the first line of standard
+/// error, or that the program cannot be run.
 pub fn run(what: &str, command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output();

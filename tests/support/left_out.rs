@@ -1,5 +1,6 @@
-//! What a test did not try, and why: runners hide what tests that pass print, so `scripts/test`
-//! collects it and `.ci/run` compares it with what may be left out.
+//! Records in a file which parts of a test ran, and why others did not: test runners hide the
+//! output of tests that pass. `scripts/test` shows the parts that did not run, and `.ci/run`
+//! compares them with what may be left out.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,7 +20,7 @@ pub fn summarize(group: &str, name: &str, result: &Result<(), String>) {
     writeln!(summary.unwrap(), "{said}").unwrap();
 }
 
-/// Says that something of a test was not tried.
+/// Adds the line that `name` was not run, with the reason.
 pub fn left_out(group: &str, name: &str, why: &str) {
     summarize(group, name, &Err(why.to_owned()));
 }

@@ -1,5 +1,5 @@
-//! The server side of Git LFS beside the repositories: the batch call, locks, and a store on a
-//! host of its own that lets in who has the token of an action.
+//! A Git LFS server: the batch API, locks, and a file store on another host that requires the
+//! token of an action.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::routes::{Body, full, text, with_header};
 
-/// Where the files lie.
+/// Host of the file store.
 pub const FILES: &str = "files.example.com";
 
-/// What it keeps.
+/// The uploaded files, the tokens of all actions, and the locked paths.
 #[derive(Default)]
 pub struct Store {
     files: Mutex<HashMap<String, Bytes>>,
@@ -23,17 +23,17 @@ pub struct Store {
 }
 
 impl Store {
-    /// The size of a file that was sent whole.
+    /// The size of an uploaded file in bytes.
     pub fn size_of(&self, oid: &str) -> Option<usize> {
         self.files.lock().get(oid).map(Bytes::len)
     }
 
-    /// How many files there are.
+    /// The number of uploaded files.
     pub fn count(&self) -> usize {
         self.files.lock().len()
     }
 
-    /// The answer to a request below `/lfs-store/`, or `/info/lfs/` of a repository.
+    /// The response to a request below `/lfs-store/`, or below `/info/lfs/` of a repository.
     pub(super) fn answer(&self, parts: &Parts, body: &Bytes) -> Response<Body> {
         let path = parts.uri.path();
         if let Some(oid) = path.strip_prefix("/lfs-store/") {

@@ -1,4 +1,4 @@
-//! Listeners that containers have for their own, spoken to by hand.
+//! Requests, written as bytes, on Unix sockets that each belong to one container.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::exchange::{Reply, read_reply};
 use super::{Proxy, SOON, eventually};
 
-/// How long an answer may take.
+/// Read timeout of a connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Proxy {
-    /// Registers a container with a listener of its own, waits until that is open, and returns
-    /// where. `more` are further members of the body.
+    /// Registers a container with a Unix socket as its listener, waits until the socket exists, and
+    /// returns its path. `more` are further members of the registration.
     pub fn own_listener(&self, id: &str, more: Value) -> PathBuf {
         let mut body = json!({ "listener": "unix", "container_id": id, "repos": [] });
         for (key, value) in more.as_object().unwrap() {
@@ -36,14 +36,15 @@ pub fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
-/// Sends bytes and reads one answer.
+/// Sends bytes and reads one response.
 pub fn send(stream: &mut UnixStream, bytes: &[u8]) -> Reply {
     // A denial may close the connection while a body is being sent.
     let _ = stream.write_all(bytes);
     read_reply(stream).unwrap()
 }
 
-/// A request in origin form.
+/// An HTTP/1.1 request in origin form, with `Host` and `Content-Length`. `fields` are further
+/// header lines, each with its CRLF.
 pub fn origin_form(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-length: {}\r\n\r\n",
@@ -52,13 +53,13 @@ pub fn origin_form(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u
     [head.as_bytes(), body].concat()
 }
 
-/// A DNS message as RFC 8484 has it posted.
+/// A POST of a DNS message to `/dns-query` (RFC 8484).
 pub fn dns_query(message: &[u8]) -> Vec<u8> {
     let fields = "content-type: application/dns-message\r\n";
     origin_form("POST", "/dns-query", fields, message)
 }
 
-/// A question for the A records of a name.
+/// A DNS query for the A records of a name, with the id 0x1234.
 pub fn question(name: &str) -> Vec<u8> {
     let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
     for label in name.split('.') {
@@ -69,7 +70,8 @@ pub fn question(name: &str) -> Vec<u8> {
     message
 }
 
-/// The response code of an answer that is a DNS message.
+/// The RCODE of the DNS response in an HTTP response. Panics unless the status is 200 and the
+/// fields are those of a DNS message.
 #[track_caller]
 pub fn response_code(reply: &Reply) -> u8 {
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -79,7 +81,7 @@ pub fn response_code(reply: &Reply) -> u8 {
     reply.body[3] & 15
 }
 
-/// Reads to the end of a connection, which must come.
+/// Reads until the connection ends, also by a reset; panics if the read times out first.
 #[track_caller]
 pub fn assert_ends(stream: &mut UnixStream) {
     let mut rest = Vec::new();

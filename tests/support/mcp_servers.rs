@@ -13,8 +13,8 @@ const TOOLS: &str = include_str!("mcp_tools.py");
 const POLICY: &str = "package mcp.authz\n\ndefault decision := \"allow\"\n\n\
     decision := \"deny_continue\" if input.tool == \"erase\"\n\nreason := \"nothing is erased\"\n";
 
-/// A client that knows nothing but its environment: it begins a session, and lists and calls
-/// tools of both servers, over HTTP and over the program's own bridge for stdio.
+/// A shell script that finds the gateway only by its environment variables. It calls tools of both
+/// servers: over HTTP with curl, with `unified-proxy mcp call`, and over `unified-proxy mcp stdio`.
 pub const CLIENT: &str = r#"
 set -u
 post() { curl -sS "$UNIFIED_PROXY_MCP_URL" -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' "$@"; echo; }
@@ -28,7 +28,7 @@ call='{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"notes_echo
 { echo "$hello"; echo '{"jsonrpc":"2.0","method":"notifications/initialized"}'; echo "$call"; sleep 3; } | unified-proxy mcp stdio
 "#;
 
-/// What [`CLIENT`] prints where it reaches the gateway.
+/// Parts of the output of [`CLIENT`], one for each call that reached the gateway.
 const ANSWERS: [&str; 4] = [
     "\"text\":\"echo: over HTTP\"",
     "echo: by the command",
@@ -36,7 +36,7 @@ const ANSWERS: [&str; 4] = [
     "\"text\":\"echo: over stdio\"",
 ];
 
-/// Asserts that the client reached the gateway in every way.
+/// Asserts that every call of the client reached the gateway.
 #[track_caller]
 pub fn assert_reached(said: &str) {
     let plain = said.replace("\": \"", "\":\"");
@@ -45,7 +45,8 @@ pub fn assert_reached(said: &str) {
     }
 }
 
-/// A server on stdio and one over HTTP, whose tool `erase` a policy denies.
+/// An MCP server over HTTP, and the settings that mount it and a second one over stdio, with a
+/// policy that denies their tool `erase`.
 pub struct McpServers {
     dir: TempDir,
     http: Child,
@@ -53,7 +54,7 @@ pub struct McpServers {
 }
 
 impl McpServers {
-    /// Starts the one over HTTP, on loopback of the caller's network namespace.
+    /// Starts the server over HTTP, on loopback of the caller's network namespace.
     pub fn start() -> Self {
         let dir = TempDir::new().unwrap();
         let everybody = Permissions::from_mode(0o755);
@@ -73,7 +74,7 @@ impl McpServers {
         Self { dir, http, port }
     }
 
-    /// Writes `mcp.yaml` into a directory of configuration.
+    /// Writes `mcp.yaml`, which mounts both servers, into a configuration directory.
     pub fn mount(&self, config: &Path) {
         let program = self.dir.path().join("tools.py");
         let settings: Value = json!({

@@ -1,5 +1,5 @@
-//! What the wire tests stand on: an origin that remembers what reached it, the real binary with
-//! a configuration of its own, and clients of every kind.
+//! Support for the wire tests: an origin that records the requests that reach it, the real binary
+//! with a configuration for each test, and clients of every kind.
 
 mod certificates;
 mod cgi;
@@ -37,10 +37,11 @@ pub use yaml::{yaml, yaml_documents};
 
 use std::time::{Duration, Instant};
 
-/// Within which what happens beside a test has happened, on a busy machine too.
+/// Timeout for events in the background of a test, long enough for a busy machine.
 pub const SOON: Duration = Duration::from_secs(10);
 
-/// Waits until something holds, and says what when it never does.
+/// Checks a condition every 20 ms until it holds. Panics after `within`, with `what` as the name
+/// of the condition.
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + within;
     while !holds() {

@@ -14,7 +14,7 @@ use hickory_proto::rr::rdata::CNAME;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
 
-/// Asked over UDP, a name of the table that begins so is answered with the truncation bit alone.
+/// Prefix of names in the table whose A queries get an empty answer with the TC bit over UDP.
 const TRUNCATED: &str = "long.";
 
 /// What the nameserver answers to a question.
@@ -27,10 +27,10 @@ pub enum Reply {
     Silence,
 }
 
-/// What the table has for a name: A records only; every other type is an empty answer.
+/// The A records of a name in the table; queries for other types get an empty answer.
 struct Known {
     addresses: Vec<Ipv4Addr>,
-    /// Replaces `addresses` once they were given out.
+    /// Replaces `addresses` after the first answer with them.
     then: Option<Vec<Ipv4Addr>>,
     /// In seconds.
     ttl: u32,
@@ -78,7 +78,7 @@ struct State {
     table: Mutex<HashMap<String, Known>>,
     /// Answers for names that are not in the table.
     zone: Box<Zone>,
-    /// The names of all questions, as they were spelled.
+    /// Transport and name of every question, in the letter case of the question.
     asked: Mutex<Vec<(Transport, String)>>,
 }
 
@@ -106,7 +106,7 @@ impl Nameserver {
             zone: Box::new(zone),
             asked: Mutex::default(),
         });
-        // TCP takes the number that UDP got; another process may hold it, so try again then.
+        // TCP needs the port that UDP got; if another process holds it, both are bound again.
         let (udp, tcp) = std::iter::repeat_with(|| {
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
             let tcp = TcpListener::bind(udp.local_addr().unwrap());
@@ -127,13 +127,14 @@ impl Nameserver {
         Self { address, state }
     }
 
-    /// Changes what a name resolves to, as whoever rebinds a name does.
+    /// Sets the addresses of a name, with a TTL of 60 s.
     pub fn set(&self, name: &str, addresses: &[Ipv4Addr]) {
         let mut table = self.state.table.lock();
         table.insert(name.to_owned(), Known::lasting(addresses));
     }
 
-    /// Answers the first question for a name otherwise than every question after it.
+    /// Answers the first A query for a name with `first` and every later one with `then`, both
+    /// with a TTL of 0.
     pub fn rebind(&self, name: &str, first: Ipv4Addr, then: Ipv4Addr) {
         let known = Known {
             addresses: vec![first],
@@ -143,13 +144,13 @@ impl Nameserver {
         self.state.table.lock().insert(name.to_owned(), known);
     }
 
-    /// The names that were asked for, in lower case.
+    /// The names of all questions so far, in lower case.
     pub fn asked(&self) -> Vec<String> {
         let asked = self.state.asked.lock();
         asked.iter().map(|(_, name)| name.to_lowercase()).collect()
     }
 
-    /// The names that were asked for over UDP, letter by letter.
+    /// The names of all questions over UDP so far, in the letter case of the question.
     pub fn spelled_over_udp(&self) -> Vec<String> {
         let asked = self.state.asked.lock();
         let over_udp = asked.iter().filter(|(by, _)| *by == Transport::Udp);
@@ -204,7 +205,7 @@ fn read_framed(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 impl State {
-    /// The answer to a question and how long to wait with it; `None` stays without an answer.
+    /// The response to a question and how long to delay it; `None` if none is sent.
     fn answer(&self, question: &[u8], transport: Transport) -> Option<(Duration, Vec<u8>)> {
         let question = Message::from_vec(question).ok()?;
         let query = question.queries.first()?.clone();

@@ -39,13 +39,13 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The values of a field, however often it was sent.
+    /// All values of a field, by its name in lower case.
     pub fn all(&self, name: &str) -> Vec<&str> {
         let named = self.headers.iter().filter(|(n, _)| n == name);
         named.map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The one value of a field.
+    /// The value of a field, by its name in lower case. Panics if it was sent more than once.
     pub fn header(&self, name: &str) -> Option<&str> {
         let all = self.all(name);
         assert!(all.len() < 2, "{name} was sent {} times", all.len());
@@ -57,20 +57,20 @@ impl Seen {
         self.trailers.lock().clone()
     }
 
-    /// How much of the body has arrived by now.
+    /// How many bytes of the request body have arrived by now.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Acquire)
     }
 
-    /// How much of a long answer the origin has handed to its connection by now, in bytes.
+    /// How many bytes of the body of `/bytes/…` or `/chunked/…` hyper has taken by now.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 }
 
-/// What a test's own script answers to a request and its body: a status and JSON. A
-/// text is sent as a stream of events, a list of texts as one that sends them one by one,
-/// [`super::PACE`] apart.
+/// A test's function that answers a request, given its body (the first MiB) as text: with a status
+/// and JSON, or with `None` to leave the answer to the routes. A JSON string is sent as the whole
+/// body of an event stream, a list of strings as an event stream with [`super::PACE`] before each.
 pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
 
 pub(super) struct Shared {
@@ -98,17 +98,18 @@ impl Origin {
         Self::at(Ipv4Addr::LOCALHOST.into())
     }
 
-    /// One at an address of the network namespace that the calling thread is in.
+    /// Starts an origin at an address of the calling thread's network namespace.
     pub fn at(address: IpAddr) -> Self {
         Self::build(None, &["h2", "http/1.1"], address)
     }
 
-    /// One that does not speak HTTP/2.
+    /// Starts an origin that does not speak HTTP/2.
     pub fn without_http2() -> Self {
         Self::build(None, &["http/1.1"], Ipv4Addr::LOCALHOST.into())
     }
 
-    /// One that asks a script first; where it has no answer, the routes answer.
+    /// Starts an origin that calls `script` first, except for git, Git LFS, `/early` and
+    /// `/websocket`; if it returns `None`, the routes answer.
     pub fn scripted(
         script: impl Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync + 'static,
     ) -> Self {
@@ -159,7 +160,8 @@ impl Origin {
         }
     }
 
-    /// TLS with its certificates, for an upstream that a test writes itself.
+    /// TLS configuration with the origin's certificates, for a test's own upstream; `protocols`
+    /// are the ALPN names.
     pub fn tls(&self, protocols: &[&str]) -> rustls::ServerConfig {
         let mut tls = self.tls.clone();
         let named = protocols.iter().map(|name| name.as_bytes().to_vec());
@@ -172,24 +174,24 @@ impl Origin {
         self.shared.seen.lock().clone()
     }
 
-    /// The only request so far.
+    /// The only request so far; panics if there is none or more than one.
     pub fn only(&self) -> Seen {
         let seen = self.seen();
         assert_eq!(seen.len(), 1, "requests at the origin: {seen:?}");
         seen[0].clone()
     }
 
-    /// How many TCP connections were made to it, whether or not a request came.
+    /// How many TCP connections were accepted so far, with or without a request.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    /// How many HTTP connections are open.
+    /// How many connections are open whose TLS handshake, if any, is done.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::Acquire)
     }
 
-    /// Nothing of what was denied may have reached the origin, not even a handshake.
+    /// Asserts that no TCP connection was made to the origin.
     pub fn assert_untouched(&self) {
         assert_eq!(self.connections(), 0, "requests: {:?}", self.seen());
     }
@@ -199,7 +201,7 @@ impl Origin {
         &self.shared.large_files
     }
 
-    /// Makes an empty bare repository that may be pushed to, and says where it lies.
+    /// Creates an empty bare repository `NAME.git` that accepts pushes, and returns its path.
     pub fn create_repository(&self, name: &str) -> PathBuf {
         let bare = self.repositories().join(format!("{name}.git"));
         let path = bare.to_str().unwrap();
@@ -213,12 +215,12 @@ impl Origin {
         bare
     }
 
-    /// Where files lie that it serves by their path, a directory by its `index.html`.
+    /// Directory whose files the origin serves by their path, a directory as its `index.html`.
     pub fn files(&self) -> &Path {
         self.shared.files.path()
     }
 
-    /// Where bare repositories lie that it serves as `/OWNER/REPO.git`.
+    /// Directory of the bare repositories that the origin serves as `/OWNER/REPO.git`.
     pub fn repositories(&self) -> &Path {
         self.shared.repositories.path()
     }
@@ -261,7 +263,7 @@ where
     let asked = Arc::clone(&shared);
     let service = service_fn(move |request| routes::answer(Arc::clone(&asked), number, request));
     let io = TokioIo::new(stream);
-    // A client that breaks off is an ordinary end here.
+    // Clients may close the connection during an exchange, so errors are ignored.
     let _ = if h2 {
         let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         server.serve_connection(io, service).await
@@ -272,14 +274,15 @@ where
     shared.open.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// An upstream in clear text that speaks by script, for what no HTTP library would send.
+/// A TCP server that runs a test's function on each connection, to send what no HTTP library
+/// would.
 pub struct RawOrigin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
 
 impl RawOrigin {
-    /// Runs `script` on every connection, each on a thread of its own.
+    /// Runs `script` on every connection, each on its own thread.
     pub fn start(script: impl Fn(StdStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -299,7 +302,7 @@ impl RawOrigin {
         }
     }
 
-    /// How many connections were made to it.
+    /// How many connections were accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Ports for proxies, each for one test.
+//! Reserves loopback ports, each for one test.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use socket2::{Domain, Socket, Type};
 
-/// An address of which both UDP and TCP are free, below the range from which the kernel takes
-/// ports for connections, so that a restart finds it free again. No two calls get the same, in
-/// this process or in one that runs beside it in the same network namespace.
+/// An address on 127.0.0.1 whose port is free for UDP and TCP. The port is below the kernel's
+/// ephemeral range, so that it is free again when a proxy restarts. No two calls get the same
+/// port, neither in this process nor in others of the same network namespace that still run.
 pub fn free_address() -> SocketAddr {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -23,8 +23,8 @@ pub fn free_address() -> SocketAddr {
         let step = CALLS.fetch_add(1, Ordering::Relaxed) * 7919;
         let port = 10_240 + u16::try_from((first + step) % 21_000).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        // A socket by this name reserves the port until the process ends, also while the proxy
-        // that is to have it does not run. A namespace of the network has names of its own.
+        // An abstract Unix socket with this name reserves the port among tests until the process
+        // ends, also while the proxy is not running. Abstract names are per network namespace.
         let name = format!("port {port} of a test of unified-proxy");
         let name = UnixAddress::from_abstract_name(name).unwrap();
         let Ok(reservation) = UnixListener::bind_addr(&name) else {
@@ -37,8 +37,8 @@ pub fn free_address() -> SocketAddr {
     }
 }
 
-/// An address at which nothing listens. A socket has its port until the process ends, so no other
-/// test is given it.
+/// An address on 127.0.0.1 at which nothing listens: a socket stays bound to it, without listening,
+/// until the process ends.
 pub fn closed_address() -> SocketAddr {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,4 +1,4 @@
-//! The real binary, with a configuration and a state directory of its own.
+//! Runs the real binary with a configuration and state in a temporary directory.
 
 use std::fs::File;
 use std::io::Write;
@@ -34,14 +34,14 @@ pub struct Setup {
     /// Address and id of each container that is registered at the start.
     pub containers: Vec<(String, String)>,
     pub env: Vec<(String, String)>,
-    /// How many files it may have open, where that is less than the system grants.
+    /// Limit on the proxy's open file descriptors; `None` keeps that of the test.
     pub open_files: Option<u32>,
     dir: TempDir,
 }
 
 impl Setup {
-    /// Everything that most tests need: the origin under some names of example.com, its CA
-    /// trusted, loopback allowed, no resolver but what a test names.
+    /// A configuration for most tests: names of example.com have the origin as static address and
+    /// are allowed, its CA is trusted, 127.0.0.0/8 may be dialled, and no nameserver answers.
     pub fn new(origin: &Origin) -> Self {
         let dir = TempDir::new().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
@@ -98,7 +98,7 @@ impl Setup {
         domains.push(entry.into());
     }
 
-    /// Adds a static answer, and allows the name.
+    /// Adds a static address for a name, and allows the name.
     pub fn host(&mut self, name: &str, address: impl ToString) {
         self.proxy["upstream"]["hosts"][name] = address.to_string().into();
         self.allow(name);
@@ -110,12 +110,12 @@ impl Setup {
         credentials.push(entry);
     }
 
-    /// Where everything of this set-up lies.
+    /// Directory of the configuration, state, certificates and log.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Writes the files.
+    /// Writes the configuration files.
     pub fn write(&self) {
         let config = self.dir.path().join("config");
         let mut files = vec![
@@ -130,7 +130,8 @@ impl Setup {
         }
     }
 
-    /// Runs `unified-proxy COMMAND --config DIR` to its end, for starts that must fail.
+    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for starts that must fail. Returns
+    /// the exit code and the output.
     pub fn run(&self, command: &str) -> (i32, String) {
         let output = binary(&self.env)
             .arg(command)
@@ -162,7 +163,7 @@ impl Setup {
     }
 }
 
-/// A running proxy; it is killed when the value goes, and its log shown when the test fails.
+/// A running proxy. It is killed on drop, which also prints its log if the test has panicked.
 pub struct Proxy {
     pub address: SocketAddr,
     pub dns: SocketAddr,
@@ -173,7 +174,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// The usual set-up, unchanged.
+    /// Starts a proxy with the configuration of [`Setup::new`].
     pub fn start(origin: &Origin) -> Self {
         Setup::new(origin).start()
     }
@@ -182,7 +183,7 @@ impl Proxy {
         self.dir.path().join(name)
     }
 
-    /// The CA that sandboxes trust.
+    /// Path of the CA certificate that sandboxes trust.
     pub fn ca(&self) -> PathBuf {
         self.path("certs/ca.pem")
     }
@@ -191,12 +192,12 @@ impl Proxy {
         self.child.id()
     }
 
-    /// Calls the admin API.
+    /// Calls the admin API; panics if it cannot be reached.
     pub fn admin(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         self.try_admin(method, path, body).unwrap()
     }
 
-    /// The same, where nobody may answer yet.
+    /// Like [`Self::admin`], but returns an error if the API cannot be reached.
     pub fn try_admin(
         &self,
         method: &str,
@@ -220,7 +221,7 @@ impl Proxy {
         self.register_as(json!({ "container_ip": address, "container_id": id, "repos": [] }));
     }
 
-    /// Registers a container with a body of the test's own.
+    /// Registers a container with this request body; repeats the call while the response is 429.
     pub fn register_as(&self, body: Value) {
         let mut reply = self.admin("POST", "/internal/containers", Some(body.clone()));
         while reply.status == 429 {
@@ -247,14 +248,14 @@ impl Proxy {
         values.sum()
     }
 
-    /// The audit lines so far.
+    /// The complete lines of the current audit file.
     pub fn audit(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path("data/audit.jsonl")).unwrap_or_default();
         let whole = text.lines().map(serde_json::from_str);
         whole.filter_map(Result::ok).collect()
     }
 
-    /// Waits for an audit line with all these members, and returns it.
+    /// Waits up to 20 s for an audit line with all these members, and returns the first.
     pub fn audited(&self, members: Value) -> Value {
         let wanted = members.as_object().unwrap();
         let mut found = None;
@@ -270,7 +271,7 @@ impl Proxy {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// A number of kilobytes from `/proc/PID/status`, such as `VmRSS` or `VmHWM`.
+    /// A value in KiB from `/proc/PID/status`, such as `VmRSS` or `VmHWM`.
     pub fn memory(&self, key: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with(key)).unwrap();
@@ -282,7 +283,7 @@ impl Proxy {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process has ended; panics after `within`.
     pub fn wait(&mut self, within: Duration) -> ExitStatus {
         let mut status = None;
         let child = &mut self.child;
@@ -293,20 +294,20 @@ impl Proxy {
         status.unwrap()
     }
 
-    /// Kills it as a power cut would, and starts it again on the same state.
+    /// Kills it with SIGKILL, and starts it again on the same state.
     pub fn crash_and_restart(&mut self) {
         self.signal(Signal::KILL);
         self.wait(STARTUP);
         self.restart();
     }
 
-    /// Starts it again after it ended.
+    /// Starts it again after it has ended, and waits until it is healthy.
     pub fn restart(&mut self) {
         self.start_again();
         self.wait_until_healthy();
     }
 
-    /// The same without waiting for anything.
+    /// Starts it again after it has ended, without waiting until it is healthy.
     pub fn start_again(&mut self) {
         self.child = serve(self.dir.path(), &self.env, self.open_files);
     }
@@ -336,7 +337,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The binary in an environment that holds nothing but what the test gives.
+/// The binary with only `PATH` and these variables in its environment.
 pub fn binary(env: &[(String, String)]) -> Command {
     in_environment(Command::new(env!("CARGO_BIN_EXE_unified-proxy")), env)
 }

@@ -1,4 +1,4 @@
-//! What the origin answers, by path.
+//! The origin's responses, by the path of the request.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -27,10 +27,10 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 const CHUNK: usize = 64 * 1024;
 
-/// How far apart the events of a script's list are sent.
+/// Delay before each event of a script's list.
 pub const PACE: Duration = Duration::from_millis(100);
 
-/// Long uploads are counted and not kept.
+/// Bytes of a request body that routes and scripts get; further bytes are only counted.
 const KEPT: usize = 1 << 20;
 
 /// The accept key that belongs to the `Sec-WebSocket-Key` of RFC 6455's own example.
@@ -160,13 +160,13 @@ fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Se
     seen
 }
 
-/// Paths that a repository answers, with or without `.git`.
+/// Whether a path is a service of a repository, whose name may lack `.git`.
 fn is_git(path: &str) -> bool {
     let services = ["/info/refs", "/git-upload-pack", "/git-receive-pack"];
     path.contains(".git/") || services.iter().any(|service| path.ends_with(service))
 }
 
-/// Reads a body, keeping `most` bytes of it; nothing where it broke off.
+/// Reads a body to its end and returns its first `most` bytes; `None` if reading failed.
 async fn collect(mut body: Incoming, seen: &Seen, most: usize) -> Option<Bytes> {
     let mut kept = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -214,7 +214,8 @@ fn zeros(count: usize, seen: &Seen) -> Body {
     StreamBody::new(blocks).boxed_unsync()
 }
 
-/// Each event tells when it was sent, in microseconds since the epoch.
+/// Sends `count` events, with `every` milliseconds before each. An event's data is the time at
+/// which it was sent, in microseconds since the Unix epoch.
 fn events(count: usize, every: u64) -> Response<Body> {
     let events = stream::unfold(0, move |sent| async move {
         if sent == count {
@@ -241,7 +242,7 @@ fn grpc(body: Bytes) -> Response<Body> {
     with_header(Response::new(body), "content-type", "application/grpc")
 }
 
-/// Says 101 and then returns every byte. The frames are the test's own business.
+/// Responds with 101 and then echoes every byte, without interpreting WebSocket frames.
 fn websocket(request: Request<Incoming>) -> Response<Body> {
     tokio::spawn(async move {
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
@@ -266,7 +267,7 @@ fn websocket(request: Request<Incoming>) -> Response<Body> {
     response
 }
 
-/// Shows the credential that arrived, in the many ways in which an upstream may.
+/// Echoes the credential that arrived in `X-Api-Key` or `Authorization`, in the form `how`.
 fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
     let secret = ["x-api-key", "authorization"]
         .iter()
@@ -342,7 +343,7 @@ fn stored_brotli(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// A zstd frame of one raw block (RFC 8878, section 3.1.1), its size in one byte.
+/// A zstd frame of one raw block (RFC 8878, section 3.1.1), with its content size in one byte.
 fn stored_zstd(bytes: &[u8]) -> Vec<u8> {
     let size = u8::try_from(bytes.len()).unwrap();
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x20, size];

@@ -1,4 +1,4 @@
-//! The real coding sidecar, with a workspace of its own.
+//! Runs the real coding sidecar on a temporary workspace.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::free_address;
 
-/// Where the sidecar listens, and what it demands.
+/// How clients reach the sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// On its Unix socket, without a token.
@@ -43,12 +43,12 @@ impl Sidecar {
         }
     }
 
-    /// Its root.
+    /// The root of its workspace.
     pub fn workspace(&self) -> PathBuf {
         self.directory.path().join("workspace")
     }
 
-    /// The server of `mcp.yaml`.
+    /// The sidecar's server entry in `mcp.yaml`.
     pub fn mount(&self) -> Value {
         let endpoint = match self.transport {
             Transport::Unix => json!({ "socketPath": self.directory.path().join("c.sock") }),
@@ -60,13 +60,13 @@ impl Sidecar {
         json!({ "coding_sidecar": endpoint })
     }
 
-    /// Kills it as a power cut would.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again at the same place.
+    /// Starts it again with the same workspace, socket and address.
     pub fn restart(&mut self) {
         self.child = spawn(self.directory.path(), self.address, self.transport);
     }
@@ -97,8 +97,9 @@ fn spawn(directory: &Path, address: SocketAddr, transport: Transport) -> Child {
     command.spawn().unwrap()
 }
 
-/// The program, of the same profile as the proxy. Another package's binary is not built for tests:
-/// it is built here where it is missing or older than its sources.
+/// Path of the sidecar's binary, of the same profile as the proxy's. Cargo does not build another
+/// package's binary for these tests, so it is built here if it is missing or older than its
+/// sources.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -137,7 +138,7 @@ fn build(folder: &Path) {
     assert!(status.unwrap().success(), "coding-sidecar cannot be built");
 }
 
-/// When the newest file at or below a path was changed.
+/// The latest modification time of the files at or below a path.
 fn newest(path: &Path) -> SystemTime {
     if !path.is_dir() {
         return std::fs::metadata(path).unwrap().modified().unwrap();

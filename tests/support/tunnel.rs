@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// TLS inside a tunnel.
 pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// What came back over HTTP/2.
+/// A whole response over HTTP/2.
 #[derive(Debug)]
 pub struct H2Reply {
     pub status: StatusCode,
@@ -34,12 +34,12 @@ pub struct H2Reply {
 }
 
 impl Proxy {
-    /// A connection from 127.0.0.1.
+    /// Connects to the proxy from 127.0.0.1.
     pub fn dial(&self) -> TcpStream {
         self.dial_from(Ipv4Addr::LOCALHOST)
     }
 
-    /// A connection from another address of loopback: another sandbox.
+    /// Connects to the proxy from a loopback address: as the sandbox that is registered there.
     pub fn dial_from(&self, source: Ipv4Addr) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
@@ -49,14 +49,14 @@ impl Proxy {
         stream
     }
 
-    /// Sends bytes on a new connection and reads the answer.
+    /// Sends bytes on a new connection and reads one response.
     pub fn exchange(&self, bytes: impl AsRef<[u8]>) -> Reply {
         let mut stream = self.dial();
         stream.write_all(bytes.as_ref()).unwrap();
         read_reply(&mut stream).unwrap()
     }
 
-    /// A plain GET in absolute form, with further header lines.
+    /// Sends a plain HTTP GET in absolute form, with further header lines.
     pub fn get(&self, url: &str, headers: &[&str]) -> Reply {
         let host = url.trim_start_matches("http://");
         let host = host.split('/').next().unwrap_or_default();
@@ -66,7 +66,7 @@ impl Proxy {
         ))
     }
 
-    /// Asks for a tunnel and returns the answer with the connection.
+    /// Sends a CONNECT and returns the response and the connection.
     pub fn connect_from(&self, source: Ipv4Addr, authority: &str) -> (Reply, TcpStream) {
         let mut stream = self.dial_from(source);
         write!(
@@ -77,35 +77,35 @@ impl Proxy {
         (read_connect_reply(&mut stream).unwrap(), stream)
     }
 
-    /// The same from 127.0.0.1.
+    /// Like [`Self::connect_from`], from 127.0.0.1.
     pub fn connect(&self, authority: &str) -> (Reply, TcpStream) {
         self.connect_from(Ipv4Addr::LOCALHOST, authority)
     }
 
-    /// A tunnel that must be granted.
+    /// Opens a tunnel; panics unless the response is 200.
     pub fn tunnel(&self, authority: &str) -> TcpStream {
         let (reply, stream) = self.connect(authority);
         assert_eq!(reply.status, 200, "{reply:?}");
         stream
     }
 
-    /// TLS in a tunnel to port 443, its handshake done; `sni` may differ from the host.
+    /// Opens a tunnel to port 443 and does the TLS handshake in it; `sni` may differ from `host`.
     pub fn tls_as(&self, host: &str, sni: &str, alpn: &[&str]) -> io::Result<Tls> {
         let stream = self.tunnel(&format!("{host}:443"));
         handshake(stream, sni, self.tls_config(alpn))
     }
 
-    /// TLS in a tunnel, speaking HTTP/1.1.
+    /// Opens a tunnel to port 443 and does the TLS handshake in it, with the ALPN name `http/1.1`.
     pub fn tls(&self, host: &str) -> Tls {
         self.tls_as(host, host, &["http/1.1"]).unwrap()
     }
 
-    /// A client's configuration that trusts the proxy's CA and nothing else.
+    /// A TLS client configuration that trusts only the proxy's CA.
     pub fn tls_config(&self, alpn: &[&str]) -> ClientConfig {
         tls_config_trusting(&std::fs::read(self.ca()).unwrap(), alpn)
     }
 
-    /// A GET over HTTPS whose answer may be a denial of the CONNECT as well.
+    /// Sends a GET over HTTPS. Returns its response, or that of the CONNECT if it is not 200.
     pub fn fetch(&self, host: &str, path: &str) -> Reply {
         let (reply, stream) = self.connect(&format!("{host}:443"));
         if reply.status != 200 {
@@ -116,14 +116,14 @@ impl Proxy {
         read_reply(&mut stream).unwrap()
     }
 
-    /// Sends a request on TLS in a tunnel and reads the answer.
+    /// Sends a request over TLS in a tunnel and reads the response.
     pub fn https(&self, host: &str, head_and_body: impl AsRef<[u8]>) -> Reply {
         let mut stream = self.tls(host);
         stream.write_all(head_and_body.as_ref()).unwrap();
         read_reply(&mut stream).unwrap()
     }
 
-    /// A GET over HTTPS with further header lines.
+    /// Sends a GET over HTTPS with further header lines; panics unless the tunnel opens.
     pub fn https_get(&self, host: &str, path: &str, headers: &[&str]) -> Reply {
         let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
         self.https(
@@ -132,12 +132,13 @@ impl Proxy {
         )
     }
 
-    /// One request over HTTP/2 in a tunnel to `host`; the request's own URI gives `:authority`.
+    /// Sends one request over HTTP/2 in a tunnel to `host`; `:authority` is that of the request's
+    /// URI.
     pub fn h2(&self, host: &str, request: Request<&'static str>) -> hyper::Result<H2Reply> {
         self.h2_upload(host, request.map(|body| Full::new(Bytes::from(body))))
     }
 
-    /// The same with any body.
+    /// Like [`Self::h2`], with a body of any type.
     pub fn h2_upload<B>(&self, host: &str, request: Request<B>) -> hyper::Result<H2Reply>
     where
         B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
@@ -171,7 +172,7 @@ impl Proxy {
     }
 }
 
-/// A client's configuration that trusts the certificates of a PEM file and nothing else.
+/// A TLS client configuration that trusts only the certificates of a PEM text.
 pub fn tls_config_trusting(pem: &[u8], alpn: &[&str]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -187,7 +188,7 @@ pub fn tls_config_trusting(pem: &[u8], alpn: &[&str]) -> ClientConfig {
     config
 }
 
-/// The TLS handshake on a tunnel that stands already.
+/// Does the TLS handshake in an open tunnel.
 pub fn handshake(mut stream: TcpStream, sni: &str, config: ClientConfig) -> io::Result<Tls> {
     let name = ServerName::try_from(sni.to_owned()).map_err(io::Error::other)?;
     let session = ClientConnection::new(Arc::new(config), name);
@@ -198,7 +199,8 @@ pub fn handshake(mut stream: TcpStream, sni: &str, config: ClientConfig) -> io::
     Ok(StreamOwned::new(session, stream))
 }
 
-/// Asserts that the other side closes the connection, without another byte.
+/// Reads until the connection ends or a read fails, also by its timeout, and asserts that no byte
+/// came.
 #[track_caller]
 pub fn assert_closes(stream: &mut impl Read) {
     let mut rest = Vec::new();

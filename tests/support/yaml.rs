@@ -3,12 +3,12 @@
 use saphyr_parser::{Event, Parser, StrInput};
 use serde_json::Value;
 
-/// The plain part of YAML: mappings, sequences, and scalars as texts.
+/// Parses one YAML document of mappings, sequences and scalars; every scalar becomes a string.
 pub fn yaml(text: &str) -> Value {
     value(&mut Parser::new_from_str(text)).unwrap()
 }
 
-/// The documents of a file, which `---` separates.
+/// Parses each document of a file, separated by lines `---`.
 pub fn yaml_documents(text: &str) -> Vec<Value> {
     text.split("\n---\n").map(yaml).collect()
 }

@@ -13,9 +13,9 @@ use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_reply};
 
 const HOST: &str = "api.example.com";
 
-/// The rest of a path makes each line a kilobyte, and different from all others.
+/// Each request has a different path of about 1,000 bytes, so that each would get a long line.
 #[test]
-fn a_flood_of_long_paths_is_held_to_its_bytes_and_others_keep_their_lines() {
+fn a_flood_of_long_paths_stays_within_its_audit_bytes_and_others_keep_their_lines() {
     const FLOWS: usize = 1500;
     const BUDGET: usize = 64 * 1024;
     let origin = Origin::start();
@@ -63,7 +63,7 @@ fn a_flood_of_long_paths_is_held_to_its_bytes_and_others_keep_their_lines() {
 }
 
 #[test]
-fn an_audit_log_on_a_full_disk_degrades_a_check_and_stops_nobody() {
+fn a_full_disk_degrades_a_health_check_and_denies_no_request() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     audit_on_a_full_disk(&mut setup);
@@ -82,7 +82,8 @@ fn an_audit_log_on_a_full_disk_degrades_a_check_and_stops_nobody() {
     assert_eq!(proxy.health().status, 200);
 }
 
-/// Has the audit log on a disk that is full until the link is removed that is returned.
+/// Makes the path of the audit log a symbolic link to `/dev/full`, and returns that path: once the
+/// link is removed, lines can be written.
 fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
     let directory = setup.dir().join("audit");
     std::fs::create_dir(&directory).unwrap();
@@ -93,7 +94,7 @@ fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
 }
 
 #[test]
-fn lines_that_a_full_disk_lost_are_in_the_chain_once_there_is_space() {
+fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let path = audit_on_a_full_disk(&mut setup);
@@ -104,7 +105,7 @@ fn lines_that_a_full_disk_lost_are_in_the_chain_once_there_is_space() {
         assert_eq!(get(&proxy), 204);
     }
     eventually("the lines are lost", SOON, || dropped(&proxy) == 5.0);
-    // What is not recorded when the process ends is recorded by the next one.
+    // Losses that a process did not record before its end are recorded by the next process.
     proxy.signal(Signal::TERM);
     proxy.wait(SOON);
     proxy.restart();
@@ -150,7 +151,7 @@ trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 #[test]
-fn a_head_that_cannot_be_read_is_dated_to_its_first_byte() {
+fn the_duration_of_a_malformed_request_counts_from_its_first_byte() {
     const HEAD_LASTS: Duration = Duration::from_millis(300);
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);

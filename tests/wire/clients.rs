@@ -1,4 +1,4 @@
-//! The clients that sandboxes use, as they come.
+//! curl, git, Python, Node.js and OpenSSL through the proxy.
 
 use std::io::Write;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! What an operator types, against a running proxy.
+//! The operator's commands and signals, against a running proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::support::{Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, rea
 const CONFIG: [&str; 2] = ["--config", "config"];
 
 #[test]
-fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
+fn explain_shows_the_verdict_and_the_edit_that_would_change_it() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let explain = |url: &str| proxy.cli(&["explain", SANDBOX, "GET", url]);
@@ -54,7 +54,7 @@ fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
 }
 
 #[test]
-fn explain_of_a_connect_names_its_limit_and_counts_nothing() {
+fn explain_of_a_connect_shows_the_tunnel_limit_and_uses_none_of_it() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["tunnels_per_second"] = json!(1);
@@ -97,7 +97,7 @@ fn explain_gives_each_reason_once() {
 }
 
 #[test]
-fn explain_ends_with_0_for_allowed_1_for_denied_and_64_for_what_is_no_question() {
+fn explain_exits_with_0_if_allowed_1_if_denied_and_64_for_invalid_arguments() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.allow("127.0.0.1");
@@ -158,7 +158,7 @@ fn explain_ends_with_0_for_allowed_1_for_denied_and_64_for_what_is_no_question()
 }
 
 #[test]
-fn explain_advises_nobody_to_open_a_guarded_range() {
+fn explain_suggests_no_edit_for_a_guarded_address() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.host("metadata.example.com", "169.254.169.254");
@@ -194,7 +194,7 @@ fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
     std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| sender.send(l)));
     let second = std::net::Ipv4Addr::new(127, 0, 0, 2);
     let mut first = None;
-    // It shows what ends from its beginning on; when that is, nobody says.
+    // `tail` shows flows that end after it has connected, and does not say when it has.
     eventually("a line is shown", SOON, || {
         proxy.curl_from(second, &["http://blocked.example.org/second"]);
         proxy.get("http://plain.example.com/echo", &[]);
@@ -212,14 +212,14 @@ fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
 }
 
 #[test]
-fn the_audit_verifies_across_a_rotation_and_whoever_changes_or_cuts_it_is_found() {
+fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["audit"]["max_bytes"] = json!(1024 * 1024);
     setup.proxy["audit"]["lines_per_minute_per_container"] = json!(100_000);
     setup.proxy["audit"]["bytes_per_minute_per_container"] = json!("100MB");
     let mut proxy = setup.start();
-    // A line holds the beginning of a long path: some hundred bytes each.
+    // A line has only the beginning of a long path, and takes some hundred bytes.
     let url = format!("http://blocked.example.org/{}", "a".repeat(1000));
     let request = format!("GET {url} HTTP/1.1\r\nHost: blocked.example.org\r\n\r\n");
     let mut stream = proxy.dial();
@@ -268,7 +268,7 @@ fn the_audit_verifies_across_a_rotation_and_whoever_changes_or_cuts_it_is_found(
 }
 
 #[test]
-fn a_rotated_ca_is_published_at_once_and_breaks_nobody() {
+fn a_rotated_ca_is_published_at_once_and_old_and_new_files_verify() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let before = std::fs::read(proxy.ca()).unwrap();
@@ -340,7 +340,7 @@ fn a_shown_ca_has_its_fingerprint_and_is_a_file_that_clients_trust() {
 }
 
 #[test]
-fn a_backup_replaces_no_file_unless_it_is_told_to() {
+fn a_backup_overwrites_a_file_only_with_force() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let backup = |more: &[&str]| {
@@ -363,7 +363,7 @@ fn a_backup_replaces_no_file_unless_it_is_told_to() {
 }
 
 #[test]
-fn signals_that_mean_nothing_here_end_nothing() {
+fn sigusr1_and_sigusr2_are_logged_and_do_not_end_the_proxy() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -407,7 +407,7 @@ fn certificates(proxy: &Proxy, name: &str) -> usize {
 }
 
 #[test]
-fn a_container_with_a_socket_of_its_own_is_known_by_it() {
+fn a_container_is_identified_by_its_socket() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let add = [
@@ -422,7 +422,7 @@ fn a_container_with_a_socket_of_its_own_is_known_by_it() {
     ];
     let added: Value = serde_json::from_str(&proxy.cli(&add).ok()).unwrap();
     let socket = added["socket"].as_str().unwrap().to_owned();
-    // What was announced is there.
+    // The socket exists as soon as the command has returned.
     let mut stream = UnixStream::connect(&socket).unwrap();
     assert_eq!(
         ask(&mut stream, "GET http://plain.example.com/echo", "").status,
@@ -432,7 +432,7 @@ fn a_container_with_a_socket_of_its_own_is_known_by_it() {
     let mismatch = "X-Container-Id: sandbox\r\n";
     let reply = ask(&mut stream, "GET http://plain.example.com/echo", mismatch);
     reply.assert_denied(403, "container_id_mismatch", "Container ID mismatch");
-    // Its own rules hold, and nobody else's change.
+    // The container's allowlist applies to it alone.
     let reply = ask(&mut stream, "CONNECT api.example.com:443", "");
     reply.assert_connect_denied(403, "domain_not_allowed", "Domain not allowed");
     assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);

@@ -1,4 +1,4 @@
-//! The admin socket, and what is not there at all.
+//! Access to the admin socket, and that the admin API has no TCP port.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +10,11 @@ use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SOON, Setup};
 
-/// `nobody`, on every system that matters.
+/// Uid of `nobody` on Linux distributions.
 const NOBODY: u32 = 65534;
 
 #[test]
-fn the_admin_socket_is_for_its_owner_alone() {
+fn the_admin_socket_has_mode_0600() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mode = std::fs::metadata(proxy.path("api.sock"))
@@ -25,7 +25,7 @@ fn the_admin_socket_is_for_its_owner_alone() {
 }
 
 #[test]
-fn a_peer_whose_uid_is_not_listed_is_turned_away_whatever_the_mode() {
+fn a_peer_whose_uid_is_not_listed_is_refused_even_at_mode_0666() {
     if !geteuid().is_root() {
         // Only root can become another user here; the tests of src/admin/socket.rs check the
         // uid as every user.
@@ -61,7 +61,7 @@ fn a_peer_whose_uid_is_not_listed_is_turned_away_whatever_the_mode() {
 }
 
 #[test]
-fn nothing_listens_on_tcp_but_what_was_asked_for() {
+fn only_the_configured_tcp_ports_listen() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let expected = BTreeSet::from([proxy.address.port(), proxy.dns.port()]);
@@ -86,7 +86,7 @@ fn the_admin_api_does_not_answer_on_the_proxys_port() {
 }
 
 #[test]
-fn the_binary_answers_for_its_own_health() {
+fn the_health_command_succeeds_only_while_the_proxy_runs() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let socket = proxy.path("api.sock");

@@ -1,4 +1,4 @@
-//! Secrets: added last, only where they belong, and never seen again.
+//! Injection of credentials, and redaction of their echoes in responses, logs and the admin API.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn a_credential_is_injected_over_http2_as_well() {
 }
 
 #[test]
-fn bearer_and_basic_take_their_usual_forms() {
+fn bearer_and_basic_credentials_replace_the_authorization_field() {
     each_row(
         [
             (
@@ -99,7 +99,7 @@ fn bearer_and_basic_take_their_usual_forms() {
 }
 
 #[test]
-fn a_connection_field_cannot_take_the_credential_away() {
+fn a_connection_field_cannot_remove_the_injected_credential() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
     let fields = ["Connection: x-api-key, keep-alive", "X-Api-Key: brought"];
@@ -147,7 +147,7 @@ fn a_credential_goes_to_its_host_and_port_alone_and_never_in_clear_text() {
 }
 
 #[test]
-fn an_upstream_that_is_not_who_it_says_never_gets_the_credential() {
+fn an_upstream_with_an_expired_certificate_never_gets_the_credential() {
     let origin = Origin::start();
     let mut credential = vendor();
     credential["hosts"] = json!(["expired.example.com"]);
@@ -188,7 +188,7 @@ fn an_echo_of_the_secret_is_redacted_in_fields_body_chunks_and_trailers() {
             let shown = format!("{:?}{}", reply.headers, reply.text());
             assert_eq!(reply.status, 200, "{how}");
             assert_no_secret(&shown, how);
-            // Trailers may as well not arrive at all.
+            // Trailers may also be dropped.
             assert!(
                 how == "trailer" || shown.contains(REDACTED),
                 "{how}: {shown}"
@@ -216,7 +216,7 @@ fn trailers_are_scrubbed_whatever_body_they_follow() {
         let reply = reply.unwrap();
         let trailers = format!("{:?}", reply.trailers);
         assert_no_secret(&format!("{trailers}{:?}", reply.headers), how);
-        // Behind a head that has no body they need not arrive.
+        // After a response without a body, trailers may be dropped.
         if shown && !trailers.contains(REDACTED) {
             failures.push((method, how, trailers));
         }
@@ -225,7 +225,7 @@ fn trailers_are_scrubbed_whatever_body_they_follow() {
 }
 
 #[test]
-fn early_hints_of_an_upstream_go_no_further() {
+fn a_103_of_an_upstream_does_not_reach_the_client() {
     let origin = Origin::start();
     let upstream = RawOrigin::start(|mut stream| {
         let mut head = [0; 4096];
@@ -249,7 +249,7 @@ fn early_hints_of_an_upstream_go_no_further() {
 }
 
 #[test]
-fn a_base64_form_of_basic_is_redacted_too() {
+fn an_echo_of_the_basic_credential_is_redacted() {
     let origin = Origin::start();
     let basic = json!({ "username": "x-access-token", "password": "${VENDOR_KEY}" });
     let proxy = start(
@@ -363,7 +363,7 @@ fn a_secret_from_a_file_follows_the_file_and_denies_when_it_is_gone() {
 }
 
 #[test]
-fn a_credential_of_one_container_is_not_anothers() {
+fn a_credential_is_not_injected_for_containers_that_it_does_not_list() {
     let origin = Origin::start();
     let mut credential = vendor();
     credential["containers"] = json!(["somebody-else"]);
@@ -372,7 +372,8 @@ fn a_credential_of_one_container_is_not_anothers() {
     assert!(!format!("{:?}", origin.seen()).contains(SECRET));
 }
 
-/// Neither the secret nor what of its base64 forms does not depend on the neighbours.
+/// Asserts that `text` contains neither the secret nor, at each of the three alignments, the part
+/// of its base64 form that does not depend on adjacent bytes.
 #[track_caller]
 fn assert_no_secret(text: &str, what: &str) {
     assert!(!text.contains(SECRET), "{what}: {text}");

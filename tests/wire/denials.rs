@@ -1,4 +1,4 @@
-//! Whatever is denied, and whichever way it was asked for: nothing of it reaches an upstream.
+//! Denied requests, plain or in a tunnel, over HTTP/1.1 and HTTP/2, make no upstream connection.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,7 +11,7 @@ use crate::support::{Origin, Proxy, Setup, handshake, read_reply};
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-/// Guarded: it may not be dialled, and somebody listens there.
+/// A guarded address, at which the test listens.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,10 +22,10 @@ enum Over {
 }
 
 const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
-/// Upgrades are HTTP/1.1's.
+/// HTTP/2 has no `Upgrade`.
 const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
 
-/// A request; what is not said is what would pass.
+/// A request. The rows below change a part of [`PASSES`].
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     from: Ipv4Addr,
@@ -34,7 +34,7 @@ struct Asked {
     port: Option<u16>,
     method: &'static str,
     path: &'static str,
-    /// Named in Host or `:authority`, where it differs.
+    /// First label of the host in `Host` or `:authority`, if it is not `name`.
     authority: Option<&'static str>,
     fields: &'static [(&'static str, &'static str)],
     over: &'static [Over],
@@ -166,7 +166,7 @@ const DENIED: &[(&str, Asked)] = &[
 ];
 
 #[test]
-fn whatever_is_denied_reaches_no_upstream() {
+fn denied_requests_make_no_upstream_connection() {
     let origin = Origin::start();
     let inside = TcpListener::bind((INSIDE, 0)).unwrap();
     inside.set_nonblocking(true).unwrap();
@@ -179,10 +179,10 @@ fn whatever_is_denied_reaches_no_upstream() {
         }
         proxy.audited(json!({ "code": code, "outcome": "denied" }));
     });
-    // Not even a connection, whose address or SNI would say something already.
+    // Not even a connection was made: its address or SNI could carry data.
     origin.assert_untouched();
     assert!(inside.accept().is_err(), "a guarded address was dialled");
-    // What nothing denies arrives, the same way.
+    // A request that nothing denies arrives, over each protocol.
     each_row(ALL, |over| {
         assert_eq!(ask(&proxy, *over, &PASSES), (200, None), "{over:?}");
     });
@@ -214,7 +214,8 @@ fn start(origin: &Origin, inside: &TcpListener) -> Proxy {
     proxy
 }
 
-/// Status and code of the answer, whether the CONNECT or the request got it.
+/// Sends a request and returns the status and the denial's code of its response, or of that to the
+/// CONNECT if it was denied.
 fn ask(proxy: &Proxy, over: Over, asked: &Asked) -> (u16, Option<String>) {
     let suffix = if over == Over::Plain { "-plain" } else { "" };
     let host_of = |name: &str| format!("{name}{suffix}.example.com");

@@ -1,4 +1,4 @@
-//! Where one may go: names, addresses, ports, methods.
+//! Which names, addresses, ports and methods requests may have.
 
 use std::net::Ipv4Addr;
 
@@ -165,7 +165,7 @@ fn a_name_that_resolves_to_a_special_range_is_denied() {
 }
 
 #[test]
-fn a_static_answer_is_judged_like_any_other() {
+fn a_static_address_is_judged_like_a_resolved_one() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.host("inside.example.com", "10.1.2.3:80");
@@ -185,12 +185,12 @@ fn a_name_is_resolved_once_and_the_judged_address_is_dialled() {
     let proxy = setup.start();
     let reply = proxy.get(&format!("http://rebind.example.com:{port}/echo"), &[]);
     assert_eq!(reply.status, 200, "{reply:?}");
-    // One question for each address family, and none for the connection itself.
+    // One question for each address family; connecting asks none.
     assert!(nameserver.asked().len() <= 2, "{:?}", nameserver.asked());
 }
 
 #[test]
-fn our_own_listeners_cannot_be_reached_whatever_is_allowed() {
+fn the_proxys_own_listeners_are_denied_as_destinations() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let (proxy_address, dns_address) = (setup.address, setup.dns);
@@ -206,7 +206,7 @@ fn our_own_listeners_cannot_be_reached_whatever_is_allowed() {
 }
 
 #[test]
-fn a_listener_on_a_port_that_the_system_chose_is_ours_too() {
+fn an_own_listener_on_a_port_that_the_kernel_chose_is_denied_as_destination() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.allow(json!({ "domain": "self.example.com" }));
@@ -236,7 +236,7 @@ fn a_port_that_the_entry_does_not_list_is_denied() {
 }
 
 #[test]
-fn an_authority_without_a_single_reading_is_malformed() {
+fn ambiguous_and_invalid_authorities_get_400() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -263,7 +263,7 @@ fn an_authority_without_a_single_reading_is_malformed() {
 }
 
 #[test]
-fn methods_that_nobody_needs_are_refused() {
+fn trace_and_unknown_methods_are_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(["TRACE", "TRACK", "FROBNICATE", "get"], |method| {

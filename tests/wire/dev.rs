@@ -1,4 +1,4 @@
-//! `dev`: this machine as its own sandbox.
+//! `unified-proxy dev`, which serves processes of its own machine.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -39,7 +39,7 @@ fn dev_prints_three_commands_that_work() {
 }
 
 #[test]
-fn the_ports_of_the_command_line_go_before_those_of_the_configuration() {
+fn ports_on_the_command_line_override_the_configuration() {
     let origin = Origin::start();
     let [proxy, dns] = [free_address(), free_address()];
     let [proxy_port, dns_port] = [proxy, dns].map(|address| address.port().to_string());
@@ -75,7 +75,7 @@ fn the_ports_of_the_command_line_go_before_those_of_the_configuration() {
 }
 
 #[test]
-fn dns_moves_to_a_free_port_where_its_own_is_taken_and_says_so() {
+fn dev_moves_dns_to_a_free_port_and_prints_it_if_the_configured_one_is_taken() {
     let origin = Origin::start();
     let (proxy, dns) = (free_address(), free_address());
     let _responder = UdpSocket::bind(dns).unwrap();
@@ -115,7 +115,7 @@ fn repositories_are_registered_by_their_name_whatever_url_they_are_given_by() {
 }
 
 #[test]
-fn inactive_credentials_are_one_line_before_the_banner() {
+fn inactive_credentials_are_one_warning() {
     let origin = Origin::start();
     let dev = Dev::start(&origin, &[], &[]);
     let log = dev.said("stderr");

@@ -1,4 +1,4 @@
-//! Which addresses are knocked on, and for how long.
+//! Which addresses of a name are dialled, and the connect timeout.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use socket2::{Domain, Socket, Type};
 use crate::support::{Nameserver, Origin, Setup};
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// An address of loopback that the set-ups here leave guarded.
+/// A loopback address that `allow_private` lacks where a test uses it.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 #[test]
-fn an_upstream_that_does_not_take_the_connection_is_a_timeout() {
+fn a_connect_that_times_out_is_an_upstream_timeout() {
     let origin = Origin::start();
     let (full, _crowd) = full_listener();
     let mut setup = Setup::new(&origin);
@@ -33,7 +33,7 @@ fn an_upstream_that_does_not_take_the_connection_is_a_timeout() {
 }
 
 #[test]
-fn of_mixed_answers_only_the_good_ones_are_dialled() {
+fn of_mixed_dns_answers_only_permitted_addresses_are_dialled() {
     let origin = Origin::start();
     let port = origin.http.port();
     let guarded = TcpListener::bind((GUARDED, port)).unwrap();
@@ -61,7 +61,7 @@ fn of_mixed_answers_only_the_good_ones_are_dialled() {
     let line = proxy.audited(json!({ "host": "mixed.example.com", "status": 200 }));
     assert_eq!(line["upstream_addr"], format!("{LOCAL}:{port}"));
 
-    // The good one does not answer, and the guarded one is no second choice.
+    // Nothing listens at the permitted address, and the guarded one is not tried instead.
     let reply = proxy.get(&format!("http://mixed-and-dead.example.com:{port}/"), &[]);
     reply.assert_denied(502, "upstream_unreachable", "");
     let knocked = guarded.accept().map(|(_, peer)| peer);
@@ -71,7 +71,8 @@ fn of_mixed_answers_only_the_good_ones_are_dialled() {
     );
 }
 
-/// A listener whose queue is full, and what fills it: the kernel drops whoever comes next.
+/// The address of a listener whose accept queue is full, so that the kernel drops further SYNs, and
+/// the sockets that keep it full.
 fn full_listener() -> (SocketAddr, Vec<Socket>) {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from((LOCAL, 0));

@@ -1,4 +1,4 @@
-//! Clients that do not trust the proxy's CA: the likeliest first mistake has a name.
+//! Clients that do not trust the proxy's CA are audited as `client_rejected_certificate`.
 
 use std::io::Write;
 use std::process::Command;
@@ -11,7 +11,7 @@ const HOST: &str = "api.example.com";
 
 const METRIC: &str = "proxy_client_certificate_rejections_total";
 
-/// A client with the proxy's address and nothing else.
+/// Runs a client with the proxy's address but without its CA; panics if the client succeeds.
 fn distrusting(proxy: &Proxy, program: &str, arguments: &[&str]) {
     let mut command = Command::new(program);
     command
@@ -42,7 +42,7 @@ fn rejections(proxy: &Proxy) -> Vec<Value> {
 }
 
 #[test]
-fn every_client_that_does_not_trust_the_ca_is_named_as_such() {
+fn each_client_that_does_not_trust_the_ca_is_audited_as_rejecting_it() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let url = "https://api.example.com/echo";
@@ -72,7 +72,7 @@ fn every_client_that_does_not_trust_the_ca_is_named_as_such() {
 }
 
 #[test]
-fn the_alert_of_a_client_names_why() {
+fn the_tls_alert_of_a_client_is_the_audited_rule() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     distrusting(
@@ -103,7 +103,7 @@ fn a_tunnel_that_served_a_request_or_waited_is_no_rejection() {
 }
 
 #[test]
-fn a_head_that_cannot_be_read_right_after_the_handshake_is_no_rejection() {
+fn a_malformed_request_right_after_the_handshake_is_no_rejection() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut stream = proxy.tls(HOST);

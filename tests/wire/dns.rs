@@ -1,4 +1,4 @@
-//! The DNS door, asked with dig.
+//! DNS over UDP and TCP, queried with dig and with raw datagrams.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::support::{Nameserver, Origin, Proxy, SOON, Setup};
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-/// In the range that `allow_private` lets pass.
+/// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 
-/// After which a question that may go without an answer has none.
+/// How long to wait for a response before concluding that the proxy sends none.
 const SILENCE: Duration = Duration::from_millis(300);
 
 fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
@@ -47,7 +47,8 @@ fn a_listed_name_resolves_over_udp_and_tcp() {
         let answer = proxy.dig(SANDBOX, &["A.Example.ORG", transport]);
         assert!(answer.contains("status: NOERROR"), "{answer}");
         assert!(answer.contains("\t127.1.2.3\n"), "{answer}");
-        // The case of the question comes back, as 0x20 asks for.
+        // The response repeats the query name's letter case, which clients with DNS 0x20
+        // encoding check.
         assert!(answer.contains("A.Example.ORG."), "{answer}");
     });
     assert!(proxy.metric("proxy_dns_queries_total", &["type=\"A\""]) >= 2.0);
@@ -65,7 +66,7 @@ fn a_name_that_is_not_listed_does_not_exist_and_is_not_looked_up() {
 }
 
 #[test]
-fn a_stranger_is_refused() {
+fn an_unknown_source_is_refused() {
     let (nameserver, proxy) = start(|_| ());
     each_row(["+notcp", "+tcp"], |transport| {
         let answer = proxy.dig(STRANGER, &["a.example.org", transport]);
@@ -86,11 +87,12 @@ fn a_stranger_is_refused() {
 }
 
 #[test]
-fn what_is_no_question_is_recorded_as_a_flow_of_its_container() {
+fn malformed_queries_are_audited_for_their_container() {
     let (_nameserver, proxy) = start(|_| ());
     each_row(
         [
-            // No question at all, a question of class CHAOS, one for a name that no host has.
+            // No question (FORMERR); class CHAOS (REFUSED); `a_`, which is not a valid host name
+            // (NXDOMAIN).
             (&b"\x12\x34\x01\0\0\0\0\0\0\0\0\0"[..], 1),
             (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x03", 5),
             (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02a_\0\0\x01\0\x01", 3),
@@ -107,7 +109,7 @@ fn what_is_no_question_is_recorded_as_a_flow_of_its_container() {
 }
 
 #[test]
-fn types_that_are_not_answered_are_empty_for_listed_names() {
+fn unsupported_types_get_nodata_for_listed_names_and_nxdomain_for_others() {
     let (nameserver, proxy) = start(|_| ());
     each_row(
         ["HTTPS", "SVCB", "TXT", "MX", "NS", "SRV", "PTR", "NULL"],
@@ -129,7 +131,7 @@ fn types_that_are_not_answered_are_empty_for_listed_names() {
 }
 
 #[test]
-fn transfers_any_other_classes_and_many_questions_are_refused() {
+fn axfr_type_any_other_classes_and_two_questions_are_not_answered() {
     let (nameserver, proxy) = start(|_| ());
     each_row(
         [
@@ -158,7 +160,7 @@ fn transfers_any_other_classes_and_many_questions_are_refused() {
 }
 
 #[test]
-fn malformed_messages_get_no_answer_of_value_and_harm_nobody() {
+fn malformed_messages_never_get_noerror_and_later_queries_are_answered() {
     let (_nameserver, proxy) = start(|_| ());
     each_row(
         [
@@ -167,7 +169,7 @@ fn malformed_messages_get_no_answer_of_value_and_harm_nobody() {
             b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0",
             // A name that points to itself.
             b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\xc0\x0c\0\x01\0\x01",
-            // An answer, which nobody asked for.
+            // A response (QR bit set) instead of a query.
             b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01",
         ],
         |message| {
@@ -198,7 +200,8 @@ fn addresses_in_special_ranges_are_dropped_from_answers() {
 }
 
 #[test]
-fn a_truncated_answer_is_fetched_again_over_tcp() {
+fn the_proxy_retries_a_truncated_upstream_answer_over_tcp() {
+    // The test nameserver sets TC over UDP for names that start with `long.`.
     let (_nameserver, proxy) = start(|_| ());
     let answer = proxy.dig(SANDBOX, &["long.example.org"]);
     assert!(answer.contains("127.1.2.3"), "{answer}");
@@ -218,7 +221,7 @@ fn a_container_over_its_budget_of_queries_is_refused_and_others_are_not() {
 }
 
 #[test]
-fn distinct_names_have_a_budget_that_connects_share() {
+fn dns_connect_and_plain_http_share_one_budget_of_distinct_names() {
     let (_nameserver, proxy) = start(|setup| {
         setup.proxy["dns"]["distinct_names_per_minute"] = 3.into();
     });
@@ -233,7 +236,7 @@ fn distinct_names_have_a_budget_that_connects_share() {
 }
 
 #[test]
-fn a_flood_of_a_stranger_does_not_starve_a_container() {
+fn a_flood_from_an_unknown_source_does_not_starve_a_container() {
     let (_nameserver, proxy) = start(|_| ());
     let flood = UdpSocket::bind((STRANGER, 0)).unwrap();
     let name = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01";
@@ -245,7 +248,7 @@ fn a_flood_of_a_stranger_does_not_starve_a_container() {
 }
 
 #[test]
-fn a_lease_that_ran_out_is_refused_over_tcp_as_over_udp() {
+fn an_expired_lease_is_refused_over_udp_and_tcp() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let transports = [
@@ -260,7 +263,7 @@ fn a_lease_that_ran_out_is_refused_over_tcp_as_over_udp() {
             "repos": [], "expires_at": end,
         }));
     }
-    // Leases are ended once a second: by then it was done.
+    // The leases expire after 2 s, and the registry ends expired leases once a second.
     std::thread::sleep(Duration::from_millis(3500));
     each_row(transports, |(address, transport)| {
         let answer = proxy.dig(address, &["plain.example.com", &format!("+{transport}")]);
@@ -269,7 +272,8 @@ fn a_lease_that_ran_out_is_refused_over_tcp_as_over_udp() {
     });
 }
 
-/// Sends a datagram as it is; `None` where no answer comes within this time.
+/// Sends `message` unchanged over UDP. Returns `None` if no answer of at least 4 bytes arrives
+/// within `within`.
 fn ask_raw(proxy: &Proxy, message: &[u8], within: Duration) -> Option<Vec<u8>> {
     let socket = UdpSocket::bind((SANDBOX, 0)).unwrap();
     socket.set_read_timeout(Some(within)).unwrap();

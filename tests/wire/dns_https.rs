@@ -1,4 +1,4 @@
-//! DNS over HTTP (RFC 8484), on the listener that one container has for its own.
+//! DNS messages over HTTP (RFC 8484), on a Unix socket that belongs to one container.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -18,7 +18,7 @@ const SERVFAIL: u8 = 2;
 const NXDOMAIN: u8 = 3;
 const REFUSED: u8 = 5;
 
-/// In the range that `allow_private` lets pass.
+/// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
     let names: &[(&str, &[Ipv4Addr])] = &[
@@ -35,8 +35,8 @@ fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
     (nameserver, setup.start())
 }
 
-/// Takes datagrams, posts each to a container's listener, and sends the answer back: what a
-/// forwarder in a sandbox does.
+/// Starts a DNS forwarder like one in a sandbox, and returns its address. It posts each UDP query
+/// to a container's socket and sends the answer back.
 fn forward(socket: PathBuf) -> SocketAddr {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = udp.local_addr().unwrap();
@@ -58,7 +58,7 @@ fn dig(server: SocketAddr, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn questions_over_a_listener_of_its_own_are_answered_as_over_udp() {
+fn queries_over_a_containers_socket_are_answered_as_over_udp() {
     let (nameserver, proxy) = start(|_| ());
     let server = forward(proxy.own_listener("inner", json!({})));
     each_row(
@@ -108,7 +108,7 @@ fn questions_over_a_listener_of_its_own_are_answered_as_over_udp() {
 }
 
 #[test]
-fn what_is_no_question_is_denied_as_a_request() {
+fn dns_query_requests_without_a_valid_query_are_denied() {
     let (_nameserver, proxy) = start(|setup| {
         setup.proxy["limits"] = json!({ "inspect_timeout": "1s" });
     });
@@ -287,7 +287,8 @@ fn questions_belong_to_the_container_of_their_listener() {
             "kind": "dns", "container_id": id, "code": "container_id_mismatch",
         }));
     }
-    // Whoever is registered anew under the id is not served on the old one's connection.
+    // A new registration with another allowlist has a new lease: the connection of the old lease
+    // ends, at most after a REFUSED.
     let mut stream = connect(&one);
     let reply = send(&mut stream, &dns_query(&question("a.example.org")));
     assert_eq!(response_code(&reply), NOERROR);
@@ -318,7 +319,7 @@ fn questions_over_http_share_the_budgets_of_those_over_udp() {
 }
 
 #[test]
-fn a_client_that_leaves_ends_the_wait_for_its_answer() {
+fn a_dns_client_that_disconnects_aborts_its_look_up() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut setup = Setup::new(&Origin::start());
     let nameserver = silent.local_addr().unwrap().to_string();
@@ -333,7 +334,7 @@ fn a_client_that_leaves_ends_the_wait_for_its_answer() {
     silent.recv(&mut [0; 512]).unwrap();
     drop(stream);
     let line = proxy.audited(json!({ "kind": "dns", "host": "a.example.org" }));
-    // A look-up that nobody answers takes 4.5 seconds.
+    // A look-up without an answer would take 4.5 s.
     assert_eq!(
         (&line["outcome"], &line["status"]),
         (&json!("aborted"), &json!(null)),
@@ -356,7 +357,7 @@ fn a_reload_holds_for_the_next_question_on_the_same_connection() {
 }
 
 #[test]
-fn without_a_registry_questions_fail_and_are_answered_again_after_it() {
+fn queries_get_servfail_while_the_registry_is_unreadable() {
     let (_nameserver, proxy) = start(|_| ());
     let socket = proxy.own_listener("inner", json!({}));
     let ask = dns_query(&question("a.example.org"));

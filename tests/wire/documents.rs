@@ -1,4 +1,5 @@
-//! What the documents promise of the code and of themselves.
+//! Compares metrics, alert rules, links and rows of figures in the documents with the code and the
+//! files.
 
 use std::path::{Path, PathBuf};
 
@@ -114,7 +115,7 @@ fn the_rows_that_the_performance_matrix_names_are_measured() {
     });
 }
 
-/// All code but that of the wire tests.
+/// The text of all Rust files outside `tests/`.
 fn product_code() -> String {
     let files = files(&root(), "rs");
     let product = files
@@ -133,7 +134,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// All files of a kind that belong to the project.
+/// All files with this extension, except in directories named `target` or with a leading dot.
 fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {

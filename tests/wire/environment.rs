@@ -1,4 +1,4 @@
-//! `unified-proxy env`: what it prints points every usual client at the proxy.
+//! `unified-proxy env`: the variables that it prints make clients use the proxy and trust its CA.
 
 use std::process::{Command, Output, Stdio};
 
@@ -7,7 +7,8 @@ use testkit::each_row;
 
 use crate::support::{NODE_AGENT, Origin, Proxy, Setup, free_address};
 
-/// Runs a script in a shell that has evaluated what `env` prints, and nothing else.
+/// Runs a script with `sh`, after it has evaluated the output of `unified-proxy env` in an
+/// environment without proxy and CA variables.
 fn shell(proxy: &Proxy, script: &str) -> Output {
     let evaluated = format!("eval \"$(\"$UNIFIED_PROXY\" env)\" || exit 99\n{script}");
     Command::new("sh")
@@ -39,7 +40,7 @@ fn the_environment_that_sh_evaluates_takes_every_client_through_the_proxy() {
             ("curl -sSf http://plain.example.com/echo", 1),
             ("curl -sSf https://api.example.com/echo", 1),
             ("wget -nv -O - http://plain.example.com/echo", 1),
-            // Builds with GnuTLS know no variable.
+            // wget built with GnuTLS has no variable for the CA.
             (
                 "wget -nv -O - --ca-certificate=\"$SSL_CERT_FILE\" https://api.example.com/echo",
                 1,
@@ -66,7 +67,7 @@ fn the_environment_that_sh_evaluates_takes_every_client_through_the_proxy() {
 }
 
 #[test]
-fn an_agents_own_server_on_loopback_is_reached_directly() {
+fn servers_on_loopback_are_reached_without_the_proxy() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let port = origin.http.port();
@@ -88,7 +89,7 @@ fn an_agents_own_server_on_loopback_is_reached_directly() {
 }
 
 #[test]
-fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
+fn env_prints_the_same_variables_for_sh_fish_and_json_with_the_given_paths() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let json: Value = serde_json::from_str(&proxy.cli(&["env", "--shell", "json"]).ok()).unwrap();
@@ -126,7 +127,7 @@ fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
         "the gateway is off"
     );
 
-    // With both places given no server is needed: in an image's entry point none may run.
+    // With `--proxy` and `--certs` no proxy needs to run, as in the entry point of an image.
     let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
         .args(["env", "--proxy", "http://proxy:8080", "--certs", "/certs"])
         .args(["--socket", "/nowhere"])
@@ -138,7 +139,7 @@ fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
 }
 
 #[test]
-fn the_gateway_that_the_environment_names_is_the_one_that_the_commands_ask() {
+fn mcp_commands_use_the_gateway_of_the_environment() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let gateway = free_address();

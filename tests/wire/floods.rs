@@ -1,5 +1,5 @@
-//! HTTP/2 clients that are up to no good: what costs the proxy more than the client is cut off,
-//! what costs neither is held to a bounded memory, and others go on.
+//! HTTP/2 floods. Those that cost the proxy more than the client close their connection, the others
+//! take bounded memory, and other containers are served all the while.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::support::{Origin, Proxy, Tls};
 use testkit::each_row;
 
 const HOST: &str = "api.example.com";
-/// How long the proxy may take to answer a flood with GOAWAY or the end.
+/// Read timeout: how long the proxy may take to close a connection.
 const SOON: Duration = Duration::from_secs(10);
-/// After which a write that does not get on is held back by the proxy.
+/// Write timeout: when it has passed, the proxy has stopped reading.
 const HELD_BACK: Duration = Duration::from_secs(2);
 
-/// How a flood went.
+/// How a flood ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
     /// The connection was closed.
     Closed,
     /// The proxy stopped reading.
     HeldBack,
-    /// All of it was taken.
+    /// All of it was written.
     Taken,
 }
 
@@ -42,7 +42,7 @@ fn a_rapid_reset_flood_closes_its_connection_and_harms_no_other() {
     assert!(reached < 10_000, "{reached} requests got through");
 }
 
-/// h2 allows 20 of these by itself; only the proxy's own limit closes the connection at 10.
+/// h2's default limit is 20 of these; the proxy sets it to 10.
 #[test]
 fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() {
     let (origin, proxy) = start();
@@ -59,7 +59,7 @@ fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() 
     assert!(reached < 10, "{reached} requests got through");
 }
 
-/// h2 allows 1024 of these by itself; only the proxy's own limit closes the connection at 256.
+/// h2's default limit is 1,024 of these; the proxy sets it to 256.
 #[test]
 fn a_client_whose_errors_reset_500_streams_is_closed() {
     let (_origin, proxy) = start();
@@ -68,7 +68,7 @@ fn a_client_whose_errors_reset_500_streams_is_closed() {
     assert_others_go_on(&proxy);
 }
 
-/// hyper announces 200 streams by itself, and a header list of 16 KiB.
+/// hyper's defaults are 200 streams and a header list of 16 KiB.
 #[test]
 fn the_limits_of_an_http2_client_are_announced_in_the_settings() {
     let (_origin, proxy) = start();
@@ -84,9 +84,9 @@ fn the_limits_of_an_http2_client_are_announced_in_the_settings() {
     });
 }
 
-/// Floods of CONTINUATION, SETTINGS, PING and empty DATA are bounded by h2 itself, in code that
-/// the proxy cannot configure. The tests of this file held with this version: run them with
-/// another one, read its changelog for these limits, and name it here.
+/// h2 bounds floods of CONTINUATION, SETTINGS, PING and empty DATA, in code that the proxy cannot
+/// configure. The tests of this file passed with this version. Before changing it here, run them
+/// with the new version and read its changelog for these limits.
 #[test]
 fn the_floods_that_h2_bounds_were_tested_with_this_version_of_h2() {
     let lock = include_str!("../../Cargo.lock");
@@ -99,7 +99,7 @@ fn the_floods_that_h2_bounds_were_tested_with_this_version_of_h2() {
 }
 
 #[test]
-fn a_client_that_makes_the_proxy_reset_its_streams_is_closed_too() {
+fn a_flood_of_stream_errors_closes_its_connection() {
     let (origin, proxy) = start();
     let mut stream = open(&proxy);
     let ended = flood(&mut stream, 20_000, window_overflow);
@@ -137,7 +137,7 @@ fn a_head_that_never_ends_closes_its_connection() {
 }
 
 #[test]
-fn floods_of_settings_and_pings_are_held_back_where_nobody_reads_the_answers() {
+fn the_proxy_stops_reading_floods_of_settings_and_pings() {
     let (_origin, proxy) = start();
     let before = proxy.memory("VmRSS");
     each_row(
@@ -174,8 +174,9 @@ fn a_flood_of_empty_data_takes_no_memory() {
     assert!(origin.seen().iter().all(|seen| seen.received() == 0));
 }
 
-/// A request, and a window that grows beyond 2^31 - 1: an error of the stream, which the proxy has
-/// to reset (RFC 9113, section 6.9.1). An increment of 0 would be one of the connection to h2.
+/// A request, and a WINDOW_UPDATE that raises its stream's window above 2^31 - 1: a stream error,
+/// for which the proxy must reset the stream (RFC 9113, section 6.9.1). h2 would treat an increment
+/// of 0 as a connection error.
 fn window_overflow(number: u32) -> Vec<u8> {
     let id = number * 2 + 1;
     let mut frames = frames::request(id, &frames::get(HOST, "/slow/1000"));
@@ -200,7 +201,8 @@ fn open(proxy: &Proxy) -> Tls {
     stream
 }
 
-/// Writes frames until the proxy has enough of them, and never reads.
+/// Writes up to `most` blocks of frames, without reading, until the proxy closes the connection or
+/// stops reading.
 fn flood(stream: &mut Tls, most: u32, frames: impl Fn(u32) -> Vec<u8>) -> Ended {
     for number in 0..most {
         let bytes = frames(number);
@@ -220,8 +222,8 @@ fn flood(stream: &mut Tls, most: u32, frames: impl Fn(u32) -> Vec<u8>) -> Ended 
     Ended::Taken
 }
 
-/// Whether a connection still answers a PING after so many frames, sent in one piece so that the
-/// proxy reads all of them before it serves the first stream.
+/// Whether a connection still acknowledges a PING after `count` blocks of frames, written at once
+/// so that the proxy reads all of them before it serves the first stream.
 fn survives(proxy: &Proxy, count: u32, frames: impl Fn(u32) -> Vec<u8>) -> bool {
     let mut stream = open(proxy);
     let mut bytes: Vec<u8> = (0..count).flat_map(frames).collect();
@@ -237,7 +239,7 @@ fn assert_closed(stream: &mut Tls, ended: Ended) {
     );
 }
 
-/// Another container's requests, on connections of its own.
+/// Asserts that a request of another container, on another connection, gets a 200.
 #[track_caller]
 fn assert_others_go_on(proxy: &Proxy) {
     let second = std::net::Ipv4Addr::new(127, 0, 0, 2);

@@ -1,4 +1,4 @@
-//! TLS in tunnels, and messages that two readers would read in two ways.
+//! Names and protocols in tunnels, ambiguous framing, leaf certificates and the CA's key.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn a_server_name_that_differs_gets_the_alert_unrecognized_name() {
 }
 
 #[test]
-fn without_a_server_name_the_connects_name_counts() {
+fn without_sni_the_leaf_is_for_the_host_of_the_connect() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut config = proxy.tls_config(&["http/1.1"]);
@@ -53,7 +53,7 @@ fn a_host_field_that_differs_from_the_tunnel_is_misdirected() {
             reply.assert_denied(421, "host_mismatch", "");
         },
     );
-    // What follows on the tunnel is checked like what came first.
+    // Later requests of a tunnel are checked like the first.
     let mut stream = proxy.tls(HOST);
     for (host, status) in [(HOST, 200), ("other.example.com", 421)] {
         write!(stream, "GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
@@ -120,7 +120,7 @@ fn clear_http_in_a_tunnel_passes_the_chain() {
 }
 
 #[test]
-fn what_is_neither_tls_nor_http_is_refused_in_a_tunnel() {
+fn protocols_other_than_tls_and_http_are_refused_in_a_tunnel() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -205,7 +205,7 @@ fn a_connect_with_a_body_is_refused() {
 }
 
 #[test]
-fn framing_with_two_readings_is_refused() {
+fn ambiguous_framing_and_malformed_fields_are_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut wrong = Vec::new();
@@ -234,8 +234,8 @@ fn framing_with_two_readings_is_refused() {
     assert!(origin.seen().is_empty(), "{:?}", origin.seen());
 }
 
-/// hyper accepts all of these and reads the body in its own way; only the proxy's check of the
-/// framing refuses them. The code tells its refusals from hyper's, which are bare.
+/// hyper accepts all of these and chooses one reading of the body; only the proxy's check of the
+/// framing refuses them. Its refusals have a code in `X-Proxy-Denied`, hyper's have none.
 #[test]
 fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
     let origin = Origin::start();
@@ -270,7 +270,7 @@ fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
 }
 
 #[test]
-fn a_length_beside_chunks_reaches_the_origin_in_one_reading() {
+fn content_length_beside_chunked_never_reaches_the_origin_with_both() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let both = "Content-Length: 4\r\nTransfer-Encoding: chunked";
@@ -297,7 +297,7 @@ fn a_bare_line_feed_smuggles_no_field() {
 }
 
 #[test]
-fn line_breaks_in_http2_fields_are_refused() {
+fn line_breaks_and_other_invalid_http2_fields_are_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -318,7 +318,7 @@ fn line_breaks_in_http2_fields_are_refused() {
             fields.extend(frames::literal(name, value));
             stream.write_all(&frames::opening()).unwrap();
             stream.write_all(&frames::request(1, &fields)).unwrap();
-            // It ends with a reset of the stream, or the connection's; all frames until then.
+            // Waits for RST_STREAM, GOAWAY or the end, when the request has been handled.
             let _ = frames::read_until_refused(&mut stream);
         },
     );
@@ -393,7 +393,7 @@ fn leaves_are_short_lived_have_random_serials_and_a_key_of_their_own() {
 }
 
 #[test]
-fn the_cas_key_is_private_and_never_beside_the_public_half() {
+fn the_ca_key_has_mode_0600_and_is_not_in_the_certificate_directory() {
     use std::os::unix::fs::PermissionsExt;
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
@@ -415,7 +415,7 @@ fn the_cas_key_is_private_and_never_beside_the_public_half() {
 }
 
 #[test]
-fn a_container_mints_no_more_leaves_a_minute_than_it_may() {
+fn new_leaf_certificates_are_limited_per_container_and_minute() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["certificates_per_minute"] = 2.into();
@@ -471,12 +471,13 @@ fn alert(error: &io::Error) -> Option<rustls::AlertDescription> {
     }
 }
 
-/// Sends a tunnel's first bytes in steps, and reads the refusal; the connection is over then.
+/// Sends the first bytes of a tunnel in pieces of `step` bytes, reads the response, and asserts
+/// that nothing follows it.
 fn refused(proxy: &Proxy, first: &[u8], step: usize) -> Reply {
     let mut stream = proxy.tunnel(&format!("{HOST}:443"));
     stream.set_nodelay(true).unwrap();
     for piece in first.chunks(step) {
-        // It may have made up its mind before the last byte.
+        // The proxy may close the connection before the last byte.
         if stream.write_all(piece).is_err() {
             break;
         }

@@ -1,12 +1,13 @@
-//! A real git before real repositories: what passes, and what its person is shown.
+//! git with real repositories: which operations pass, and what git shows of a denial.
 
 use serde_json::{Value, json};
 use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Ran, SANDBOX, Setup};
 
-/// A bare repository at the origin, a proxy with git rules for `git.example.com`, and a clone of
-/// one commit.
+/// Bare repositories `acme/web` and `acme/other` at the origin, a proxy with git rules for
+/// `git.example.com`, a container registered for `acme/web`, and a work tree with one commit that
+/// is not pushed yet.
 pub struct Forge {
     pub origin: Origin,
     pub proxy: Proxy,
@@ -19,7 +20,7 @@ impl Forge {
         Self::with(|_| (), json!({}))
     }
 
-    /// With a changed set-up, and further members of the registration.
+    /// Like [`Self::start`], with a changed configuration and further members of the registration.
     pub fn with(change: impl FnOnce(&mut Setup), registration: Value) -> Self {
         let origin = Origin::start();
         for repo in ["acme/web", "acme/other"] {
@@ -51,7 +52,7 @@ impl Forge {
         self.proxy.run("git", arguments)
     }
 
-    /// git in the clone.
+    /// Runs git in the work tree.
     pub fn work(&self, arguments: &[&str]) -> Ran {
         let as_tester = [
             "-C",
@@ -71,7 +72,7 @@ impl Forge {
             .ok();
     }
 
-    /// Pushes, which must be denied; answers what git said.
+    /// Pushes; panics unless git exits with 1. Returns git's standard error.
     #[track_caller]
     pub fn denied_push(&self, arguments: &[&str]) -> String {
         let ran = self.work(&[&["push", "origin"], arguments].concat());
@@ -79,7 +80,7 @@ impl Forge {
         ran.stderr
     }
 
-    /// The commit of a ref at the origin.
+    /// The id and a newline of the commit to which a ref of `acme/web` points at the origin.
     pub fn at_origin(&self, name: &str) -> Option<String> {
         let bare = self.origin.repositories().join("acme/web.git");
         let ran = self.git(&[
@@ -103,7 +104,7 @@ impl Forge {
         let pushes = seen
             .iter()
             .filter(|seen| seen.target.ends_with("/git-receive-pack"));
-        // A probe is four bytes.
+        // git's probe for authentication has a body of four bytes.
         pushes.filter(|seen| seen.received() > 4).count()
     }
 }
@@ -262,7 +263,7 @@ fn a_deletion_is_denied_and_git_shows_why() {
             assert!(forge.at_origin(name).is_some());
         },
     );
-    // Whatever else the push wants goes with it.
+    // The other commands of the push are denied with it.
     forge.commit("second");
     let said = forge.denied_push(&["main:new", ":topic"]);
     assert_eq!(
@@ -323,7 +324,7 @@ fn push_to_main_in_bot_mode_is_denied_and_to_its_own_branches_is_not() {
 }
 
 #[test]
-fn refs_that_mean_more_than_a_name_are_denied() {
+fn pushes_to_refs_for_and_refs_replace_are_denied() {
     let forge = Forge::start();
     each_row(
         [
@@ -397,7 +398,7 @@ fn push_options_are_refused_and_git_shows_why() {
 }
 
 #[test]
-fn with_statuses_asked_for_a_denial_is_plain_json() {
+fn with_push_denials_set_to_status_a_denial_is_a_json_response() {
     let forge = Forge::with(
         |setup| setup.policy.as_mut().unwrap()["git"]["push_denials"] = "status".into(),
         json!({ "auth_mode": "bot" }),

@@ -19,7 +19,7 @@ use crate::support::{SOON, Setup, eventually, read_reply};
 const MB: usize = 1 << 20;
 const PIECE: usize = 16 * 1024;
 
-/// Content that does not compress, so that a pack is as large as it says.
+/// Incompressible bytes, so that a pack is as large as its content.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut out = Vec::with_capacity(bytes + 8);
@@ -33,8 +33,8 @@ fn noise(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Commits what is too large for a push in one piece. git is to send the pieces over HTTP/1.1: over
-/// HTTP/2 some releases of libcurl ask it for more after the end, and it waits for ever.
+/// Commits a file of incompressible bytes. git is to push over HTTP/1.1, as it sends large pushes
+/// in chunks: over HTTP/2, some releases of libcurl ask for more after the last one, and git hangs.
 fn commit_noise(forge: &Forge, bytes: usize) {
     forge.work(&["config", "http.version", "HTTP/1.1"]).ok();
     std::fs::write(forge.proxy.path("work/noise"), noise(bytes)).unwrap();
@@ -49,7 +49,7 @@ fn limited(limit: usize) -> impl FnOnce(&mut Setup) {
     }
 }
 
-/// The beginning of a push that creates `main`.
+/// The commands of a push that creates `main`, with the flush packet and without the pack.
 fn creation() -> String {
     let id = "0123456789abcdef0123456789abcdef01234567";
     let zero = "0".repeat(40);
@@ -88,8 +88,8 @@ fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
 }
 
 #[test]
-fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
-    // In pieces over HTTP/2 for the next test.
+fn a_push_over_the_limit_moves_no_ref_and_git_shows_why() {
+    // The next test pushes in chunks over HTTP/2.
     each_row(
         [
             ("65536", "HTTP/1.1"),
@@ -121,9 +121,9 @@ fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
     );
 }
 
-/// libcurl spins where a stream is answered before it has sent everything.
+/// libcurl loops without end if a stream is answered before it has sent the whole body.
 #[test]
-fn over_the_limit_a_push_in_pieces_is_answered_over_http2_once_all_of_it_was_sent() {
+fn a_push_over_the_limit_in_chunks_over_http2_is_answered_after_its_end() {
     let forge = Forge::with(limited(2 * MB), json!({}));
     let pieces = 3 * MB / PIECE;
     let sent = Arc::new(AtomicUsize::new(0));
@@ -168,7 +168,7 @@ fn a_length_over_the_limit_is_refused_before_the_origin_is_contacted() {
 }
 
 #[test]
-fn a_repository_may_have_a_limit_of_its_own() {
+fn a_limit_of_the_repository_replaces_that_of_the_policy() {
     let repos = json!([{ "name": "acme/web", "max_receive_pack_bytes": 5 * MB }]);
     let forge = Forge::with(limited(2 * MB), json!({ "repos": repos }));
     commit_noise(&forge, 3 * MB);

@@ -1,4 +1,4 @@
-//! GitHub's API behind the real binary: curl and gh, before an origin that plays its part.
+//! GitHub's API through the proxy, used by curl and gh, with the test origin in GitHub's place.
 
 use std::io::Write;
 
@@ -39,7 +39,7 @@ fn the_api_is_read_and_written_within_the_containers_repositories() {
     let proxy = start(&origin);
     each_row(
         [
-            (&["/repos/acme/web"][..], 404), // The origin's own: it was reached.
+            (&["/repos/acme/web"][..], 404), // The origin's response.
             (&["/REPOS/Acme/Web/pulls/"], 404),
             (&["/repos/acme/secret"], 403),
             (&["/user/repos"], 403),
@@ -104,7 +104,7 @@ fn a_review_that_approves_and_a_command_to_a_bot_never_reach_the_origin() {
     assert_eq!(seen.received(), 21);
 }
 
-/// Sends each body; it must be denied with this code and the key's name, and reach nothing.
+/// Sends each body, and asserts a 403 with this code and key and no connection to the origin.
 #[track_caller]
 fn assert_denied(cases: &[(&str, &str, Value, &str, &str)]) {
     let origin = Origin::start();
@@ -219,7 +219,7 @@ fn graphql_that_is_not_allowed_never_reaches_the_origin() {
     assert_eq!(post(&proxy, "/graphql", &viewer, &[]).0, 200);
 }
 
-/// What does not get smaller.
+/// Incompressible bytes.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let next = || {

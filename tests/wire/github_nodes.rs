@@ -1,4 +1,5 @@
-//! Whose a node or a number is: the forge is asked, with the container's credential.
+//! Look-ups at the forge, with the container's credential, of the repository to which a node id or
+//! a repository's number belongs.
 
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
 const HOST: &str = "api.github.com";
-/// A server of one's own, whose API lies on the host of its pages.
+/// A self-hosted forge, whose API is below `/api` on the host of its pages.
 const OWN: &str = "git.example.com";
 const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
 const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
-/// What the forge was asked to resolve, by the `Authorization` it came with.
+/// Node ids or number in each request that reached the forge, and its `Authorization`.
 type Asked = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct House {
@@ -108,7 +109,7 @@ impl House {
 }
 
 #[test]
-fn a_node_is_where_the_forge_says_it_is() {
+fn the_repository_of_a_node_is_looked_up_at_the_forge() {
     let house = start();
     each_row(["I_web", "R_web"], |id| {
         assert_eq!(house.comment(id)["data"], json!({}), "{id}");
@@ -159,14 +160,14 @@ fn an_agent_is_known_by_the_login_of_its_node() {
         (&json!("write_not_allowed"), &json!("BOT_agent"))
     );
     assert_eq!(assign("U_unknown")["code"], "repo_not_authorized");
-    // An account lies in no repository, whatever it is named for.
+    // An account belongs to no repository, so it cannot be the subject of a comment.
     assert_eq!(house.comment("U_ann")["code"], "repo_not_authorized");
     let asked = house.origin.seen().len() - reached;
     assert_eq!(asked, 2, "the look-ups and nothing else");
 }
 
 #[test]
-fn the_forge_is_asked_once_for_each_lease() {
+fn a_node_is_looked_up_once_per_lease() {
     let house = start();
     for _ in 0..3 {
         house.comment("I_web");
@@ -214,12 +215,12 @@ fn a_repository_may_be_named_by_its_number() {
         .iter()
         .map(|(id, _)| id.clone())
         .collect();
-    // Asked, sent; sent; asked; asked; asked.
+    // Look-up and request; a request without look-up; and three look-ups whose requests are denied.
     assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3", "5"]));
 }
 
 #[test]
-fn a_forge_that_answers_with_less_than_was_asked_denies() {
+fn a_forge_response_that_lacks_a_node_denies() {
     let house = start();
     let two = "{nodes(ids:[\"I_web\",\"I_short\"]){id}}";
     assert_eq!(house.graphql(two, json!({}))["code"], "repo_not_authorized");
@@ -228,7 +229,7 @@ fn a_forge_that_answers_with_less_than_was_asked_denies() {
 }
 
 #[test]
-fn a_server_whose_api_lies_on_its_own_host_is_asked_there() {
+fn a_forge_with_its_api_on_its_own_host_is_asked_there() {
     let house = start();
     let get = |path: &str| house.proxy.https_get(OWN, path, &[]).status;
     assert_eq!(get("/api/v3/repositories/1/issues"), 200);

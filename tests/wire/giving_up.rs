@@ -1,4 +1,4 @@
-//! One side goes away, or waits for the other, in the middle of an exchange.
+//! Clients that disconnect, reset a stream or do not read during an exchange.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn a_client_that_goes_away_while_it_waits_leaves_one_aborted_flow_and_no_connect
 }
 
 #[test]
-fn a_stream_that_its_client_resets_is_no_longer_under_way() {
+fn shutdown_does_not_wait_for_a_stream_that_its_client_reset() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["shutdown_timeout"] = "20s".into();
@@ -56,7 +56,7 @@ fn a_stream_that_its_client_resets_is_no_longer_under_way() {
     eventually("the flow ends", SOON, || {
         aborted(&proxy, "/slow/20000") == 1
     });
-    // The client stays, and nothing is waited for.
+    // The client stays connected, and the shutdown has no request to wait for.
     let told = Instant::now();
     proxy.signal(Signal::TERM);
     assert!(proxy.wait(Duration::from_secs(30)).success());
@@ -64,7 +64,7 @@ fn a_stream_that_its_client_resets_is_no_longer_under_way() {
 }
 
 #[test]
-fn an_upload_goes_on_while_its_client_reads_nothing_of_an_answer_that_began() {
+fn an_upload_continues_while_its_client_does_not_read_the_response() {
     const UPLOAD: u64 = 32 << 20;
     const ANSWER: usize = 64 << 20;
     let origin = Origin::start();
@@ -95,7 +95,7 @@ fn an_upload_goes_on_while_its_client_reads_nothing_of_an_answer_that_began() {
     stream.set_write_timeout(Some(SOON)).unwrap();
     let head = "POST http://raw.example.com/ HTTP/1.1\r\nHost: raw.example.com";
     write!(stream, "{head}\r\nContent-Length: {UPLOAD}\r\n\r\n").unwrap();
-    // So that the head of the answer is there before the upload ends.
+    // The head of the response is to arrive before the upload ends.
     std::thread::sleep(Duration::from_millis(300));
     stream.write_all(&vec![b'u'; UPLOAD as usize]).unwrap();
     eventually("the upload has arrived", SOON, || {

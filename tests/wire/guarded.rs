@@ -1,4 +1,4 @@
-//! Hosts whose paths are judged, and what a client may hang onto a body.
+//! Paths on hosts whose paths are judged, and trailers of requests.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, Setup, frames, read_reply};
 
 const HOST: &str = "api.example.com";
-/// Guarded by default: `git.hosts` and what belongs to it.
+/// Guarded by default: `git.hosts`, and the host of GitHub's API.
 const GUARDED: [&str; 2] = ["github.com", "api.github.com"];
 
 fn start(origin: &Origin) -> Proxy {
@@ -25,7 +25,7 @@ fn start(origin: &Origin) -> Proxy {
 }
 
 #[test]
-fn a_path_with_two_readings_is_refused_on_guarded_hosts() {
+fn ambiguous_paths_are_refused_on_guarded_hosts() {
     let origin = Origin::start();
     let proxy = start(&origin);
     each_row(GUARDED, |host| {
@@ -66,7 +66,7 @@ fn a_path_with_two_readings_is_refused_on_guarded_hosts() {
 }
 
 #[test]
-fn the_bytes_that_were_judged_are_the_bytes_that_are_sent() {
+fn a_path_is_sent_upstream_in_the_normal_form_that_was_judged() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let query = "service=git-upload-pack";
@@ -109,7 +109,7 @@ fn trailers_from_the_client_are_dropped() {
         assert_eq!(seen.trailers(), Vec::<String>::new(), "{}", seen.version);
         assert_eq!(seen.header("trailer"), None);
     }
-    // The origin does see trailers where a client is not kept from sending them.
+    // Without the proxy between, the origin does see the trailers.
     let mut direct = std::net::TcpStream::connect(origin.http).unwrap();
     write!(direct, "{head}\r\nTrailer: x-late\r\n\r\n{body}").unwrap();
     assert_eq!(read_reply(&mut direct).unwrap().status, 200);

@@ -1,4 +1,4 @@
-//! Who is asking: by source address, bound to a lease, on every request.
+//! Every request is identified by its source address or socket, and bound to a lease.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
@@ -18,9 +18,9 @@ use crate::support::{
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A lease that is used while it lasts, and whose end is waited for.
+/// Duration of a lease that a test uses and whose end it awaits.
 const BRIEF: Duration = Duration::from_secs(4);
-/// Within which connections of a lease that ended are gone.
+/// How long the connections of a lease may outlive it.
 const ENDED: Duration = Duration::from_secs(5);
 
 #[test]
@@ -94,7 +94,7 @@ fn a_container_id_that_matches_passes_and_goes_no_further() {
 }
 
 #[test]
-fn what_tells_of_proxies_and_sandboxes_never_goes_upstream() {
+fn forwarding_and_proxy_fields_never_go_upstream() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let sent = [
@@ -121,7 +121,7 @@ fn what_tells_of_proxies_and_sandboxes_never_goes_upstream() {
 }
 
 #[test]
-fn a_registration_that_expired_is_denied_once_by_its_name_and_then_forgotten() {
+fn an_expired_registration_is_denied_as_expired_and_then_as_unknown() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
@@ -260,7 +260,7 @@ fn pooled_connections_of_one_lease_never_serve_another() {
 }
 
 #[test]
-fn an_idle_tunnel_lends_its_upstream_connection_to_the_same_container_alone() {
+fn an_upstream_connection_of_an_idle_tunnel_is_reused_only_by_the_same_container() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     proxy.register("127.0.0.2", "second");
@@ -274,7 +274,7 @@ fn an_idle_tunnel_lends_its_upstream_connection_to_the_same_container_alone() {
     };
     let mut idle = proxy.tls("api.example.com");
     let first = serve(&mut idle);
-    // Not idle for two seconds yet: it keeps what it may need at once.
+    // A tunnel keeps its upstream connection until it has been idle for two seconds.
     let mut eager = proxy.tls("api.example.com");
     let second = serve(&mut eager);
     assert_ne!(second, first);
@@ -292,7 +292,7 @@ fn an_idle_tunnel_lends_its_upstream_connection_to_the_same_container_alone() {
 }
 
 #[test]
-fn a_listener_of_its_own_is_an_identity_that_ends_with_its_lease() {
+fn a_containers_socket_identifies_it_until_its_lease_ends() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let register = || {
@@ -326,7 +326,7 @@ fn a_listener_of_its_own_is_an_identity_that_ends_with_its_lease() {
 }
 
 #[test]
-fn a_request_that_waits_ends_with_its_lease_at_both_ends_and_is_recorded_as_that() {
+fn a_pending_request_is_closed_on_both_sides_and_audited_when_its_lease_ends() {
     let host = "api.example.com";
     for (protocol, origin) in [
         ("h2", Origin::start()),
@@ -356,7 +356,7 @@ fn a_request_that_waits_ends_with_its_lease_at_both_ends_and_is_recorded_as_that
     }
 }
 
-/// A stream of events that would go on for minutes.
+/// Starts an event stream of 500 s, and reads its first 64 bytes.
 fn events(proxy: &Proxy) -> impl Read {
     let mut stream = proxy.tls("api.example.com");
     write!(

@@ -1,4 +1,4 @@
-//! Bodies that are buffered to be judged: what they may cost in bytes, time, values and memory.
+//! Limits on bodies that are buffered and judged: bytes, time, JSON values and memory.
 
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -19,10 +19,10 @@ use crate::support::{
 const MB: usize = 1 << 20;
 const API: &str = "api.example.com";
 const GIT: &str = "git.example.com";
-/// Another sandbox than the one that attacks.
+/// Address of a second sandbox, which does not attack.
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Requests whose bodies are judged: where to, and the beginning of a body.
+/// Requests whose bodies are judged: host, path, and the first bytes of a body.
 const JUDGED: [(&str, &str, &str); 4] = [
     (
         GIT,
@@ -71,8 +71,8 @@ fn tls_from(proxy: &Proxy, source: Ipv4Addr, host: &str) -> Tls {
     handshake(stream, host, proxy.tls_config(&["http/1.1"])).unwrap()
 }
 
-/// How long a small request of the other sandbox takes, one after the other until `done`; the
-/// longest but one in a hundred.
+/// Sends small requests of the other sandbox, one after the other, until `done` returns true for
+/// their number. Returns the 99th percentile of their durations.
 fn p99_until(proxy: &Proxy, done: impl Fn(usize) -> bool) -> Duration {
     let mut stream = tls_from(proxy, OTHER, "other.example.com");
     let mut took = Vec::new();
@@ -139,7 +139,7 @@ fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
                     p99.join().unwrap()
                 })
             };
-            // What the machine does besides adds to a round, and takes nothing from it.
+            // Other load of the machine can only lengthen a round, so the shortest counts.
             let most = 2 * quiet + Duration::from_millis(50);
             let rounds: Vec<_> = (0..3).map(|_| loud()).collect();
             let grown = (proxy.memory("VmHWM") - before) / 1024;
@@ -193,7 +193,7 @@ fn a_body_that_trickles_ends_within_the_inspection_timeout() {
 }
 
 #[test]
-fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_connection() {
+fn over_http2_a_body_timeout_resets_only_its_stream_with_no_error() {
     let Fixture { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
     each_row(JUDGED, |(host, path, beginning)| {
         let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
@@ -202,7 +202,7 @@ fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_conne
         opening.extend(frame(DATA, 0, 1, beginning.as_bytes()));
         stream.write_all(&opening).unwrap();
         let mut kinds = Vec::new();
-        // Until the stream is reset: its answer came before, and nothing else ended.
+        // Reads until the stream is reset, after its response.
         let reason = loop {
             let mut head = [0; 9];
             stream.read_exact(&mut head).unwrap();
@@ -225,7 +225,7 @@ fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_conne
 }
 
 #[test]
-fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push() {
+fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_push() {
     let Fixture { origin, proxy } = start(json!({ "inspect_memory": "32MB" }));
     let before = proxy.memory("VmHWM");
     let path = JUDGED[0].1;
@@ -236,7 +236,7 @@ fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push()
     let reserved = || proxy.metric("proxy_inspection_memory_bytes", &[]) as usize;
     for _ in 0..200 {
         let mut stream = proxy.tls(GIT);
-        // A body that is refused may be cut off while it is being sent.
+        // The proxy may refuse a body and close the connection while it is being sent.
         let sent = stream
             .write_all(beginning.as_bytes())
             .and_then(|()| stream.write_all(&part[..MB / 2]));
@@ -298,9 +298,9 @@ fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push()
 }
 
 #[test]
-fn a_body_that_is_announced_over_the_limit_is_refused() {
+fn a_content_length_over_the_inspection_limit_is_refused() {
     let Fixture { origin, proxy } = start(json!({ "inspect_body_bytes": "4KB" }));
-    // The length of a push says nothing: its pack is not buffered.
+    // The length of a push does not count: its pack is not buffered.
     let judged = JUDGED.iter().filter(|(_, path, _)| !path.ends_with("pack"));
     for (host, path, _) in judged {
         let reply = proxy.https(host, head(host, path, "Content-Length: 4097\r\n"));
@@ -356,7 +356,7 @@ fn an_answer_that_trickles_ends_within_the_inspection_timeout() {
     assert_eq!(proxy.metric("proxy_inspection_memory_bytes", &[]), 0.0);
 }
 
-/// Padding that decodes to nothing, then a bomb of 64 MiB, each by the encoding's own means.
+/// For each encoding, `padding` bytes that decode to nothing, then a body that decodes to 64 MiB.
 fn padded_bombs(padding: usize) -> [(&'static str, Vec<u8>); 3] {
     let mut zeros = GzEncoder::new(Vec::new(), Compression::best());
     zeros.write_all(&vec![0; 64 * MB]).unwrap();
@@ -384,7 +384,7 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
     for padding in [0, 32 * 1024, 2 * MB] {
         for (encoding, bomb) in padded_bombs(padding) {
             let Fixture { origin, proxy } = start(json!({}));
-            // What is made once, for the first request of all, is not the bomb's.
+            // A first request, so that memory that the proxy allocates once is not counted.
             let small = "Content-Length: 2\r\n\r\n{}";
             assert_eq!(proxy.https(API, head(API, "/graphql", small)).status, 400);
             let before = proxy.memory("VmHWM");
@@ -397,7 +397,7 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
                 let sent = write!(stream, "{:x}\r\n", chunk.len())
                     .and_then(|()| stream.write_all(chunk))
                     .and_then(|()| stream.write_all(b"\r\n"));
-                // It is refused before it has been sent.
+                // The proxy may refuse the body before all of it has been sent.
                 if sent.is_err() {
                     break;
                 }

@@ -7,7 +7,7 @@ use crate::support::{FILES, Ran, SOON, Setup, eventually};
 
 const MB: usize = 1 << 20;
 
-/// What `git lfs install` writes into the configuration of a person.
+/// The settings that `git lfs install` writes into the user's git configuration.
 const FILTERS: [&str; 6] = [
     "-c",
     "filter.lfs.process=git-lfs filter-process",
@@ -17,13 +17,13 @@ const FILTERS: [&str; 6] = [
     "filter.lfs.required=true",
 ];
 
-/// Where large files lie is allowed too.
+/// Allows the host of the file store.
 fn with_files(setup: &mut Setup) {
     let origin = setup.proxy["upstream"]["hosts"]["git.example.com"].clone();
     setup.host(FILES, origin.as_str().unwrap());
 }
 
-/// A commit with a large file of `size` bytes in the clone, not pushed yet; answers the file's id.
+/// Commits a file of `size` bytes that Git LFS tracks, without pushing; returns its object id.
 fn commit_large(forge: &Forge, size: usize) -> String {
     forge.work(&["lfs", "install", "--local"]).ok();
     forge.work(&["lfs", "track", "*.bin"]).ok();
@@ -41,7 +41,8 @@ fn clone(forge: &Forge, at: &str) -> Ran {
     forge.git(&[&FILTERS[..], &["clone", "--quiet", &url, at]].concat())
 }
 
-/// The push of a commit with a large file, which fails; answers what git-lfs said.
+/// Commits a file of 3 MiB and pushes it, with `more` as options of git. Asserts that git exits
+/// with 1 and that neither commit nor file is at the origin; returns git's standard error.
 #[track_caller]
 fn failed_push(forge: &Forge, more: &[&str]) -> String {
     commit_large(forge, 3 * MB);
@@ -66,7 +67,7 @@ fn a_large_file_is_pushed_and_cloned() {
     clone(&forge, "copy").ok();
     let cloned = std::fs::read(forge.proxy.path("copy/large.bin")).unwrap();
     assert_eq!(cloned, vec![7; 3 * MB]);
-    // The store lets in who has its tokens, which the client was never given.
+    // The store requires the tokens of its actions, which the proxy adds: the client gets none.
     eventually("tokens for upload, verification and download", SOON, || {
         let audit = forge.proxy.audit();
         let redeemed = audit.iter().filter(|line| line["credential"] == "git-lfs");
@@ -90,7 +91,7 @@ fn a_file_over_the_limit_is_denied_and_git_lfs_shows_why() {
         "code": "push_too_large", "status": 413, "addon": "git",
         "rule": "git.push_limits.hard_limit_bytes", "path": "/acme/web.git/info/lfs/objects/batch",
     }));
-    // Where the repository has a limit of its own, that one counts.
+    // A limit of the repository replaces that of the policy.
     let repos = json!([{ "name": "acme/web", "max_receive_pack_bytes": 5 * MB }]);
     let forge = Forge::with(limit, json!({ "repos": repos }));
     commit_large(&forge, 3 * MB);
@@ -116,7 +117,7 @@ fn the_files_of_another_repository_are_denied_and_git_lfs_shows_why() {
 }
 
 #[test]
-fn a_store_that_is_not_allowed_is_named() {
+fn git_lfs_shows_the_host_of_a_store_that_is_not_allowed() {
     let forge = Forge::start();
     let said = failed_push(&forge, &[]);
     assert!(

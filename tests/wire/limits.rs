@@ -1,4 +1,4 @@
-//! Rate limits and circuit breakers: a flood and a failing upstream cost others nothing.
+//! Rate limits and circuit breakers, and that neither affects other containers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn with_second(origin: &Origin, policy: Value) -> Setup {
     setup
 }
 
-/// Requests on one connection, as fast as they go.
+/// Sends `count` requests on one connection, each as soon as the response before has arrived.
 fn burst(proxy: &Proxy, count: usize) -> Vec<Reply> {
     let mut stream = proxy.tls("api.example.com");
     let request = "GET /status/204 HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
@@ -41,7 +41,7 @@ fn get_from(proxy: &Proxy, source: Ipv4Addr, url: &str) -> u16 {
 }
 
 #[test]
-fn a_burst_over_the_limit_is_told_to_wait_and_others_are_not() {
+fn a_burst_over_the_limit_gets_429_and_others_do_not() {
     let origin = Origin::start();
     let limits = json!({ "defaults": { "requests_per_second": 10, "burst_size": 200 } });
     let proxy = with_second(&origin, json!({ "version": 1, "rate_limits": limits })).start();
@@ -56,7 +56,7 @@ fn a_burst_over_the_limit_is_told_to_wait_and_others_are_not() {
     assert_eq!(body["retry_after"], 1);
     assert_eq!(rejected.header("retry-after"), Some("1"));
     assert_eq!(origin.seen().len(), passed);
-    // Another upstream and another container have their own.
+    // Another upstream and another container have buckets of their own.
     assert_eq!(proxy.fetch("other.example.com", "/status/204").status, 204);
     let url = "http://plain.example.com/status/204";
     assert_eq!(get_from(&proxy, SECOND, url), 204);
@@ -73,7 +73,7 @@ fn a_burst_over_the_limit_is_told_to_wait_and_others_are_not() {
 }
 
 #[test]
-fn connects_draw_on_no_rate_and_websockets_do() {
+fn connects_do_not_count_against_the_request_rate_and_websockets_do() {
     let origin = Origin::start();
     let limits = json!({ "defaults": { "requests_per_second": 1, "burst_size": 1 } });
     let mut setup = Setup::new(&origin);
@@ -93,21 +93,21 @@ fn connects_draw_on_no_rate_and_websockets_do() {
     open().assert_denied(429, "rate_limited", "");
 }
 
-/// Asks for tunnels, each on a connection of its own; answers with the statuses.
+/// Sends CONNECTs, each on a new connection, and returns the statuses of the responses.
 fn connects(proxy: &Proxy, source: Ipv4Addr, authority: &str, count: usize) -> Vec<u16> {
     let ask = |_| proxy.connect_from(source, authority).0.status;
     (0..count).map(ask).collect()
 }
 
 #[test]
-fn a_container_over_its_tunnels_is_told_to_wait_and_others_are_not() {
+fn a_container_over_its_tunnel_rate_gets_429_and_others_do_not() {
     let origin = Origin::start();
     let disabled = json!({ "version": 1, "rate_limits": { "enabled": false } });
     let mut setup = with_second(&origin, disabled);
     setup.proxy["limits"]["tunnels_per_second"] = json!(1);
     let proxy = setup.start();
     let begun = Instant::now();
-    // What policy would deny counts as well: the cheap check comes first.
+    // CONNECTs that policy denies count too: the rate is checked first.
     let mut statuses = connects(&proxy, Ipv4Addr::LOCALHOST, "blocked.example.org:443", 2);
     statuses.extend(connects(
         &proxy,
@@ -127,7 +127,7 @@ fn a_container_over_its_tunnels_is_told_to_wait_and_others_are_not() {
     assert_eq!(body["container_id"], SANDBOX);
     assert_eq!(body["upstream"], "api.example.com");
     assert_eq!(body["retry_after"], 1);
-    // Requests without a tunnel draw on nothing.
+    // Requests without a tunnel do not count.
     let plain =
         "GET http://plain.example.com/status/204 HTTP/1.1\r\nHost: plain.example.com\r\n\r\n";
     let mut kept = TcpStream::connect(proxy.address).unwrap();
@@ -151,7 +151,7 @@ fn a_container_over_its_tunnels_is_told_to_wait_and_others_are_not() {
 }
 
 #[test]
-fn a_socket_of_its_own_is_held_to_the_tunnel_limit_too() {
+fn the_tunnel_rate_applies_to_a_containers_socket_too() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["tunnels_per_second"] = json!(1);
@@ -171,7 +171,8 @@ fn a_socket_of_its_own_is_held_to_the_tunnel_limit_too() {
     assert!(statuses.contains(&429), "{statuses:?}");
 }
 
-/// Opens a tunnel and shakes hands in it; `None` where the tunnel is refused.
+/// Opens a tunnel, does the TLS handshake in it, and returns how long both took; `None` if the
+/// response to the CONNECT is 429.
 fn open(proxy: &Proxy, source: Ipv4Addr) -> Option<Duration> {
     let begun = Instant::now();
     let (reply, stream) = proxy.connect_from(source, "api.example.com:443");
@@ -183,7 +184,8 @@ fn open(proxy: &Proxy, source: Ipv4Addr) -> Option<Duration> {
     Some(begun.elapsed())
 }
 
-/// The median time of new tunnels of the second container, all of which must be granted.
+/// The median duration of [`open`] over 21 tunnels of the second container, none of which may be
+/// refused.
 fn median_of_new_tunnels(proxy: &Proxy) -> Duration {
     let mut times: Vec<_> = (0..21).map(|_| open(proxy, SECOND).unwrap()).collect();
     times.sort();
@@ -204,14 +206,14 @@ fn a_flood_of_tunnels_takes_no_more_than_its_share_of_the_processor() {
     let flooded = std::thread::scope(|scope| {
         for _ in 0..FLOODERS {
             scope.spawn(|| {
-                // Bounded, so that a test that fails meanwhile ends.
+                // Bounded in time, so that the threads end if the test fails meanwhile.
                 while !done.load(Ordering::Relaxed) && begun.elapsed() < 2 * SOON {
                     let opened = open(&proxy, Ipv4Addr::LOCALHOST);
                     granted.fetch_add(usize::from(opened.is_some()), Ordering::Relaxed);
                 }
             });
         }
-        // The burst is over when the first is refused.
+        // The burst is used up when the first tunnel is refused.
         eventually("the flood is refused", SOON, || {
             proxy.metric("proxy_rate_limit_rejected_total", &[SANDBOX]) > 0.0
         });
@@ -238,10 +240,10 @@ fn breakers(failures: u32, recovery: u32, successes: u32) -> Value {
 }
 
 #[test]
-fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
+fn the_circuit_of_an_unreachable_host_opens_for_all_containers_and_closes_after_probes() {
     let origin = Origin::start();
     let mut setup = with_second(&origin, breakers(3, 4, 2));
-    // It has its port before it listens.
+    // The socket is bound, and does not listen yet.
     let upstream = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     upstream.bind(&any.into()).unwrap();
@@ -273,7 +275,7 @@ fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
     let health = proxy.health();
     assert_eq!(health.status, 200);
     assert_eq!(health.json()["checks"]["circuits_closed"], false);
-    // It comes back: probes close the circuit.
+    // Once the upstream listens, probes close the circuit.
     upstream.listen(16).unwrap();
     let listener = TcpListener::from(upstream);
     std::thread::spawn(move || {
@@ -292,7 +294,7 @@ fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
 }
 
 #[test]
-fn one_containers_errors_open_nothing_for_another() {
+fn error_responses_open_the_circuit_only_for_the_container_that_got_them() {
     let origin = Origin::start();
     let proxy = with_second(&origin, breakers(3, 60, 1)).start();
     let failing = "http://plain.example.com/status/500";
@@ -320,11 +322,12 @@ fn denials_open_no_circuit() {
 }
 
 #[test]
-fn a_probe_whose_client_goes_away_frees_its_place() {
+fn a_probe_whose_client_disconnects_lets_another_probe_pass() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.policy = Some(breakers(1, 1, 1));
-    // It answers the first connection with an error, lets the second hang, and is well then.
+    // The upstream answers the first connection with 500, does not answer the second, and answers
+    // all later ones with 204.
     let turn = AtomicUsize::new(0);
     let moody = RawOrigin::start(move |mut stream| {
         let mut head = [0; 1024];

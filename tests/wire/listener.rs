@@ -1,4 +1,4 @@
-//! The listener that one container has for its own: what it takes, and how long it lives.
+//! Unix sockets that each belong to one container: accepted requests, access and lifetime.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -22,14 +22,14 @@ use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_connect_reply,
 const NOERROR: u8 = 0;
 const NXDOMAIN: u8 = 3;
 
-/// `nobody`, on every system that matters.
+/// Uid and gid of `nobody` in these tests.
 const NOBODY: u32 = 65534;
 
-/// Within which what belongs to a lease ends with it.
+/// How long the sockets and connections of a lease may outlive it.
 const ENDED: Duration = Duration::from_secs(5);
 
 #[test]
-fn other_paths_in_origin_form_are_denied_in_plain_words() {
+fn other_paths_in_origin_form_are_denied_with_the_paths_that_are_served() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let socket = proxy.own_listener("inner", json!({}));
@@ -51,7 +51,7 @@ fn other_paths_in_origin_form_are_denied_in_plain_words() {
             }
         },
     );
-    // Both protocols on one connection.
+    // MCP, DNS and proxy requests on one connection.
     let mut stream = connect(&socket);
     for _ in 0..2 {
         let accept = "accept: text/event-stream\r\n";
@@ -66,8 +66,8 @@ fn other_paths_in_origin_form_are_denied_in_plain_words() {
 }
 
 #[test]
-fn a_question_under_way_is_answered_in_a_shutdown_and_the_socket_goes() {
-    // It answers late: after the signal.
+fn shutdown_answers_a_pending_dns_query_and_removes_the_socket() {
+    // This nameserver answers only after the signal.
     let nameserver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut setup = Setup::new(&Origin::start());
     let address = nameserver.local_addr().unwrap().to_string();
@@ -106,10 +106,10 @@ fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
     proxy.wait(SOON);
     std::thread::sleep(LEASE);
     assert!(brief.exists() && lasting.exists());
-    // Another server's, in the same directory.
+    // A socket of another server that runs, in the same directory.
     let others = lasting.with_file_name("sandbox-0123456789ab.sock");
     let _living = UnixListener::bind(&others).unwrap();
-    // What is no listener of a container stays, too.
+    // A dead socket with another name, and a file that is no socket, must stay too.
     let (dead, file) = (
         proxy.path("other.sock"),
         proxy.path("sandbox-ba9876543210.sock"),
@@ -160,7 +160,7 @@ fn another_user_connects_where_the_directory_lets_it_pass() {
             let socket = proxy.own_listener("theirs", json!({}));
             let url = ["http://localhost/dns-query", "--data-binary", "x"];
             let answered = curl(&socket, &url);
-            // 22: there was an answer, and it is an error.
+            // curl exits with 22 after an HTTP error, and with 7 if it cannot connect.
             let wanted = if passes { 22 } else { 7 };
             assert_eq!(
                 answered.status.code(),
@@ -173,7 +173,7 @@ fn another_user_connects_where_the_directory_lets_it_pass() {
 
 /// A lease as `run --server` has it, twelve times as fast: of five seconds, renewed each second.
 #[test]
-fn what_a_renewed_lease_owns_lasts_until_the_last_renewal_runs_out() {
+fn connections_and_socket_of_a_renewed_lease_last_until_it_expires() {
     const LEASE: Duration = Duration::from_secs(5);
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);

@@ -1,4 +1,4 @@
-//! `mcp stdio` before a gateway that follows a script.
+//! `unified-proxy mcp stdio` with a gateway whose responses the test writes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{SOON, eventually, free_address};
 
-/// A request that the gateway got.
+/// A request to the gateway: method and header lines in lower case, and the JSON of the body.
 #[derive(Clone, Debug)]
 struct Got {
     method: String,
@@ -22,7 +22,7 @@ struct Got {
 
 type Script = fn(&Got, &mut TcpStream, usize);
 
-/// Answers each request by a script, with the number of requests before it.
+/// A gateway that calls a script for each request, with the number of requests before it.
 struct Gateway {
     address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
@@ -90,7 +90,7 @@ fn answer(stream: &mut TcpStream, fields: &str, got: &Got, result: &Value) {
     reply(stream, "200 OK", &fields, &body.to_string());
 }
 
-/// The bridge, as a client starts it.
+/// `unified-proxy mcp stdio`, started as an MCP client does.
 struct Bridge {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -127,7 +127,7 @@ impl Bridge {
         self.lines.recv_timeout(SOON).expect("a line of the bridge")
     }
 
-    /// Closes stdin and waits for the end.
+    /// Closes the bridge's standard input, waits for its end, and returns its exit code.
     fn end(mut self) -> Option<i32> {
         self.stdin = None;
         let mut code = None;
@@ -155,7 +155,7 @@ fn initialize() -> Value {
 }
 
 #[test]
-fn a_session_that_the_gateway_ended_is_begun_again_unseen_by_the_client() {
+fn the_bridge_replaces_a_session_that_the_gateway_ended() {
     let gateway = Gateway::start(|got, stream, before| {
         match (got.method.as_str(), got.message["method"].as_str()) {
             ("post", Some("initialize")) => {
@@ -287,7 +287,7 @@ fn a_request_of_the_newer_era_carries_its_fields_and_is_cancelled_by_closing_its
 }
 
 #[test]
-fn what_cannot_be_sent_is_answered_with_an_error() {
+fn messages_that_cannot_be_sent_or_parsed_get_an_error_response() {
     let mut bridge = Bridge::start(free_address());
     bridge.send(&request(7, "tools/list", &json!({})));
     let error = bridge.receive();

@@ -1,10 +1,10 @@
-//! The tour of docs/mcp.md as a new user takes it: every block is run as it is printed there.
+//! Runs every shell block of the tour in docs/mcp.md and compares its output with the page.
 
 use std::path::Path;
 
 use crate::support::{Dev, Origin, free_address};
 
-/// Stands before each block's output.
+/// Printed before each block's output.
 const MARK: &str = "-- block";
 
 #[test]

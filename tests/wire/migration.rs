@@ -1,4 +1,4 @@
-//! `scripts/compare-proxies`, which compares an old set-up with a new one.
+//! `scripts/compare-proxies`, which sends the same requests through an old and a new proxy.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::git::{Forge, HOST};
 use crate::support::{Proxy, Ran, Setup};
 
-/// What is asked of both, and the answers that the script prints. The old proxy has no rules for git.
+/// Lines of the script's input, and the beginnings of the lines that it prints for them. The old
+/// proxy has no rules for git.
 const ROWS: [(&str, &str); 9] = [
     (
         "GET https://api.example.com/echo",
@@ -46,7 +47,7 @@ const ROWS: [(&str, &str); 9] = [
 ];
 
 #[test]
-fn the_comparison_of_two_proxies_names_what_differs_and_what_was_expected_to() {
+fn compare_proxies_prints_expected_and_unexpected_differences() {
     let forge = Forge::with(
         |setup| {
             let kept = ["api.example.com", "plain.example.com", "git.example.com"];

@@ -1,4 +1,4 @@
-//! Nameservers of the upstream that do not answer.
+//! What the proxy reports when its nameservers do not answer, and when they answer again.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn answers(proxy: &Proxy) -> bool {
 }
 
 #[test]
-fn dead_nameservers_are_in_log_metric_and_checks_and_degrade_nothing() {
+fn dead_nameservers_are_logged_counted_and_fail_a_check_without_degrading_health() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.allow("*.example.org");
@@ -28,7 +28,7 @@ fn dead_nameservers_are_in_log_metric_and_checks_and_degrade_nothing() {
         let reply = proxy.get(&format!("http://a{number}.example.org/"), &[]);
         reply.assert_denied(504, "upstream_timeout", "Cannot resolve");
     }
-    // A and AAAA of each name.
+    // A and AAAA queries of each name fail.
     eventually("the failures are counted", SOON, || {
         proxy.metric(FAILURES, &[]) >= 4.0
     });
@@ -38,7 +38,7 @@ fn dead_nameservers_are_in_log_metric_and_checks_and_degrade_nothing() {
 }
 
 #[test]
-fn nameservers_that_answer_again_are_in_the_log_and_the_check_holds() {
+fn nameservers_that_answer_again_are_logged_and_pass_the_check() {
     let origin = Origin::start();
     let nameserver = Nameserver::start(&[("b.example.org", &[[127, 0, 0, 1].into()])]);
     let mut setup = Setup::new(&origin);
@@ -49,7 +49,7 @@ fn nameservers_that_answer_again_are_in_the_log_and_the_check_holds() {
     proxy.get("http://a.example.org/", &[]);
     assert!(!answers(&proxy));
 
-    // Other nameservers, as a person who mends the configuration would name them.
+    // The operator corrects the nameservers in the configuration.
     proxy_yaml["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
     std::fs::write(config, proxy_yaml.to_string()).unwrap();
     let reloaded = proxy.admin("POST", "/internal/reload", None);
@@ -60,7 +60,7 @@ fn nameservers_that_answer_again_are_in_the_log_and_the_check_holds() {
         proxy.log().matches("the nameservers answer again").count(),
         1
     );
-    // A name that does not exist is an answer.
+    // NXDOMAIN is an answer.
     let counted = proxy.metric(FAILURES, &[]);
     proxy.get("http://none.example.org/", &[]);
     assert_eq!(proxy.metric(FAILURES, &[]), counted);

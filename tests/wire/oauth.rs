@@ -1,4 +1,5 @@
-//! Logins of command-line tools: refreshed here, lent to sandboxes, and never seen by them.
+//! OAuth logins of command-line tools: the proxy refreshes their tokens and injects them, and
+//! sandboxes see only placeholders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,11 +20,11 @@ const LOGIN: &str = "auth.openai.com";
 const ECHO: &str = "/echo/backend-api/codex/responses";
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
-/// What the fake token endpoint saw, and how it answers.
+/// The requests that the fake token endpoint got, and how it answers.
 #[derive(Default)]
 struct Endpoint {
     asked: Vec<Value>,
-    /// A status and an error, in the place of tokens.
+    /// Status and `error` of its responses; `None` to answer with tokens.
     error: Option<(u16, &'static str)>,
     slow: Duration,
     /// The API refuses requests with this token.
@@ -42,7 +43,7 @@ fn now() -> u64 {
     since.unwrap().as_secs()
 }
 
-/// A JWT that runs out so many seconds from now.
+/// A JWT that expires in `lasts` seconds, or did so if negative.
 fn jwt(name: &str, lasts: i64) -> String {
     let claims = json!({ "sub": name, "exp": now().cast_signed() + lasts });
     let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
@@ -78,7 +79,7 @@ fn answer(endpoint: &Mutex<Endpoint>, seen: &Seen, body: &str) -> Option<(u16, V
     })
 }
 
-/// A Codex login whose access token runs out so many seconds from now.
+/// A Codex login whose access token expires in `lasts` seconds, or did so if negative.
 fn auth_json(name: &str, lasts: i64) -> Value {
     json!({
         "OPENAI_API_KEY": null,
@@ -130,7 +131,7 @@ impl House {
         self.proxy.https_get(API, ECHO, &brought)
     }
 
-    /// The bearer's token of the newest request at the API.
+    /// The bearer token of the latest request at the API.
     fn sent(&self) -> String {
         let seen = self.origin.seen();
         let newest = seen.iter().rfind(|seen| seen.authority == API).unwrap();
@@ -162,7 +163,7 @@ impl House {
 }
 
 #[test]
-fn a_login_lends_its_token_and_account_in_the_place_of_what_the_tool_sends() {
+fn token_and_account_of_a_login_replace_those_that_the_tool_sends() {
     let house = start(3600);
     assert_eq!(house.ask().status, 200);
     let seen = house.origin.only();
@@ -183,7 +184,7 @@ fn jwt_of(house: &House) -> String {
 }
 
 #[test]
-fn a_token_is_refreshed_ahead_of_its_end_and_the_file_keeps_all_else() {
+fn a_token_is_refreshed_before_it_expires_and_the_file_keeps_its_other_members() {
     let house = start(60);
     assert_eq!(house.ask().status, 200);
     house.eventually_sends("signature-fresh-1");
@@ -209,7 +210,8 @@ fn a_token_is_refreshed_ahead_of_its_end_and_the_file_keeps_all_else() {
     let mode = fs::metadata(&house.file).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o640);
 
-    // What was rotated is what is sent the next time, and an echo of the new token is found.
+    // The next refresh sends the new refresh token, and an echo of the new access token is
+    // redacted.
     let mut old = kept.clone();
     old["tokens"]["access_token"] = jwt("again", -5).into();
     fs::write(&house.file, old.to_string()).unwrap();
@@ -238,7 +240,7 @@ fn the_refresh_is_the_appliances_own_flow_in_audit_and_metrics() {
 }
 
 #[test]
-fn flows_that_need_a_token_at_once_share_one_refresh() {
+fn concurrent_flows_share_one_token_refresh() {
     let slow = Endpoint {
         slow: Duration::from_millis(700),
         ..Endpoint::default()
@@ -254,7 +256,7 @@ fn flows_that_need_a_token_at_once_share_one_refresh() {
 }
 
 #[test]
-fn a_token_that_lives_is_lent_while_the_next_one_is_on_its_way() {
+fn a_valid_token_is_injected_while_the_next_one_is_requested() {
     let slow = Endpoint {
         slow: Duration::from_secs(2),
         ..Endpoint::default()
@@ -284,7 +286,7 @@ fn after_a_401_the_next_request_has_another_token() {
     assert_eq!(house.ask().status, 401);
     assert_eq!(house.ask().status, 200);
     assert!(house.sent().ends_with("signature-fresh-1"));
-    // An API that refuses everything does not make us ask for tokens all the time.
+    // The proxy does not refresh again for each request if the API refuses new tokens too.
     house.endpoint.lock().rejected = Some(house.sent());
     for _ in 0..3 {
         assert_eq!(house.ask().status, 401);
@@ -328,7 +330,7 @@ fn a_login_that_is_refused_for_good_is_not_tried_again_until_its_file_changes() 
 }
 
 #[test]
-fn a_token_endpoint_that_is_down_is_left_in_peace_and_a_token_that_lives_is_still_lent() {
+fn a_failing_token_endpoint_is_retried_after_a_delay_and_a_valid_token_is_still_injected() {
     let down = || Endpoint {
         error: Some((503, "down")),
         ..Endpoint::default()
@@ -403,7 +405,7 @@ fn a_tools_own_refresh_is_answered_with_placeholders_at_exactly_its_endpoint() {
     let claims = tokens["id_token"].as_str().unwrap().split('.').nth(1);
     let claims = URL_SAFE_NO_PAD.decode(claims.unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();
-    // The account opens nothing, and Codex compares it with what the host says.
+    // The account id is no secret, and Codex compares it with that in the host's responses.
     let claim = &claims["https://api.openai.com/auth"]["chatgpt_account_id"];
     assert_eq!(claim, "acct-77");
     house.origin.assert_untouched();

@@ -1,5 +1,5 @@
-//! Claude Code with a subscription: its token file, its token endpoint, and processes that share
-//! the file.
+//! The login of Claude Code with a subscription: its token file, its token endpoint, and two
+//! proxies that share the file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,8 @@ fn millis() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// An origin that is both the API and the token endpoint, and what was asked of the latter.
+/// Starts an origin that is both the API and the token endpoint, whose requests' bodies it adds to
+/// `asked`.
 fn origin(asked: &Arc<Mutex<Vec<Value>>>) -> Origin {
     let asked = Arc::clone(asked);
     Origin::scripted(move |seen: &Seen, body| {
@@ -83,7 +84,7 @@ fn sent(origin: &Origin) -> Vec<String> {
 }
 
 #[test]
-fn a_subscriptions_token_is_lent_and_refreshed_at_claudes_endpoint_and_the_file_keeps_all_else() {
+fn a_subscriptions_token_is_injected_and_refreshed_and_the_file_keeps_its_other_members() {
     let asked = Arc::default();
     let origin = origin(&asked);
     let dir = tempfile::tempdir().unwrap();

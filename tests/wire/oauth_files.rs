@@ -1,4 +1,4 @@
-//! The placeholder files that a sandbox mounts.
+//! `unified-proxy sandbox-files`, which writes the files with placeholders that a sandbox mounts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -55,7 +55,7 @@ fn start(origin: &Origin) -> Proxy {
     setup.start()
 }
 
-/// Runs the command in an environment that has none of the server's secrets.
+/// Runs `sandbox-files` with an empty environment, and returns its exit code and standard error.
 fn run(proxy: &Proxy, dir: &Path, more: &[&str]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
         .env_clear()
@@ -148,7 +148,7 @@ fn the_variable_of_a_key_is_the_one_that_its_tool_sends_in_the_entrys_header() {
         "CLAUDE_CODE_OAUTH_TOKEN",
         "sk-ant-oat01-up-placeholder-"
     ));
-    // Logins of Codex and OpenCode have files; an entry without a secret has nothing.
+    // The logins of Codex and OpenCode are in files, and an entry without a secret is inactive.
     assert_eq!(value("OPENAI_API_KEY"), None);
     assert_eq!(value("TAVILY_API_KEY"), None);
     assert_eq!(value("HTTPS_PROXY"), Some(proxy.url().as_str()));
@@ -163,7 +163,7 @@ fn the_variable_of_a_key_is_the_one_that_its_tool_sends_in_the_entrys_header() {
 }
 
 #[test]
-fn sandbox_files_replace_their_own_and_nobody_elses_unless_forced() {
+fn sandbox_files_overwrite_files_without_placeholders_only_with_force() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let dir = proxy.path("sandbox");
@@ -202,7 +202,7 @@ fn without_a_running_server_sandbox_files_write_nothing_and_say_why() {
 }
 
 #[test]
-fn a_server_without_active_entries_is_told_apart_from_none() {
+fn without_active_entries_sandbox_files_write_only_variables_and_say_so() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let dir = proxy.path("sandbox");
@@ -215,7 +215,7 @@ fn a_server_without_active_entries_is_told_apart_from_none() {
 }
 
 #[test]
-fn the_admin_api_tells_which_entries_are_active_and_no_secret() {
+fn the_admin_api_lists_active_entries_without_secrets() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let answer = proxy.admin("GET", "/internal/sandbox", None);

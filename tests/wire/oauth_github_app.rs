@@ -1,4 +1,4 @@
-//! GitHub App installations: a token for each lease, for its repositories alone.
+//! Tokens of a GitHub App installation, one for each lease and limited to its repositories.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
 const API: &str = "api.github.com";
 const GIT: &str = "github.com";
-/// What every container may read.
+/// A path of the API that every container may read.
 const READ: &str = "/rate_limit";
 const REFS: &str = "/acme/web/info/refs?service=git-upload-pack";
 const MINT: &str = "/app/installations/456/access_tokens";
@@ -25,7 +25,7 @@ const MINT: &str = "/app/installations/456/access_tokens";
 struct GitHub {
     /// The body and the JWT of each request for a token.
     asked: Vec<(Value, String)>,
-    /// The repositories that tokens are for, in the place of those asked for.
+    /// Repositories of the tokens, instead of the requested ones.
     gives: Option<Vec<&'static str>>,
     slow: Duration,
 }
@@ -105,7 +105,7 @@ impl House {
         );
     }
 
-    /// The `Authorization` that reached the host last.
+    /// The `Authorization` of the latest request to `host` that was not for a token.
     fn sent(&self, host: &str) -> Option<String> {
         let seen = self.origin.seen();
         let of_host = |seen: &&Seen| seen.authority == host && seen.target != MINT;
@@ -179,14 +179,14 @@ fn a_token_that_reaches_further_than_the_container_is_not_used() {
 #[test]
 fn repositories_of_other_owners_are_left_out_of_the_token() {
     let house = start();
-    // Without its owner `other/web` would be the installation's own `acme/web`.
+    // GitHub takes names without owners, so `other/web` would select the owner's `acme/web`.
     house.register(&["acme/api", "other/web"]);
     assert_eq!(house.proxy.https_get(API, READ, &[]).status, 200);
     assert_eq!(house.names(0), json!(["api"]));
 }
 
 #[test]
-fn requests_that_their_client_gives_up_do_not_make_us_mint_again() {
+fn clients_that_disconnect_cause_no_further_token_requests() {
     let house = start();
     house.register(&["acme/web"]);
     house.github.lock().slow = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! What operators see: metrics and the audit.
+//! Metrics, audit lines, the list of flows and `explain`.
 
 use addons::contract::Code;
 use serde_json::json;
@@ -40,7 +40,7 @@ fn requests_and_denials_are_counted_by_allowlist_entry() {
     );
 }
 
-/// A rule that watches for growth sees nothing where a series begins with 1.
+/// PromQL's `increase` misses the first count of a series that begins with 1.
 #[test]
 fn series_with_known_labels_exist_from_the_start_with_0() {
     let origin = Origin::start();
@@ -78,9 +78,9 @@ const PUSH_DENIALS: &[&str] = &[
 /// The labels of a family with their values, in the order of the text format.
 type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
 
-/// The series of a server with this configuration that count nothing yet. Those whose labels an
-/// upstream chooses (`proxy_requests_total`, by status) or a container (`proxy_rate_limit_*`)
-/// are not known beforehand.
+/// The series that a server with this configuration exposes from its start, with 0. It lacks those
+/// whose labels depend on an upstream (`proxy_requests_total`, by status) or on a container
+/// (`proxy_rate_limit_*`).
 fn known_series() -> Vec<String> {
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let entry: Labels<'_> = &[("upstream", &["api.example.com"])];

@@ -1,13 +1,13 @@
-//! README.md as a new user reads it: every command is run as it is printed there.
+//! Runs the commands of README.md on `unified-proxy dev` and compares their output with the page.
 
 use std::process::Command;
 
 use crate::support::{Dev, Origin};
 
-/// Stands before each command's output.
+/// Printed before each command's output.
 const MARK: &str = "-- ran: ";
 
-/// A command of a page, and the lines of comment under it that it must print.
+/// A command of the page, and the comment lines below it, which its output must contain.
 #[derive(Debug)]
 struct Step {
     command: String,
@@ -67,7 +67,7 @@ fn every_command_of_the_readme_works_as_printed() {
     assert_eq!(key.unwrap().header("x-api-key"), Some("sk-ant-real"));
 }
 
-/// What stands between the fences of `sh` blocks.
+/// The contents of the page's `sh` blocks, with continued lines joined.
 fn shell_blocks(page: &str) -> Vec<String> {
     let blocks = page.split("```sh\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split_once("```"));
@@ -94,7 +94,7 @@ fn steps(block: &str) -> Vec<Step> {
     steps
 }
 
-/// A repository with one commit, as the origin's `octocat/Hello-World`.
+/// Creates `octocat/Hello-World` at the origin, with one commit.
 fn serve_hello_world(origin: &Origin) {
     let bare = origin.repositories().join("octocat/Hello-World.git");
     let script = "git init -q --bare -b main \"$0\" && cd \"$0\" && \

@@ -16,9 +16,9 @@ use crate::support::{
 };
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// An address of loopback that the configuration here leaves guarded.
+/// A loopback address that `allow_private` lacks here, so that it is guarded.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// The resolver keeps an answer with a TTL of 0 for one second.
+/// Longer than the second for which the resolver caches an answer with a TTL of 0.
 const OUT_OF_THE_CACHE: Duration = Duration::from_millis(1300);
 
 const PASSTHROUGH: &str = "passthrough.example.com";
@@ -48,7 +48,7 @@ fn the_judged_address_is_dialled_and_each_new_connection_is_judged_again() {
         proxy.audited(json!({ "host": name, "upstream_addr": format!("{LOCAL}:{port}") }));
     }
 
-    // A new lease has no pooled connections, and the resolver has forgotten what it was told.
+    // A new lease has no pooled connections, and the resolver's cache has expired.
     let lease = json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["o/n"] });
     proxy.register_as(lease);
     sleep(OUT_OF_THE_CACHE);
@@ -98,8 +98,8 @@ fn a_retry_on_a_new_connection_is_judged_again() {
     assert_eq!((raw.connections(), trap.sprung()), (1, None));
 }
 
-/// A proxy that may dial 127.0.0.1 alone of all special addresses, and asks a nameserver that
-/// rebinds the names after the first question.
+/// Starts a proxy that may dial 127.0.0.1 but no other special address, and a nameserver that
+/// rebinds each name to [`GUARDED`] after the first answer.
 fn start(origin: &Origin, names: &[(&str, u16)]) -> (Proxy, Nameserver) {
     let nameserver = Nameserver::start(&[]);
     let mut setup = Setup::new(origin);
@@ -144,7 +144,7 @@ fn websocket(proxy: &Proxy, _origin: &Origin, name: &str, port: u16) -> bool {
     reply.status == 101
 }
 
-/// Served where the origin itself, not the proxy, answers the TLS handshake.
+/// True if the TLS handshake succeeds with the origin's certificate.
 fn passthrough(proxy: &Proxy, origin: &Origin, name: &str, port: u16) -> bool {
     let (reply, stream) = proxy.connect(&format!("{name}:{port}"));
     if reply.status != 200 {

@@ -1,4 +1,4 @@
-//! A configuration that changes under a running proxy: whole, or not at all.
+//! Reloads of the configuration, which apply as a whole or not at all.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, SOON, eventually};
 
 const PLAIN: &str = "http://plain.example.com/echo";
-/// Within which a changed file is in force.
+/// Documented bound on the time from the change of a file to its effect.
 const PROMISED: Duration = Duration::from_secs(5);
 
 fn start(origin: &Origin) -> Proxy {
     let mut setup = crate::support::Setup::new(origin);
-    // It has an address, and no entry yet.
+    // A static address, for a name without an allowlist entry.
     setup.proxy["upstream"]["hosts"]["late.example.com"] = json!(origin.http.to_string());
     setup.start()
 }
@@ -42,7 +42,7 @@ fn a_new_entry_is_in_force_within_five_seconds_of_its_writing() {
 }
 
 #[test]
-fn a_changed_budget_of_certificates_holds_for_leases_that_have_begun() {
+fn a_changed_certificate_limit_applies_to_existing_leases() {
     let origin = Origin::start();
     let mut setup = crate::support::Setup::new(&origin);
     setup.proxy["limits"]["certificates_per_minute"] = json!(1);
@@ -61,7 +61,7 @@ fn a_changed_budget_of_certificates_holds_for_leases_that_have_begun() {
 }
 
 #[test]
-fn a_hangup_and_a_call_apply_a_change_at_once() {
+fn sighup_and_the_admin_api_reload_at_once() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let url = "http://late.example.com/echo";
@@ -82,7 +82,7 @@ fn a_hangup_and_a_call_apply_a_change_at_once() {
 }
 
 #[test]
-fn a_broken_file_changes_nothing_and_every_error_of_every_file_is_told() {
+fn an_invalid_file_changes_nothing_and_every_error_of_every_file_is_reported() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let mut tunnel = proxy.tls("api.example.com");
@@ -110,7 +110,7 @@ fn a_broken_file_changes_nothing_and_every_error_of_every_file_is_told() {
     assert_eq!(health.status, 200, "the old configuration still serves");
     assert_eq!(health.json()["checks"]["configuration_current"], false);
     assert!(proxy.metric("proxy_config_reloads_total", &["status=\"failed\""]) >= 1.0);
-    // Not even the entry that was in order.
+    // Not even the valid entry applies.
     assert_eq!(status(&proxy, "http://late.example.com/echo"), 403);
     assert_eq!(status(&proxy, PLAIN), 200);
     proxy.signal(Signal::HUP);
@@ -131,7 +131,7 @@ fn a_broken_file_changes_nothing_and_every_error_of_every_file_is_told() {
 }
 
 #[test]
-fn a_file_that_was_in_force_and_is_gone_changes_nothing_until_it_is_back() {
+fn a_removed_file_changes_nothing_and_fails_a_check_until_it_is_back() {
     let origin = Origin::start();
     let mut setup = crate::support::Setup::new(&origin);
     setup.policy = Some(json!({
@@ -164,7 +164,7 @@ fn a_file_that_was_in_force_and_is_gone_changes_nothing_until_it_is_back() {
 }
 
 #[test]
-fn what_needs_a_restart_is_said_and_the_rest_applies() {
+fn settings_that_need_a_restart_are_logged_and_the_others_apply() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let path = proxy.path("config/proxy.yaml");

@@ -1,4 +1,4 @@
-//! The operator's own rules, and what a reload takes away.
+//! The operator's rules, and flows that end when a reload withdraws their permission.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SANDBOX, Setup, assert_closes, eventually};
 
-/// What a change on disk may take to be in force everywhere.
+/// Bound on the time from the change of a file to the end of the flows that it forbids.
 const IN_FORCE: Duration = Duration::from_secs(5);
 
 fn with_rules(origin: &Origin) -> Setup {
@@ -84,7 +84,7 @@ fn explain_names_the_rule_and_where_it_is_written() {
 }
 
 #[test]
-fn a_rule_that_looks_inside_is_refused_for_hosts_that_are_tunnelled_unread() {
+fn rules_on_methods_or_paths_of_passthrough_hosts_are_refused() {
     let origin = Origin::start();
     each_row(
         [("api.example.com", true), ("www.example.org", false)],
@@ -103,7 +103,7 @@ fn a_rule_that_looks_inside_is_refused_for_hosts_that_are_tunnelled_unread() {
     );
 }
 
-/// Takes hosts off the list, as an operator would.
+/// Removes hosts from allowlist.yaml, without calling for a reload.
 fn forbid(proxy: &Proxy, hosts: &[&str]) {
     let path = proxy.path("config/allowlist.yaml");
     let mut list: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -123,14 +123,14 @@ fn stream_of(proxy: &Proxy, host: &str) -> impl Read + Write + use<> {
     stream
 }
 
-/// Reads to the end of a stream that is cut off.
+/// Reads until the stream ends or fails.
 fn ends(stream: &mut impl Read) {
     let mut buffer = [0; 4096];
     while let Ok(1..) = stream.read(&mut buffer) {}
 }
 
 #[test]
-fn what_lost_its_permission_by_a_reload_ends_within_five_seconds() {
+fn flows_that_a_reload_forbids_end_within_five_seconds() {
     let origin = Origin::start();
     let proxy = Setup::new(&origin).start();
     let mut stays = stream_of(&proxy, "other.example.com");
@@ -164,7 +164,7 @@ fn what_lost_its_permission_by_a_reload_ends_within_five_seconds() {
 }
 
 #[test]
-fn a_reload_that_takes_nothing_away_ends_nothing_and_a_bad_one_changes_nothing() {
+fn a_reload_ends_no_permitted_flow_and_an_invalid_one_changes_nothing() {
     let origin = Origin::start();
     let proxy = Setup::new(&origin).start();
     let mut stream = stream_of(&proxy, "api.example.com");

@@ -1,4 +1,5 @@
-//! The maps of tests name tests that the runner runs.
+//! Checks that every test named in tests/README.md and tests/security/README.md exists and is not
+//! ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,8 +9,9 @@ use std::time::SystemTime;
 use serde_json::Value;
 use testkit::each_row;
 
-/// Fails when a map names a test that no test binary lists, or only as ignored. The binaries
-/// are asked, not the sources: a name in a comment or of a helper function is no test.
+/// Fails if one of the README files names a test that no test binary lists, or that is ignored.
+/// Lists the tests with `--list` instead of searching the sources, where comments and helper
+/// functions would match.
 #[test]
 fn every_test_that_a_map_names_is_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -42,7 +44,7 @@ fn every_test_that_a_map_names_is_run() {
 
 #[test]
 fn comments_and_helpers_are_not_listed() {
-    // Of this binary, whatever its age: the one that is running.
+    // Lists the running binary, even if a newer build of it exists.
     let listed = run_by(&std::env::current_exe().unwrap()).unwrap();
     assert!(listed.contains("comments_and_helpers_are_not_listed"));
     each_row(["test_binaries", "a_name_in_a_comment"], |name| {
@@ -50,7 +52,7 @@ fn comments_and_helpers_are_not_listed() {
     });
 }
 
-/// The tests that the map names, without the modules that they are in.
+/// Returns each text in backquotes that has no `/`, `.` or space, without its module path.
 fn names(map: &str) -> BTreeSet<String> {
     let quoted = map.split('`').skip(1).step_by(2);
     quoted
@@ -63,7 +65,7 @@ fn last_segment(path: &str) -> String {
     path.rsplit("::").next().unwrap_or(path).to_owned()
 }
 
-/// The root file of each target of the workspace that has tests.
+/// Root file of each workspace target that `cargo test` builds (`test = true`).
 fn test_sources(root: &Path) -> Vec<PathBuf> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--no-deps"])
@@ -81,7 +83,7 @@ fn test_sources(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The executables beside this one by the root file that they were built from, oldest first.
+/// Maps each root source file to the executables built from it in this directory, oldest first.
 /// Cargo leaves the executables of earlier builds in place.
 fn test_binaries(root: &Path) -> BTreeMap<PathBuf, BTreeSet<(SystemTime, PathBuf)>> {
     let own = std::env::current_exe().unwrap();
@@ -105,8 +107,8 @@ fn test_binaries(root: &Path) -> BTreeMap<PathBuf, BTreeSet<(SystemTime, PathBuf
     built
 }
 
-/// The tests that a binary runs by default; `None` where it is no test binary, as the product's
-/// own executable is none.
+/// The tests that a binary runs by default; `None` if it is not a test binary, such as the
+/// product's executable.
 fn run_by(binary: &Path) -> Option<BTreeSet<String>> {
     let all = list(binary, &[])?;
     let ignored = list(binary, &["--ignored"])?;

@@ -1,4 +1,4 @@
-//! Bodies stream: nothing is held back, and nothing is held whole.
+//! Streaming of bodies, back-pressure, WebSockets and gRPC.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -12,12 +12,12 @@ use crate::support::{Origin, Proxy, RawOrigin, Seen, Tls, eventually, frames, re
 const HOST: &str = "api.example.com";
 const MEGABYTE: usize = 1 << 20;
 
-/// What lies between an origin and a client that does not read: the sockets' buffers of two
-/// connections on loopback (up to 6 MiB to receive and 4 MiB to send each, by Linux's defaults),
-/// HTTP/2 windows and the buffers of the HTTP libraries.
+/// Upper bound on the bytes buffered between an origin and a client that does not read: the socket
+/// buffers of two connections on loopback (up to 6 MiB to receive and 4 MiB to send each, by
+/// Linux's defaults), HTTP/2 windows and the buffers of the HTTP libraries.
 const MOST_UNREAD: u64 = 32 * MEGABYTE as u64;
 
-/// How much a long body may move the proxy's memory, in kilobytes.
+/// Bound on the growth of the proxy's resident memory, in KiB.
 const LEEWAY: u64 = 30 * 1024;
 
 #[test]
@@ -96,14 +96,14 @@ fn a_client_that_does_not_read_holds_the_origin_back() {
         let head = "GET /bytes/500000000 HTTP/1.1\r\nHost:";
         write!(http1, "{head} {HOST}\r\n\r\n").unwrap();
         assert_held_back(&origin, "HTTP/1.1");
-        // It was held back and not forgotten.
+        // When the client reads, the download goes on.
         let more = 2 * MOST_UNREAD;
         let read = std::io::copy(&mut http1.take(more), &mut std::io::sink()).unwrap();
         assert_eq!(read, more);
 
         let mut http2 = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
         http2.write_all(&frames::opening()).unwrap();
-        // The client's windows are open as far as they go: 2^31 - 1 bytes.
+        // The client raises both windows to the maximum of 2^31 - 1 bytes.
         let window = (i32::MAX - 65_535).to_be_bytes();
         let request = frames::get(HOST, "/bytes/500000000");
         let opened = [
@@ -116,7 +116,7 @@ fn a_client_that_does_not_read_holds_the_origin_back() {
     });
 }
 
-/// Asserts that the newest download stops while its client does not read.
+/// Asserts that the latest download stops at fewer than [`MOST_UNREAD`] bytes.
 #[track_caller]
 fn assert_held_back(origin: &Origin, version: &str) {
     let mut before = 0;
@@ -230,7 +230,7 @@ fn a_websocket_opens_over_plain_http_too() {
 }
 
 #[test]
-fn a_websocket_is_refused_where_the_entry_says_so() {
+fn a_websocket_is_refused_if_the_allowlist_entry_forbids_it() {
     let origin = Origin::start();
     let mut setup = crate::support::Setup::new(&origin);
     setup.proxy["upstream"]["hosts"]["quiet.example.com"] = origin.https.to_string().into();
@@ -251,7 +251,7 @@ fn a_websocket_is_refused_where_the_entry_says_so() {
 }
 
 #[test]
-fn a_websocket_opening_out_of_order_is_refused() {
+fn an_invalid_websocket_opening_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let opening = websocket(HOST, "/websocket");
@@ -274,7 +274,7 @@ fn a_websocket_opening_out_of_order_is_refused() {
 }
 
 #[test]
-fn an_upstream_that_only_repeats_the_words_opens_no_websocket() {
+fn a_101_with_a_wrong_accept_key_opens_no_websocket() {
     let origin = Origin::start();
     let raw = RawOrigin::start(|mut stream| {
         let _ = stream.read(&mut [0; 4096])?;
@@ -335,7 +335,8 @@ pub fn open_websocket(stream: &mut (impl Read + Write), host: &str, target: &str
     assert_eq!(accept, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
 }
 
-/// Runs something after a first request has warmed the proxy up.
+/// Runs `work` after a first request, and asserts that peak resident memory grew by less than
+/// [`LEEWAY`] over that after the first request.
 fn assert_memory_holds(proxy: &Proxy, work: impl FnOnce()) {
     let mut warm: Tls = proxy.tls(HOST);
     write!(warm, "GET /bytes/1000000 HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();

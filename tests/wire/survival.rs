@@ -1,4 +1,5 @@
-//! What breaks, breaks closed, says so, and mends by itself.
+//! Restarts, faults, shutdown, timeouts and limits on connections: a fault denies, is reported, and
+//! service resumes once it is gone.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,7 +27,7 @@ fn registrations_survive_a_kill_and_a_restart() {
     for number in 2..20 {
         proxy.register(&format!("127.0.1.{number}"), &format!("c{number}"));
     }
-    // Killed right after the answer: what was answered is on disk.
+    // Killed right after the last 201: registrations are on disk before they are answered.
     proxy.crash_and_restart();
     let reply = proxy.admin("GET", "/internal/containers", None).json();
     assert_eq!(reply["containers"].as_array().unwrap().len(), 19);
@@ -82,11 +83,12 @@ fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
 }
 
-/// A disk of its own for `data_dir`, until it is dropped.
+/// A tmpfs of 1 MiB, unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Mounting takes root; `None` for others.
+    /// Creates the directory `at` and mounts the tmpfs there. Returns `None` unless the test runs
+    /// as root, which mounting needs.
     fn mount(at: &Path) -> Option<Self> {
         if !geteuid().is_root() {
             crate::support::left_out("wire", "a full disk", "only root can mount a small disk");
@@ -114,7 +116,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_stops_registrations_alone() {
+fn a_full_disk_refuses_registrations_and_nothing_else() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
     let Some(disk) = SmallDisk::mount(&setup.dir().join("data")) else {
@@ -129,7 +131,7 @@ fn a_full_disk_stops_registrations_alone() {
     let error = reply.json()["error"].as_str().unwrap().to_owned();
     assert!(error.starts_with("Registry cannot be written: "), "{error}");
     assert!(error.contains("full"), "{error}");
-    // For longer than the registry goes without a look at its file.
+    // Longer than the interval at which the registry checks its file.
     let until = Instant::now() + Duration::from_secs(3);
     let mut passed = 0;
     while Instant::now() < until || passed < 4 {
@@ -154,7 +156,7 @@ fn a_full_disk_stops_registrations_alone() {
 }
 
 #[test]
-fn a_second_server_on_the_same_data_dir_is_told_whose_it_is() {
+fn a_second_server_on_the_same_data_dir_fails_and_names_the_first() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut second = Setup::new(&origin);
@@ -271,7 +273,7 @@ fn a_data_directory_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn half_a_ca_is_an_error_and_never_replaced() {
+fn a_damaged_ca_key_is_an_error_and_never_replaced() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let key = std::fs::read_dir(proxy.path("data"))
@@ -314,7 +316,7 @@ fn sigterm_lets_flows_finish_and_exits_0() {
 }
 
 #[test]
-fn sigterm_ends_what_is_idle_and_waits_for_what_is_running_alone() {
+fn sigterm_closes_idle_connections_and_waits_only_for_running_flows() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["shutdown_timeout"] = json!("60s");
@@ -347,12 +349,12 @@ fn sigterm_ends_what_is_idle_and_waits_for_what_is_running_alone() {
     websocket.read_exact(&mut echo).unwrap();
     drop(websocket);
     let _ = waiting.read_to_end(&mut Vec::new());
-    // Nobody waited for the 60 seconds.
+    // The shutdown did not take its 60 s.
     assert_eq!(proxy.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
 #[test]
-fn sigterm_does_not_wait_for_ever() {
+fn sigterm_waits_no_longer_than_the_shutdown_timeout() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let mut stream = proxy.tls(HOST);
@@ -370,7 +372,7 @@ fn sigterm_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_container_over_its_connections_is_told_so_and_others_keep_their_share() {
+fn a_container_over_its_connection_limit_gets_429_and_others_do_not() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["max_connections_per_container"] = json!(3);
@@ -428,7 +430,7 @@ fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
     for stream in [&mut silent, &mut hello] {
         assert_closes(stream);
     }
-    // What has a way to say so may say 408 first.
+    // The proxy may send a 408 on these before it closes them.
     for stream in [&mut head, &mut undecided] {
         let _ = read_reply(stream);
         assert_closes(stream);
@@ -442,7 +444,7 @@ fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
 }
 
 #[test]
-fn a_tunnel_in_which_nothing_is_said_closes_without_a_word() {
+fn a_silent_tunnel_is_closed_without_a_response() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["header_read_timeout"] = json!("1s");
@@ -485,7 +487,7 @@ fn a_slow_body_under_way_is_not_a_slow_head() {
 }
 
 #[test]
-fn running_out_of_file_descriptors_mends_by_itself() {
+fn the_proxy_recovers_after_it_ran_out_of_file_descriptors() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let pid = Pid::from_raw(proxy.pid().cast_signed());
@@ -556,7 +558,7 @@ fn a_crowd_of_tunnels_leaves_descriptors_for_everything_else() {
 }
 
 #[test]
-fn as_many_files_may_be_open_as_the_system_lets_us() {
+fn the_soft_limit_on_open_files_is_raised_to_the_hard_limit() {
     let origin = Origin::start();
     let mut own = getrlimit(Resource::Nofile);
     own.current = Some(512);

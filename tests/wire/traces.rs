@@ -1,4 +1,4 @@
-//! Spans, as a collector gets them.
+//! Spans that the proxy sends to an OpenTelemetry collector.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
 const SOON: Duration = Duration::from_secs(10);
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A collector, and what it was sent.
+/// A collector that keeps the documents that it was sent.
 pub struct Collector {
     origin: Origin,
     documents: Arc<Mutex<Vec<Value>>>,
@@ -45,7 +45,7 @@ impl Collector {
             .collect()
     }
 
-    /// The span of the request to a path.
+    /// Waits for the span of the request to a path, and returns it.
     fn span_of(&self, path: &str) -> Value {
         let mut found = None;
         eventually("the span arrives", SOON, || {
@@ -135,7 +135,7 @@ fn a_denial_is_a_span_too_and_a_request_without_context_gets_none() {
     proxy.https_get("api.example.com", "/echo/plain", &[]);
     assert_eq!(origin.only().header("traceparent"), None);
     collector.span_of("/echo/plain");
-    // Sending spans makes none.
+    // Sending spans makes no spans.
     assert!(
         collector
             .spans()
@@ -148,7 +148,7 @@ fn a_denial_is_a_span_too_and_a_request_without_context_gets_none() {
 }
 
 #[test]
-fn a_collector_that_is_away_holds_nobody_up() {
+fn an_unreachable_collector_delays_no_request() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let closed = std::net::TcpListener::bind("127.0.0.1:0")

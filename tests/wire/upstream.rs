@@ -1,4 +1,4 @@
-//! When the far side is away, slow, broken or up to something.
+//! Upstreams that are unreachable, slow, broken or hostile.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn an_upstream_that_nobody_serves_is_unreachable() {
+fn a_closed_port_and_an_unknown_name_are_unreachable() {
     let origin = Origin::start();
     let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -49,7 +49,7 @@ fn an_upstream_that_takes_too_long_is_a_timeout() {
 }
 
 #[test]
-fn an_upstream_whose_certificate_is_not_in_order_gets_nothing() {
+fn an_upstream_with_an_invalid_certificate_gets_no_request() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -80,7 +80,7 @@ fn an_upstream_that_speaks_no_tls_is_a_tls_fault() {
 }
 
 #[test]
-fn a_101_that_nobody_asked_for_ends_the_exchange() {
+fn an_unrequested_101_ends_the_exchange() {
     let origin = Origin::start();
     let raw = RawOrigin::start(|mut stream| {
         let _ = stream.read(&mut [0; 4096])?;
@@ -188,7 +188,7 @@ fn streams_that_wait_for_one_dial_share_its_failure() {
         proxy.audit().into_iter().filter(timed_out).count()
     };
     eventually("all of them are answered", SOON, || timeouts() == 5);
-    // One dial after the other would take a second each.
+    // Five dials, one after the other, would take a second each.
     assert!(
         since.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -197,7 +197,8 @@ fn streams_that_wait_for_one_dial_share_its_failure() {
     assert_eq!(silent.connections(), 1);
 }
 
-/// Answers every request on a connection with the bytes that belong to its path.
+/// Starts an upstream that answers each request with the bytes listed for its path, and closes the
+/// connection at any other path.
 fn scripted(answers: &'static [(&'static str, &'static str)]) -> RawOrigin {
     RawOrigin::start(move |mut stream| {
         loop {
@@ -214,7 +215,7 @@ fn scripted(answers: &'static [(&'static str, &'static str)]) -> RawOrigin {
 }
 
 #[test]
-fn an_answers_framing_reaches_the_client_in_one_reading() {
+fn ambiguous_framing_of_a_response_is_made_unambiguous_or_refused() {
     let origin = Origin::start();
     let raw = scripted(&[
         (
@@ -272,7 +273,7 @@ fn an_answers_framing_reaches_the_client_in_one_reading() {
 }
 
 #[test]
-fn trailers_end_a_flow_in_order_and_the_connection_serves_the_next() {
+fn a_response_with_trailers_is_ok_and_its_connection_is_reused() {
     let origin = Origin::start();
     let raw = scripted(&[(
         "/",
@@ -296,7 +297,7 @@ fn trailers_end_a_flow_in_order_and_the_connection_serves_the_next() {
 }
 
 #[test]
-fn an_upstream_cannot_make_its_answer_look_like_a_denial_of_ours() {
+fn x_proxy_denied_of_an_upstream_is_removed() {
     let origin = Origin::start();
     let raw = scripted(&[(
         "/",

@@ -1,7 +1,6 @@
-//! The verification of the original plan, step by step: what an operator tries after setting the
-//! proxy up, with the clients that a sandbox has. Its numbers are the plan's; then its checklist
-//! on identity. Where the contract says otherwise than the plan, the contract is tested, and a
-//! comment says so.
+//! The steps by which the original plan verifies an installation, with its numbers, and its
+//! checklist on identity, with the clients that a sandbox has. Where the contract differs from the
+//! plan, the contract is tested, and a comment says so.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -21,8 +20,8 @@ const USER: &str = "https://api.github.com/user";
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
-/// The proxy between two sandboxes, each with a repository of its own, and what stands for the
-/// internet.
+/// A proxy with two registered sandboxes, each with one repository, and the origin and nameserver
+/// that stand in for the internet.
 struct World {
     origin: Origin,
     nameserver: Nameserver,
@@ -77,7 +76,7 @@ fn start_with(change: impl FnOnce(&mut Setup)) -> World {
 }
 
 impl World {
-    /// A clone of the sandbox's own repository, with one commit at the origin.
+    /// Clones the sandbox's repository as `copy` and pushes a commit to two of its branches.
     fn clone_with_a_commit(&self) {
         let git = |arguments: &[&str]| self.proxy.run("git", arguments).ok();
         git(&["clone", "--quiet", OWN, "copy"]);
@@ -95,7 +94,8 @@ impl World {
         ]);
     }
 
-    /// The status of the API as a sandbox sees it, whether the tunnel or the request answers.
+    /// Requests `/user` of the API. Returns the status of the response to the CONNECT if that is
+    /// not 200, otherwise that of the response to the request.
     fn user_status(&self, source: Ipv4Addr, arguments: &[&str]) -> u16 {
         let curl = self.proxy.curl_from(source, &[arguments, &[USER]].concat());
         if curl.connect == 200 {
@@ -135,8 +135,8 @@ fn step_2_another_repository_is_not_cloned() {
     world.origin.assert_untouched();
 }
 
-/// The plan expects a bare 403, whose body git throws away. The contract answers so that git
-/// shows the reason; the audit has the status.
+/// The plan expects a plain 403, whose body git discards. By the contract, git shows the reason,
+/// and the audit line has the status 403.
 #[test]
 fn step_3_a_branch_is_not_deleted() {
     let world = start();
@@ -211,7 +211,7 @@ fn step_5_an_allowed_api_is_called_with_the_key_injected() {
     }
 }
 
-/// The status stands in the answer to CONNECT, where the plan speaks of the request's.
+/// The 403 is the response to the CONNECT; the plan expects it for the request.
 #[test]
 fn step_6_an_unknown_source_is_rejected() {
     let world = start();
@@ -250,7 +250,7 @@ fn step_9_a_name_that_is_not_listed_does_not_exist() {
 fn internal(world: &World, path: &str) -> String {
     let socket = world.proxy.path("api.sock");
     let (socket, url) = (socket.to_str().unwrap(), format!("http://localhost{path}"));
-    // Through no proxy: the socket is all that curl is to use.
+    // `--noproxy` makes curl connect to the socket instead of the proxy.
     let arguments = [
         "--silent",
         "--fail",
@@ -337,8 +337,8 @@ fn step_13_the_circuit_of_a_failing_upstream_opens() {
     assert_eq!(world.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
 }
 
-/// The plan's loop of 250 takes a curl for each; on a slow machine that stays below the rate. One
-/// curl that goes on for longer does not.
+/// The plan starts curl 250 times, which on a slow machine stays below the rate. This test sends
+/// 700 requests with one curl.
 #[test]
 fn step_14_a_burst_is_limited() {
     let world = start();
@@ -390,8 +390,8 @@ fn step_16_a_container_id_that_differs_is_rejected() {
     assert!(world.origin.seen().is_empty());
 }
 
-/// That an address cannot be determined has no place here: the kernel always tells. The unit
-/// tests of the identity addon have it.
+/// The checklist also has an address that cannot be determined. The kernel always provides the
+/// address, so only unit tests of the identity addon cover that row.
 #[test]
 fn identity_an_expired_registration_is_denied_and_removed() {
     const LEASE: Duration = Duration::from_secs(4);
@@ -422,8 +422,8 @@ fn identity_a_container_does_not_reach_anothers_repositories() {
     assert_eq!([refs(first, OTHER), refs(second, OTHER)], [403, 200]);
 }
 
-/// In DNS no header is possible. The contract answers strangers with REFUSED, and an allowed name
-/// of another with its address.
+/// DNS has no header fields. By the contract, an unknown source gets REFUSED, and every registered
+/// container gets the addresses of allowed names.
 #[test]
 fn identity_a_dns_question_is_known_by_its_source() {
     let world = start();
@@ -446,8 +446,8 @@ fn identity_a_dns_question_is_known_by_its_source() {
         .audited(json!({ "kind": "dns", "container_id": "second" }));
 }
 
-/// The plan's own listener for the API, which sandboxes had no route to, does not exist: there is
-/// the socket alone.
+/// The plan has a TCP listener for the API, to which sandboxes have no route. By the contract, the
+/// API has only its Unix socket.
 #[test]
 fn identity_a_sandbox_does_not_reach_the_registration_api() {
     let world = start();

@@ -1,4 +1,4 @@
-//! WebSockets on hosts with a credential: what the upstream sends is scrubbed.
+//! WebSockets on hosts with a credential, whose messages from the upstream are scrubbed.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ const HOST: &str = "api.example.com";
 const OTHER: &str = "other.example.com";
 const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
 const REDACTED: &str = "[REDACTED:vendor]";
-/// Between two writes that are to arrive apart.
+/// Delay between two writes, so that the proxy reads them separately.
 const APART: Duration = Duration::from_millis(20);
 /// A close frame with 1002.
 const PROTOCOL_ERROR: &[u8] = b"\x88\x02\x03\xea";
@@ -29,8 +29,9 @@ const DEFLATE: &str = "permessage-deflate; client_max_window_bits";
 
 type Server = StreamOwned<ServerConnection, TcpStream>;
 
-/// A proxy with a credential for [`HOST`], before an upstream that speaks TLS and answers every
-/// request with 101 and further header lines. `script` writes the rest, given the request's head.
+/// Starts a proxy with a credential for [`HOST`], and an upstream that speaks TLS and answers every
+/// request with 101 and the header lines `fields`. `script` then gets the stream and the request's
+/// head in lower case.
 fn start(
     fields: &'static str,
     script: impl Fn(&mut Server, &str) -> io::Result<()> + Send + Sync + 'static,
@@ -97,7 +98,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// All that a client of its own reads, up to the end.
+/// Reads all messages up to the end of the WebSocket, with another implementation of the protocol.
 fn messages(stream: Tls) -> Vec<Message> {
     let mut client = WebSocket::from_raw_socket(stream, Role::Client, None);
     let mut messages = Vec::new();
@@ -110,7 +111,7 @@ fn messages(stream: Tls) -> Vec<Message> {
     }
 }
 
-/// Frames of an upstream that echoes its key, as they are written one after the other.
+/// Writes of an upstream that echoes `key`, in the framing `how`.
 fn echoes(how: &str, key: &str) -> Vec<Vec<u8>> {
     let (half, rest) = key.split_at(9);
     let text = format!("before {key} after");
@@ -218,7 +219,7 @@ fn frames_that_break_the_protocol_close_a_websocket_with_a_credential() {
         let number = head.split([' ', '/']).nth(2).and_then(|n| n.parse().ok());
         let (_, bad) = &served[number.unwrap_or(usize::MAX)];
         stream.write_all(&[first(), bad.clone(), frame(0x82, SECRET.as_bytes())].concat())?;
-        // An upstream that would go on is cut off.
+        // The upstream stays open until the proxy closes the connection.
         stream.read(&mut [0; 4096]).map(drop)
     });
     let mut failures = Vec::new();
@@ -237,7 +238,7 @@ fn frames_that_break_the_protocol_close_a_websocket_with_a_credential() {
 }
 
 #[test]
-fn a_client_that_goes_on_after_its_websocket_was_closed_is_cut_off() {
+fn a_client_that_keeps_sending_after_a_websocket_protocol_error_is_disconnected() {
     let (proxy, _upstream) = start("", |stream, _| {
         stream.write_all(b"\xff\xff")?;
         stream.read(&mut [0; 4096]).map(drop)
@@ -246,7 +247,7 @@ fn a_client_that_goes_on_after_its_websocket_was_closed_is_cut_off() {
     let mut closed = [0; 4];
     stream.read_exact(&mut closed).unwrap();
     assert_eq!(closed, PROTOCOL_ERROR);
-    // More than the buffers of both sockets take.
+    // 40 MB, more than the buffers of both sockets hold.
     let sent = (0..10_000).take_while(|_| stream.write_all(&[0; 4096]).is_ok());
     assert!(sent.count() < 10_000, "40 MB are taken and thrown away");
 }
@@ -280,7 +281,7 @@ fn an_extension_that_was_not_offered_is_refused() {
     let (proxy, _upstream) = start(
         "Sec-WebSocket-Extensions: permessage-deflate\r\n",
         |stream, _| {
-            // Compressed, and nothing that a parser would let pass.
+            // A compressed frame, which the proxy's parser refuses.
             stream.write_all(b"\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00")?;
             stream.read(&mut [0; 4096]).map(drop)
         },
@@ -302,7 +303,7 @@ fn an_extension_that_was_not_offered_is_refused() {
 }
 
 #[test]
-fn what_a_client_sends_on_a_websocket_with_a_credential_arrives_as_it_is() {
+fn bytes_of_a_client_on_a_websocket_with_a_credential_arrive_unchanged() {
     let sent = b"\x01\x85\x01\x02\x03\x04Hello\xf3 and what is no frame \xff\xff";
     let (proxy, _upstream) = start("", |stream, _| {
         let mut read = [0; 36];

@@ -149,7 +149,7 @@ impl Commands {
         })
     }
 
-    /// Waits until all commands have ended, for at most [`STOP_PATIENCE`].
+    /// Waits until all commands have ended, for at most 5 s.
     pub async fn stopped(&self) {
         let all = u32::try_from(COMMANDS_MAX).unwrap_or(u32::MAX);
         // A process that does not end within this time after SIGKILL waits for a device.

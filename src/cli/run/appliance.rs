@@ -25,7 +25,7 @@ use crate::sandbox::Channel;
 pub const APPLIANCE: &str = "run-appliance";
 
 /// The most time for the appliance to end: its drain of up to 10 s by default, and a margin.
-const LAST: Duration = Duration::from_secs(12);
+const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
 /// The age from which on an unlocked state directory belongs to a run that has ended. A younger one
 /// may have just been created and not be locked yet.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -139,8 +139,8 @@ impl Appliance {
         ))
     }
 
-    /// Stops the appliance, which drains its flows first, and waits for at most [`LAST`]. Returns
-    /// the path of its audit log.
+    /// Stops the appliance, which drains its flows first, and waits for at most 12 s. Returns the
+    /// path of its audit log.
     pub async fn stop(mut self) -> PathBuf {
         let pid = self
             .child
@@ -150,7 +150,7 @@ impl Appliance {
             // Fails if the process has ended.
             let _ = kill_process(pid, Signal::TERM);
         }
-        let _ = tokio::time::timeout(LAST, self.child.wait()).await;
+        let _ = tokio::time::timeout(APPLIANCE_EXIT_WAIT, self.child.wait()).await;
         if fs::metadata(&self.log).is_ok_and(|log| log.len() == 0) {
             let _ = fs::remove_file(&self.log);
         }

@@ -1,4 +1,4 @@
-//! What a confined server sees and reaches.
+//! Files, processes and addresses that a confined MCP server can see and reach.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -83,7 +83,7 @@ async fn a_server_with_hosts_reaches_the_proxy_under_its_own_name_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_belongs_to_the_proxy_cannot_be_shown_to_a_server() {
+async fn the_proxys_own_directories_cannot_be_opened_to_a_server() {
     let fixture = Fixture::new(Vec::new());
     let mut settings = python("legacy");
     settings.read = vec![fixture.state.clone()];

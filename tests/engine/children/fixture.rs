@@ -1,4 +1,4 @@
-//! Mounts whose servers are processes of this machine, started by the real binary.
+//! Mounts whose MCP servers are local processes, started by the real binary.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use unified_proxy::mcp::*;
 
 use crate::loopback::{FakeContainers, Log, chain};
 
-/// The proxy, which starts sandboxes.
+/// Path of the proxy's binary, which starts the confined processes.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_unified-proxy");
 pub const SERVER: &str = include_str!("server.py");
 pub const ONE: &str = "127.0.0.1";
@@ -35,12 +35,12 @@ pub struct Fixture {
     pub chain: Arc<Chain>,
     pub metrics: prometheus::Registry,
     transports: Arc<dyn Transports>,
-    /// State of the proxy, which no child may see.
+    /// State directory of the proxy, which no child may see.
     pub state: PathBuf,
     _directory: tempfile::TempDir,
 }
 
-/// The first digest of each tool is the accepted one.
+/// Accepts the definition of every tool.
 struct AllAccepted;
 
 impl Definitions for AllAccepted {
@@ -53,7 +53,7 @@ impl Definitions for AllAccepted {
     }
 }
 
-/// Memory of one container that nobody else uses.
+/// Memory for the messages of one container.
 pub struct Memory(Arc<Inspection>, Arc<Container>);
 
 impl Memory {
@@ -71,7 +71,7 @@ impl MessageMemory for Memory {
     }
 }
 
-/// Makes stdio transports alone.
+/// Makes transports for servers over stdio only.
 struct StdioAlone {
     ports: Arc<StdioPorts>,
     spawner: Spawner,
@@ -100,7 +100,7 @@ impl Transports for StdioAlone {
     }
 }
 
-/// A listener that answers everything with the name of who asks.
+/// Opens Unix sockets that answer with the name of the delegation for which they were opened.
 struct Named(PathBuf);
 
 impl WayOut for Named {
@@ -185,7 +185,7 @@ impl Fixture {
         mount.session(&self.caller(version)).await
     }
 
-    /// A session outside the pool.
+    /// Opens a session that is not in the pool.
     pub async fn open(&self, server: ServerSettings) -> Result<Arc<dyn MountSession>, MountError> {
         let caller = self.caller(Version::V2025_11_25);
         let opening = Opening {
@@ -197,7 +197,7 @@ impl Fixture {
         self.transports.of(&Arc::new(server)).open(opening).await
     }
 
-    /// Calls a tool; the answer's text, which the servers here write as JSON.
+    /// Calls a tool and returns the text of its result, parsed as JSON.
     pub async fn call(
         &self,
         pooled: &Pooled,
@@ -258,7 +258,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
     }
 }
 
-/// The test server with these eras.
+/// Settings of the Python test server, with its mode: the eras that it speaks.
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }
@@ -275,7 +275,7 @@ pub fn mounted(name: &str, settings: StdioSettings) -> ServerSettings {
     }
 }
 
-/// The processes that descend from one, zombies among them: number and state.
+/// Pid and state of all descendants of a process, zombies included.
 pub fn descendants(of: u32) -> Vec<(u32, char)> {
     let mut all = Vec::new();
     for process in fs::read_dir("/proc").unwrap().flatten() {
@@ -304,7 +304,7 @@ pub fn descendants(of: u32) -> Vec<(u32, char)> {
     found
 }
 
-/// Whether any process of the machine has this text among its arguments.
+/// Whether the command line of any process of the machine contains this text.
 pub fn is_running(marker: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
@@ -312,7 +312,7 @@ pub fn is_running(marker: &str) -> bool {
     lines.any(|line| has(&line))
 }
 
-/// Waits until a condition holds.
+/// Checks a condition every 20 ms until it holds; false if it does not within `limit`.
 pub async fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let until = tokio::time::Instant::now() + limit;
     while !holds() {

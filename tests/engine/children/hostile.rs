@@ -1,4 +1,4 @@
-//! Servers that flood, or write nonsense.
+//! MCP servers that flood the proxy or write invalid messages, and the limit on processes.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn a_flooding_server_takes_bounded_memory_and_harms_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_without_one_reading_fails_its_call_and_no_other() {
+async fn an_ambiguous_answer_fails_only_its_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let spoiled = fixture.call(&pooled, "spoil", json!({})).await;

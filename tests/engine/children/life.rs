@@ -1,4 +1,4 @@
-//! Starts, ends, and what is left.
+//! Start and end of MCP server processes, and that they leave nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
         let limit = Duration::from_secs(20);
         assert!(eventually(limit, gone).await, "{:?}", descendants(own));
     };
-    // What is opened once for all.
+    // A first cycle of each kind opens the descriptors that are kept.
     cycle(Confine::Namespaces).await;
     cycle(Confine::None).await;
     settled().await;
@@ -50,7 +50,7 @@ async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
     );
 }
 
-/// Answers one handshake, and then whatever comes with nothing.
+/// A shell script that answers `initialize` and then reads without answering.
 pub const LEGACY_SH: &str = r#"read -r line
 printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}\n'
 while read -r line; do :; done"#;
@@ -96,7 +96,8 @@ async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again(
     assert_eq!(echoed.unwrap(), json!({}));
 }
 
-/// Tells this test program that it is the appliance to be killed, and marks its processes.
+/// Environment variable that makes this test program the appliance to be killed; its value marks
+/// the processes.
 const MARKER: &str = "APPLIANCE_TEST_MARKER";
 
 /// Does nothing unless [`a_killed_appliance_leaves_no_child`] runs it, which kills it.
@@ -123,7 +124,7 @@ async fn appliance_that_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_appliance_leaves_no_child() {
-    // Seconds that a daemon sleeps for, and nobody else does.
+    // A number that no other process has in its command line: a daemon sleeps for so many seconds.
     let marker = format!("98{}", std::process::id());
     let mut appliance = Command::new(std::env::current_exe().unwrap())
         .args([

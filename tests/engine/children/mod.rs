@@ -1,4 +1,4 @@
-//! MCP servers as children: how sessions with them begin, what they reach, and how they end.
+//! MCP servers as child processes: their sessions, their confinement, and their end.
 
 mod confinement;
 mod fixture;

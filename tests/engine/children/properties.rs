@@ -1,4 +1,4 @@
-//! Properties of processes that must hold for whatever they do.
+//! Properties of child processes, checked with generated cases.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use unified_proxy::mcp::*;
 
 use super::fixture::*;
 
-/// Runs 100 cases of a property inside a runtime.
+/// Runs 100 generated cases of a property with one runtime and one spawner.
 fn each_case<S: Strategy>(
     strategy: &S,
     property: impl Fn(&Tokio, &Spawner, S::Value) -> Result<(), TestCaseError>,

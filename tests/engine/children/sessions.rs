@@ -1,4 +1,4 @@
-//! Both eras, and what passes in a session.
+//! Sessions with servers of both eras: versions, events, cancellation, failures and reloads.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use unified_proxy::mcp::*;
 use super::fixture::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_spoken_to_in_the_era_of_the_client_where_it_can() {
+async fn a_stdio_server_is_addressed_in_the_clients_era_if_it_supports_it() {
     use Version::{V2025_06_18, V2025_11_25, V2026_07_28};
     each_row_async(
         [
@@ -118,7 +118,7 @@ async fn a_server_that_cannot_start_is_dead_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_what_is_the_same_and_ends_the_rest_after_its_calls() {
+async fn a_reload_keeps_unchanged_servers_and_ends_the_others_after_their_calls() {
     let fixture = Fixture::new(vec![
         mounted("same", python("legacy")),
         mounted("changed", python("legacy")),

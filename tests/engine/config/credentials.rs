@@ -1,4 +1,4 @@
-//! Credentials, and the variables that their secrets come from.
+//! Errors and warnings for `credentials.yaml`, and the variables with its secrets.
 
 use addons::credentials::{KindSettings, SecretSetting};
 
@@ -28,7 +28,7 @@ fn credentials_are_checked() {
             (
                 "credentials:\n  - { name: a, hosts: [\"*.example.com\", \"a.example:0\", \"10.0.0.1\", \"https://a.example\"], bearer: s3cr3t }",
                 &[
-                    "3:24: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has a character or label that no host name has",
+                    "3:24: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has an invalid character or label",
                     "3:41: credentials[0].hosts[1]: must be a name, or name:port, without a wildcard: the port is malformed",
                     "3:56: credentials[0].hosts[2]: must be a name: no certificate vouches for an address",
                     "3:68: credentials[0].hosts[3]: must be a name, or name:port, without a wildcard: the port is malformed",
@@ -95,7 +95,7 @@ fn credentials_are_checked() {
 }
 
 #[test]
-fn tokens_that_are_got_again_are_checked() {
+fn github_app_and_oauth_credentials_are_checked() {
     check_errors(
         "credentials.yaml",
         &[
@@ -146,7 +146,7 @@ fn tokens_that_are_got_again_are_checked() {
 }
 
 #[test]
-fn tokens_that_are_got_again_know_where_from() {
+fn github_app_and_oauth_credentials_carry_their_settings() {
     let config = load_files(&[
         (
             "policy.yaml",
@@ -274,7 +274,7 @@ fn unset_and_malformed_variables_are_refused_by_name() {
                 "credentials:\n  - { name: \"${SECRET} \", hosts: [\"${SECRET}/\"], bearer: x }",
                 &[
                     "3:13: credentials[0].name: must be 1 to 64 of letters, digits, and _ . -",
-                    "3:35: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has a character or label that no host name has",
+                    "3:35: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has an invalid character or label",
                 ],
             ),
         ],
@@ -348,7 +348,7 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
 }
 
 #[test]
-fn one_token_file_is_of_one_entry_whatever_it_is_called() {
+fn two_entries_cannot_share_a_token_file_by_different_paths() {
     let dir = tempfile::tempdir().unwrap();
     let (file, link) = (dir.path().join("auth.json"), dir.path().join("link"));
     std::fs::write(&file, "{}").unwrap();

@@ -1,4 +1,4 @@
-//! What is wrong with the files together.
+//! Errors of the directory, and errors that concern several files.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn a_directory_or_file_that_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn what_is_tunnelled_unread_may_have_neither_git_rules_nor_credentials() {
+fn passthrough_hosts_may_have_neither_git_rules_nor_credentials() {
     let errors = load_files(&[
         (
             "proxy.yaml",
@@ -93,7 +93,7 @@ fn the_json_of_mcp_clients_is_an_mcp_yaml() {
 }
 
 #[test]
-fn a_yaml_file_that_nobody_reads_is_warned_about() {
+fn a_yaml_file_that_is_not_read_is_warned_about() {
     let config = load_files(&[("allowlist.yml", b"")]).unwrap();
     assert!(config.warnings[0].starts_with("\"allowlist.yml\" is not read"));
 }
@@ -102,7 +102,7 @@ fn a_yaml_file_that_nobody_reads_is_warned_about() {
 fn the_admin_socket_is_read_from_proxy_yaml_alone() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name, text: &str| fs::write(dir.path().join(name), text).unwrap();
-    // Keys of addons are known, and what only policy.yaml could forbid is not judged.
+    // Keys of addons are accepted, and proxy.yaml is not checked against policy.yaml.
     let proxy = "version: 1\nlisten: { admin: a.sock }\nlimits: { tunnels_per_second: 5 }\ntls: { passthrough: [github.com] }\n";
     write("proxy.yaml", proxy);
     write(

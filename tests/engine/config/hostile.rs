@@ -1,4 +1,4 @@
-//! Files that are made to break the reader.
+//! Files that would exhaust the parser's time or memory, and the limit on errors.
 
 use std::time::Duration;
 
@@ -40,13 +40,13 @@ fn bombs_are_refused_quickly() {
     });
 }
 
-/// What this thread took of the processor so far: a bound is for the code, not for the machine.
+/// CPU time of this thread so far, which other load of the machine does not lengthen.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
 
 #[test]
-fn more_errors_than_anybody_reads_are_cut_and_said_to_be() {
+fn errors_beyond_100_are_omitted_with_a_note() {
     let keys: String = (0..200).map(|i| format!("k{i}: 1\n")).collect();
     let errors = load_one("proxy.yaml", &keys).unwrap_err();
     let first = "proxy.yaml: has more than 100 errors: not all are shown";

@@ -1,4 +1,4 @@
-//! The configuration as an operator meets it: files in, values or errors out.
+//! Loading of configuration files: values, warnings and errors.
 
 mod allowlist;
 mod credentials;

@@ -1,4 +1,5 @@
-//! The sample files: they load, they say the defaults, and they tolerate no unknown key.
+//! The sample files in `config/`: they load, have the default values, and unknown keys in them are
+//! refused.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ pub fn samples() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn the_samples_say_the_defaults() {
+fn the_samples_have_the_default_values() {
     let samples = samples();
     let files: Vec<_> = samples
         .iter()
@@ -65,7 +66,7 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let config = load_with(&dir, Profile::Serve, &|_| Some("key".to_owned()));
     let config = config.unwrap_err().to_string();
-    // `key` is no log level: all else must be in order.
+    // The only error is that `key` is no log level.
     assert_eq!(config.lines().count(), 1, "{config}");
     let env = |name: &str| (name != "LOG_LEVEL").then(|| "key".to_owned());
     let config = load_with(&dir, Profile::Serve, &env).unwrap();
@@ -92,7 +93,7 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
 }
 
 #[test]
-fn the_samples_leave_the_defaults_of_dev_alone() {
+fn the_samples_do_not_change_the_defaults_of_dev() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let proxy = load_with(&dir, Profile::Dev, &env).unwrap().proxy;
     let addresses = [&proxy.listen.proxy, &proxy.listen.dns, &proxy.listen.mcp];
@@ -105,7 +106,7 @@ fn the_samples_leave_the_defaults_of_dev_alone() {
     assert_eq!(proxy.certs_dir, Path::new("./.unified-proxy/certs"));
 }
 
-/// The text with a key that nobody knows in each of its mappings in turn.
+/// Copies of the text, each with an unknown key in another of its mappings.
 fn with_bogus_key(text: &str) -> Vec<String> {
     let byte_of = |index: usize| {
         text.char_indices()

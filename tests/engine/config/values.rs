@@ -1,4 +1,4 @@
-//! What the files say reaches its place.
+//! Values of the files, and defaults, as fields of the configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn absent_files_mean_secure_defaults() {
 }
 
 #[test]
-fn every_key_of_proxy_yaml_reaches_its_place() {
+fn every_key_of_proxy_yaml_sets_its_field() {
     let config = load_one(
         "proxy.yaml",
         r#"
@@ -177,7 +177,7 @@ fn allowlist_entries_carry_their_settings_and_their_line() {
 }
 
 #[test]
-fn what_a_policy_sets_replaces_its_default() {
+fn keys_of_policy_yaml_replace_their_defaults() {
     let config = load_one(
         "policy.yaml",
         r#"

@@ -1,4 +1,4 @@
-//! The parts of an engine on loopback: a nameserver, a chain of small addons, a configuration.
+//! Fixtures on loopback: a nameserver, a chain of small addons, a configuration.
 
 pub mod dns_fixture;
 #[path = "../../support/nameserver.rs"]
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use unified_proxy::config::*;
 
-/// Reads one framed message.
+/// Reads a DNS message after its two bytes of length.
 pub async fn receive(stream: &mut TcpStream) -> std::io::Result<Message> {
     let length = stream.read_u16().await?;
     let mut bytes = vec![0; usize::from(length)];
@@ -27,14 +27,14 @@ pub async fn receive(stream: &mut TcpStream) -> std::io::Result<Message> {
     Ok(Message::from_vec(&bytes).unwrap())
 }
 
-/// Writes one message with its length.
+/// Writes a DNS message after its two bytes of length.
 pub async fn send(stream: &mut TcpStream, message: &[u8]) {
     let mut framed = (message.len() as u16).to_be_bytes().to_vec();
     framed.extend_from_slice(message);
     stream.write_all(&framed).await.unwrap();
 }
 
-/// Containers by address, as a test wants them.
+/// Containers by address; while `broken` is set, look-ups fail.
 #[derive(Default)]
 pub struct FakeContainers {
     known: HashMap<IpAddr, Arc<Container>>,
@@ -91,7 +91,7 @@ impl Containers for FakeContainers {
     fn expire(&self, _container: &Arc<Container>) {}
 }
 
-/// How a flow ended, as the last addon was told.
+/// How a flow ended, as [`Policy`] records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub host: String,
@@ -166,7 +166,7 @@ impl Addon for Policy {
     }
 }
 
-/// Identity and a policy that goes by the allowlist, with a few names that misbehave.
+/// A chain of identity and an addon that applies the allowlist and treats some names specially.
 pub fn chain(containers: &Arc<FakeContainers>, log: &Log) -> Arc<Chain> {
     let links = vec![
         Link::Identity(Arc::new(Identity(Arc::clone(containers)))),
@@ -194,7 +194,7 @@ pub fn upstream(nameserver: SocketAddr, hosts: &[(&str, &str, Option<u16>)]) -> 
     }
 }
 
-/// `*.example.com`.
+/// An allowlist with `*.example.com`.
 fn allowlist() -> Arc<Allowlist> {
     let mut allowlist = EntryMap::default();
     let pattern = HostPattern::parse("*.example.com").unwrap();

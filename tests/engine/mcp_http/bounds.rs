@@ -1,4 +1,4 @@
-//! What a server may make us hold, and for how long.
+//! Limits on the memory and the time that an MCP server over HTTP can take.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ async fn a_flood_of_notifications_is_read_slowly_and_dropped() {
 }
 
 #[tokio::test]
-async fn of_many_requests_of_a_server_some_wait_and_the_rest_is_dropped() {
+async fn at_most_64_requests_of_a_server_are_queued_and_the_others_are_dropped() {
     let server = Server::legacy(|seen| match seen.method() {
         "tools/call" => {
             let ask = |id| event(&json!({"jsonrpc": "2.0", "id": id, "method": "roots/list"}));
@@ -112,7 +112,7 @@ async fn of_many_requests_of_a_server_some_wait_and_the_rest_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_holds_a_call_for_its_time() {
+async fn a_call_to_a_server_that_never_answers_times_out() {
     let server = Server::start(|seen| match seen.method() {
         "tools/call" => Scripted::typed("application/json", "{").and(Part::Hold),
         "prompts/get" => Scripted::events(vec![text("id: 1\ndata:\n\n"), Part::Hold]),

@@ -87,7 +87,7 @@ async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
             Part::Wait(Duration::from_millis(200)),
             event(&response(&seen.message, json!({"done": true}))),
         ]),
-        // The answers to the server's requests.
+        // For the POSTs with answers to the server's requests.
         _ => Scripted::status(202),
     })
     .await;
@@ -224,7 +224,7 @@ async fn a_call_in_a_session_that_the_server_forgot_is_made_in_another_one() {
         .result(&session, "tools/call", json!({"name": "a"}))
         .await;
     assert_eq!(result, json!({"in": "s3"}));
-    // The pool opens another one for the next call.
+    // The session ends, so that the pool opens another for the next call.
     assert!(session.ended().is_cancelled());
     drop(session);
     let farewell = server.until("DELETE").await;
@@ -309,7 +309,7 @@ async fn the_servers_own_stream_is_read_and_continued() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_an_error_that_says_what_came() {
+async fn an_invalid_response_is_an_error_that_says_what_came() {
     let server = Server::legacy(|seen| {
         let answer = |text: &str| Scripted::typed("application/json", text);
         match seen.message["params"]["name"].as_str().unwrap() {
@@ -332,8 +332,8 @@ async fn what_is_no_answer_is_an_error_that_says_what_came() {
         [
             ("html", "text/html"),
             ("untyped", "without a Content-Type"),
-            ("no json", "no MCP"),
-            ("twice", "no MCP"),
+            ("no json", "invalid MCP message"),
+            ("twice", "invalid MCP message"),
             ("batch", "batches"),
             ("other id", "another request"),
             ("accepted", "without an answer"),

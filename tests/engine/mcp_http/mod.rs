@@ -1,4 +1,4 @@
-//! Sessions with MCP servers over HTTP, before small servers on loopback.
+//! Sessions with MCP servers over HTTP, with small scripted servers on loopback.
 
 mod bounds;
 #[path = "../../support/certificates.rs"]
@@ -34,7 +34,7 @@ use crate::loopback::FakeContainers;
 
 const CONTAINER: &str = "127.0.0.2";
 
-/// One flow that ended.
+/// A flow that has ended, as [`Recorder`] records it.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub kind: Kind,
@@ -46,13 +46,13 @@ pub struct Line {
     pub label: &'static str,
 }
 
-/// Writes down how flows end, and takes a word out of what the server answers.
+/// An addon that records how flows end, and removes a word from the server's responses.
 #[derive(Default)]
 pub struct Recorder {
     pub lines: Mutex<Vec<Line>>,
 }
 
-/// Replaces `hunter2`, as the filter that takes secrets out does.
+/// Replaces `hunter2` with asterisks, in place of the filter that redacts secrets.
 struct Scrub;
 
 impl BodyFilter for Scrub {
@@ -105,7 +105,7 @@ impl Addon for Recorder {
     }
 }
 
-/// Our own listener is at this port of every address.
+/// Treats this port of every address as a listener of the proxy.
 pub struct OurPort(pub u16);
 
 impl OwnAddresses for OurPort {
@@ -114,7 +114,7 @@ impl OwnAddresses for OurPort {
     }
 }
 
-/// The engine as far as mounts need it.
+/// The parts of the engine that mounts need, with one server, `kb`.
 pub struct Fixture {
     pub containers: Arc<FakeContainers>,
     pub recorder: Arc<Recorder>,
@@ -125,7 +125,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// With the server `kb`, which `settings` describes in YAML.
+    /// A fixture whose server `kb` has these settings, in YAML.
     pub fn new(settings: &str) -> Self {
         Self::with(settings, 0, |_| {})
     }
@@ -200,7 +200,8 @@ impl Fixture {
         self.containers.get(CONTAINER)
     }
 
-    /// What a client of a revision opens sessions with, and where the server's own messages go.
+    /// Parameters with which a client of a revision opens a session, and the receiver of the
+    /// server's unsolicited messages.
     pub fn opening(&self, version: Version) -> (Opening, mpsc::Receiver<Event>) {
         let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
         let opening = Opening {
@@ -212,20 +213,20 @@ impl Fixture {
         (opening, events)
     }
 
-    /// Opens a session, which must succeed.
+    /// Opens a session; panics on failure.
     pub async fn open(&self, version: Version) -> (Arc<dyn MountSession>, mpsc::Receiver<Event>) {
         let (opening, events) = self.opening(version);
         let session = self.transport().open(opening).await;
         (session.unwrap_or_else(|error| panic!("{error}")), events)
     }
 
-    /// Opens a session, which must fail.
+    /// Returns the error of opening a session; panics if it opens.
     pub async fn cannot_open(&self, version: Version) -> MountError {
         let opened = self.transport().open(self.opening(version).0).await;
         opened.map(drop).expect_err("it opened")
     }
 
-    /// Permission for a request.
+    /// A permit for a request.
     pub async fn permit(&self, method: &str, params: Value) -> CallPermit {
         let frame = Frame::request(Direction::ToServer, method, Some(raw(params)));
         self.permit_for(frame).await
@@ -243,7 +244,7 @@ impl Fixture {
         self.chain.mcp_request(&mut flow, frame).await.unwrap()
     }
 
-    /// Makes a call, and reads the events that came before its answer.
+    /// Makes a call; returns its outcome and the events that arrived before.
     pub async fn call(
         &self,
         session: &Arc<dyn MountSession>,
@@ -260,7 +261,7 @@ impl Fixture {
         (outcome, events)
     }
 
-    /// Makes a call whose result is JSON.
+    /// Makes a call and returns its result; panics if it has none.
     pub async fn result(
         &self,
         session: &Arc<dyn MountSession>,
@@ -277,7 +278,7 @@ impl Fixture {
         self.recorder.lines.lock().clone()
     }
 
-    /// How many messages were dropped for a reason.
+    /// How many messages the metric counts as dropped for a reason.
     pub fn dropped(&self, reason: &str) -> u64 {
         let families = self.metrics.gather();
         let mut families = families.iter();
@@ -305,7 +306,7 @@ pub fn notification(event: &Event) -> (String, Value) {
     }
 }
 
-/// Waits until something is so.
+/// Checks a condition every 10 ms until it holds; panics after 500 checks.
 pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..500 {
         if is_so() {

@@ -1,4 +1,4 @@
-//! Streamable HTTP of 2026-07-28, and the choice between the eras.
+//! Streamable HTTP of 2026-07-28, and the choice of the era in which a server is addressed.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn discovered(seen: &Seen) -> Option<Scripted> {
     (seen.method() == "server/discover").then(|| Scripted::result(&seen.message, result))
 }
 
-/// A modern server; `initialize` is a method that it does not know.
+/// Starts a modern server, which answers `initialize` with an error.
 async fn modern(script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static) -> Server {
     Server::start(move |seen| match seen.method() {
         "initialize" => Scripted::error(400, &seen.message, -32020, Value::Null),
@@ -113,7 +113,7 @@ async fn a_tool_with_invalid_annotations_is_refused_in_this_revision_alone() {
 }
 
 #[tokio::test]
-async fn dropping_a_request_closes_its_stream_and_says_nothing_more() {
+async fn dropping_a_request_closes_its_stream_without_a_cancellation() {
     let server = modern(|_| Scripted::events(vec![text(":\n\n"), Part::Hold])).await;
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(MODERN).await;
@@ -149,7 +149,7 @@ async fn a_subscription_lasts_beyond_the_time_of_a_call() {
     assert!(outcome.unwrap().is_ok());
     let methods: Vec<_> = events.iter().map(|event| notification(event).0).collect();
     assert_eq!(methods, ["notifications/subscriptions/acknowledged"]);
-    // A changed list concerns the session, whichever stream tells of it.
+    // A notification of a changed list goes to the session, on whichever stream it arrives.
     let (changed, _) = notification(&unsolicited.recv().await.unwrap());
     assert_eq!(changed, "notifications/tools/list_changed");
     assert_eq!(fixture.dropped("unasked_request"), 1);
@@ -173,7 +173,7 @@ async fn a_stream_that_closes_early_is_not_continued() {
 }
 
 #[tokio::test]
-async fn fields_that_do_not_fit_make_the_list_of_tools_old() {
+async fn a_header_mismatch_error_reports_a_changed_tool_list() {
     let server = modern(|seen| Scripted::error(400, &seen.message, -32020, Value::Null)).await;
     let fixture = Fixture::at(&server.url());
     let (session, mut events) = fixture.open(MODERN).await;
@@ -184,9 +184,9 @@ async fn fields_that_do_not_fit_make_the_list_of_tools_old() {
 }
 
 #[tokio::test]
-async fn a_server_is_spoken_to_in_the_clients_era_where_it_can() {
+async fn an_http_server_is_addressed_in_the_clients_era_if_it_supports_it() {
     const LEGACY: Version = Version::V2025_06_18;
-    /// What a server answers to `server/discover`, if it has no handshake for it.
+    /// A server's response to `server/discover`.
     type Probe = fn(&Seen) -> Scripted;
     let legacy: [(&str, Probe); 6] = [
         ("an empty 400", |_| Scripted::status(400)),
@@ -226,7 +226,7 @@ async fn a_server_is_spoken_to_in_the_clients_era_where_it_can() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_neither_says_what_it_answered() {
+async fn a_server_of_neither_era_is_an_error_with_its_response() {
     let server = Server::start(|seen| match seen.method() {
         "server/discover" => Scripted::status(404),
         _ => Scripted::typed("text/html", "<p>It works!</p>"),

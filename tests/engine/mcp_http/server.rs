@@ -1,4 +1,4 @@
-//! A small MCP server over HTTP, whose answers a test scripts.
+//! A small MCP server over HTTP whose responses a test scripts.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -19,12 +19,12 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-/// One request as the server saw it.
+/// A request that the server received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub http: String,
     pub headers: http::HeaderMap,
-    /// Null without a body.
+    /// The JSON body; null without one.
     pub message: Value,
 }
 
@@ -33,26 +33,26 @@ impl Seen {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// The JSON-RPC method; that of HTTP where there is no message.
+    /// The JSON-RPC method, or the HTTP method if the message has none.
     pub fn method(&self) -> &str {
         self.message["method"].as_str().unwrap_or(&self.http)
     }
 }
 
-/// What happens next in the body of an answer.
+/// A step in sending the body of a response.
 #[derive(Clone, Debug)]
 pub enum Part {
     Send(Vec<u8>),
     Wait(Duration),
-    /// Nothing more comes, and the connection stays open.
+    /// Sends nothing more and keeps the connection open.
     Hold,
-    /// The connection breaks.
+    /// Breaks the connection.
     Break,
-    /// The same again and again.
+    /// Sends the same bytes again and again.
     Forever(Vec<u8>),
 }
 
-/// An answer.
+/// A scripted response.
 #[derive(Clone, Debug)]
 pub struct Scripted {
     status: u16,
@@ -79,7 +79,7 @@ impl Scripted {
         Self::typed("application/json", value.to_string())
     }
 
-    /// A result for a request.
+    /// A JSON-RPC result for a request.
     pub fn result(request: &Value, result: Value) -> Self {
         Self::json(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
     }
@@ -98,7 +98,7 @@ impl Scripted {
         answer
     }
 
-    /// Goes on with this.
+    /// Adds a step.
     pub fn and(mut self, step: Part) -> Self {
         self.body.push(step);
         self
@@ -110,19 +110,19 @@ impl Scripted {
     }
 }
 
-/// An event with a message.
+/// Sends a server-sent event with a message.
 pub fn event(message: &Value) -> Part {
     Part::Send(format!("event: message\ndata: {message}\n\n").into_bytes())
 }
 
-/// Text of a stream.
+/// Sends text as part of a stream.
 pub fn text(text: &str) -> Part {
     Part::Send(text.as_bytes().to_vec())
 }
 
 type Script = dyn Fn(&Seen) -> Scripted + Send + Sync;
 
-/// A server on loopback, which ends with the test.
+/// A server on loopback, stopped on drop.
 pub struct Server {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -136,7 +136,7 @@ impl Server {
         Self::with_tls(None, script).await
     }
 
-    /// One that speaks TLS, and HTTP/2 where the client does.
+    /// Starts a server. With `tls`, its connections must negotiate HTTP/2.
     pub async fn with_tls(
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static,
@@ -165,7 +165,8 @@ impl Server {
         }
     }
 
-    /// A legacy server with session `s1` and no stream of its own, which answers calls by a script.
+    /// Starts a legacy server with session `s1` and no stream for GET, which answers calls by a
+    /// script.
     pub async fn legacy(script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static) -> Self {
         Self::start(move |seen| handshake(seen, "s1").unwrap_or_else(|| script(seen))).await
     }
@@ -178,7 +179,7 @@ impl Server {
         self.seen.lock().clone()
     }
 
-    /// The requests with a method.
+    /// The requests with a method, oldest first.
     pub fn of(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen();
         seen.into_iter()
@@ -186,17 +187,17 @@ impl Server {
             .collect()
     }
 
-    /// Answers whose body has neither ended nor been given up.
+    /// Number of responses whose body has neither ended nor been dropped.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Connections that were made.
+    /// Number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits until a request with a method has come.
+    /// Waits up to 5 s for a request with a method, and returns the latest.
     pub async fn until(&self, method: &str) -> Seen {
         for _ in 0..500 {
             if let Some(seen) = self.of(method).pop() {
@@ -208,7 +209,7 @@ impl Server {
     }
 }
 
-/// What a legacy server answers besides calls.
+/// Responses of a legacy server to everything but calls; `None` for a call.
 pub fn handshake(seen: &Seen, session: &str) -> Option<Scripted> {
     Some(match seen.method() {
         "initialize" => {
@@ -262,20 +263,20 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Shared) 
             continue;
         };
         tokio::spawn(async move {
-            // A client that does not trust the certificate goes away.
+            // A client that does not trust the certificate closes the connection.
             let Ok(stream) = tls.accept(stream).await else {
                 return;
             };
             assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
             let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             let served = connection.serve_connection(TokioIo::new(stream), service);
-            // Ends with an error where the client closes it.
+            // The result is an error if the client closes the connection.
             let _ = served.await;
         });
     }
 }
 
-/// Counts an answer as open until its body is dropped.
+/// Counts a response as open until its body is dropped.
 struct Open(Arc<AtomicUsize>);
 
 impl Drop for Open {

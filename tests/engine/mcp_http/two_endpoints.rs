@@ -14,7 +14,8 @@ fn settings(url: &str) -> String {
     format!("type: sse, url: \"{url}\", timeout: 2s")
 }
 
-/// Serves the two endpoints on a raw socket, since what is posted to one is answered on the other.
+/// Serves the two endpoints on a raw socket: messages that are posted to one are answered on the
+/// stream of the other.
 struct Sse {
     url: String,
     posted: Arc<Mutex<Vec<Value>>>,
@@ -26,7 +27,7 @@ impl Sse {
         Self::refusing("405 Method Not Allowed", endpoint, script).await
     }
 
-    /// Answers a POST to the stream's own URL with this status.
+    /// Starts a server that answers a POST to the URL of the stream with this status.
     async fn refusing(
         status: &'static str,
         endpoint: &'static str,
@@ -153,7 +154,7 @@ async fn a_server_that_refuses_a_post_to_its_url_is_asked_for_a_stream() {
             .await;
         assert_eq!(outcome.unwrap().unwrap().get(), r#"{"ok":true}"#);
     }
-    // Any server may fail or refuse a client, whatever it speaks.
+    // Servers of every protocol may answer with these statuses, so they do not lead to a GET.
     for status in ["401 Unauthorized", "500 Internal Server Error"] {
         let server = Sse::refusing(status, "/messages?session=1", answers).await;
         let fixture = Fixture::at(&server.url);
@@ -164,7 +165,7 @@ async fn a_server_that_refuses_a_post_to_its_url_is_asked_for_a_stream() {
 }
 
 #[tokio::test]
-async fn what_is_posted_is_answered_on_the_stream() {
+async fn posted_messages_are_answered_on_the_stream() {
     let server = Sse::start("/messages?session=1", answers).await;
     let fixture = Fixture::new(&settings(&server.url));
     let (session, mut unsolicited) = fixture.open(Version::V2024_11_05).await;
@@ -254,7 +255,7 @@ async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
 }
 
 #[tokio::test]
-async fn the_endpoint_must_be_at_the_same_place() {
+async fn the_endpoint_must_have_the_origin_of_the_stream() {
     each_row_async(
         [
             "http://192.0.2.1/messages",
@@ -269,7 +270,7 @@ async fn the_endpoint_must_be_at_the_same_place() {
                 .cannot_open(Version::V2025_11_25)
                 .await;
             assert!(
-                error.to_string().contains("another place"),
+                error.to_string().contains("another scheme, host or port"),
                 "{endpoint}: {error}"
             );
         },
@@ -282,7 +283,7 @@ async fn the_endpoint_must_be_at_the_same_place() {
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_otherwise_is_refused() {
+async fn a_stream_without_an_endpoint_event_first_is_refused() {
     let server = Server::start(|_| Scripted::events(vec![event(&json!({})), Part::Hold])).await;
     let error = Fixture::new(&settings(&server.url()))
         .cannot_open(Version::V2025_11_25)

@@ -1,4 +1,4 @@
-//! How a mount's requests leave: through the chain, for the container, to one place.
+//! Requests of mounts pass the chain as flows of the container, to the mount's server only.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
     let result = fixture
         .result(&session, "tools/call", json!({"name": "a"}))
         .await;
-    // What an addon added went out, and what another takes out did not come in.
+    // The field that an addon added was sent, and the secret in the response was redacted.
     assert_eq!(
         server.of("tools/call")[0].header("x-injected"),
         Some("hunter2")
@@ -75,7 +75,7 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn a_shared_mount_is_the_appliances_own() {
+async fn flows_of_a_shared_mount_have_no_container() {
     let server = echo().await;
     let fixture = Fixture::at(&server.url());
     let (mut opening, _events) = fixture.opening(LEGACY);
@@ -143,7 +143,7 @@ async fn our_own_listeners_and_metadata_services_are_never_reached() {
 }
 
 #[tokio::test]
-async fn a_denial_is_the_chains_and_an_unreachable_server_cannot_start() {
+async fn a_denial_of_the_chain_is_returned_and_an_unreachable_server_cannot_start() {
     let server = echo().await;
     let settings = format!("url: \"{}\", headers: {{ X-Denied: \"1\" }}", server.url());
     let MountError::Denied(denial) = Fixture::new(&settings).cannot_open(LEGACY).await else {
@@ -180,7 +180,7 @@ async fn secrets_of_the_settings_go_in_clear_text_to_private_addresses_alone() {
 }
 
 #[tokio::test]
-async fn fields_that_are_the_transports_own_cannot_be_set() {
+async fn fields_of_the_transport_cannot_be_set() {
     each_row_async(
         ["Host", "Mcp-Session-Id", "Content-Length", "Accept"],
         async |name| {
@@ -189,7 +189,7 @@ async fn fields_that_are_the_transports_own_cannot_be_set() {
             let fixture = Fixture::new(&settings);
             let error = fixture.cannot_open(LEGACY).await.to_string();
             assert!(
-                error.contains("transport's own") && !error.contains("s3cret"),
+                error.contains("set by the transport itself") && !error.contains("s3cret"),
                 "{error}"
             );
         },

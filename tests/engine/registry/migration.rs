@@ -1,4 +1,4 @@
-//! Files of other versions: migrated, or refused and left alone.
+//! Registry files of other schema versions: migrated, or refused without a change.
 
 use super::*;
 
@@ -19,7 +19,7 @@ const VERSION_1: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// Makes a file of version 1 with two containers; returns when their leases expire.
+/// Writes a file of version 1 with two containers, and returns when their leases expire.
 fn write_version_1(file: &Path) -> OffsetDateTime {
     let expires_at = in_hours(1).truncate_to_millisecond();
     let millis = expires_at.unix_timestamp_nanos() / 1_000_000;
@@ -52,14 +52,14 @@ fn assert_is_migrated(registry: &Registry, expires_at: OffsetDateTime) {
 }
 
 #[tokio::test]
-async fn a_file_of_version_1_keeps_everything_but_the_numbers_of_its_leases() {
+async fn a_file_of_version_1_is_migrated_with_new_lease_ids() {
     let directory = tempfile::tempdir().unwrap();
     let expires_at = write_version_1(&directory.path().join(FILE_NAME));
     let fixture = RegistryFixture::open(directory);
     assert_eq!(fixture.registry.problem(), None);
     assert_is_migrated(&fixture.registry, expires_at);
     assert_eq!(offline::check(&fixture.file()).unwrap(), 2);
-    // A level that the store holds already is not written again, and the ids stay.
+    // After the migration, a restart keeps the leases' ids.
     let before = fixture.at(A).unwrap();
     let fixture = fixture.restart().await;
     assert_eq!(fixture.at(A).unwrap().lease, before.lease);
@@ -88,7 +88,7 @@ async fn a_migration_that_fails_leaves_the_old_file() {
     let file = directory.path().join(FILE_NAME);
     write_version_1(&file);
     let conn = Connection::open(&file).unwrap();
-    // In the way of the last statement.
+    // Makes the migration's last statement fail.
     conn.execute_batch("DROP INDEX containers_by_expiry; CREATE TABLE containers_by_expiry (x);")
         .unwrap();
     drop(conn);
@@ -99,7 +99,8 @@ async fn a_migration_that_fails_leaves_the_old_file() {
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
-/// Tells this test program that it is the one to be killed, and where its registry is.
+/// Environment variable that makes this test program the one to be killed; its value is the
+/// directory of the registry.
 const MIGRATING: &str = "REGISTRY_TEST_MIGRATING";
 
 #[tokio::test]

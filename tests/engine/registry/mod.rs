@@ -1,4 +1,4 @@
-//! The registry: leases, what survives, and what happens when the file does not.
+//! The registry: leases, durability, and damage to its file.
 
 mod migration;
 mod restore;
@@ -26,7 +26,7 @@ use unified_proxy::registry::sqlite::offline::{self, Present};
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::registry::{NewRegistration, Registry, RegistryRecords};
 
-/// A registry in a directory of its own, with its maintenance running.
+/// A registry in a temporary directory, with its maintenance task running.
 struct RegistryFixture {
     directory: TempDir,
     registry: Arc<Registry>,
@@ -145,11 +145,11 @@ async fn an_identical_body_extends_the_lease_and_a_different_one_replaces_it() {
 }
 
 #[tokio::test]
-async fn whoever_had_the_id_or_the_address_ends() {
+async fn a_registration_ends_the_leases_with_its_id_or_address() {
     let fixture = RegistryFixture::new();
     let one = fixture.register("c1", A).await;
     let two = fixture.register("c2", B).await;
-    // Takes the id of one and the address of the other.
+    // Has the id of the first registration and the address of the second.
     let three = fixture.register("c1", B).await;
     assert!(one.ended().is_cancelled());
     assert!(two.ended().is_cancelled());
@@ -174,7 +174,7 @@ async fn a_restart_keeps_leases_and_no_id_is_given_twice() {
     let gone = fixture.register("c2", B).await;
     assert!(fixture.registry.unregister(id("c2")).await.unwrap());
     assert!(gone.ended().is_cancelled());
-    // Maintenance brings the level to disk.
+    // The maintenance task writes the level to disk.
     let read_level = || {
         let conn = Connection::open(fixture.file()).unwrap();
         let level = conn.query_row("SELECT level FROM containers", [], |row| row.get(0));
@@ -200,7 +200,7 @@ async fn a_restart_keeps_leases_and_no_id_is_given_twice() {
 }
 
 #[tokio::test]
-async fn what_tool_calls_came_to_is_on_disk_before_it_is_answered() {
+async fn levels_and_aborts_of_tool_calls_are_on_disk_before_they_are_confirmed() {
     let fixture = RegistryFixture::new();
     let container = fixture.register("c1", A).await;
     let records = RegistryRecords(Arc::clone(&fixture.registry));
@@ -209,7 +209,7 @@ async fn what_tool_calls_came_to_is_on_disk_before_it_is_answered() {
         .raise_level(&container, Level::Confidential)
         .await
         .unwrap();
-    // Nothing is lowered by a record that says less.
+    // A record with a lower level does not lower the level.
     records
         .raise_level(&container, Level::Public)
         .await
@@ -230,10 +230,12 @@ async fn what_tool_calls_came_to_is_on_disk_before_it_is_answered() {
     assert!(!fixture.at(A).unwrap().is_aborted());
 }
 
-/// Tells this test program that it is the one to be killed, and where its registry is.
+/// Environment variable that makes this test program the one to be killed; its value is the
+/// directory of the registry.
 const VICTIM: &str = "REGISTRY_TEST_VICTIM";
 
-/// Registers one container after the other until it is killed, and says so of each.
+/// Registers one container after the other until the process is killed, and prints each after its
+/// registration.
 async fn register_until_killed(directory: &Path) {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     for number in 0_u16.. {
@@ -248,12 +250,12 @@ async fn register_until_killed(directory: &Path) {
 }
 
 #[tokio::test]
-async fn what_was_answered_survives_a_kill_in_mid_write() {
+async fn answered_registrations_survive_a_kill_during_writes() {
     if let Some(directory) = std::env::var_os(VICTIM) {
         return register_until_killed(Path::new(&directory)).await;
     }
     let directory = tempfile::tempdir().unwrap();
-    let name = "registry::what_was_answered_survives_a_kill_in_mid_write";
+    let name = "registry::answered_registrations_survive_a_kill_during_writes";
     let mut answered = HashMap::new();
     for round in 0..3 {
         let mut victim = Command::new(std::env::current_exe().unwrap())
@@ -264,7 +266,7 @@ async fn what_was_answered_survives_a_kill_in_mid_write() {
             .unwrap();
         let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
         let mut registered = 0;
-        // What it still said before it died counts too.
+        // Lines that it printed before it was killed count too.
         for line in lines.map_while(Result::ok) {
             let Some((_, said)) = line.split_once("registered ") else {
                 continue;
@@ -316,7 +318,7 @@ async fn a_lease_ends_within_a_second_of_its_time_and_is_found_until_a_flow_was_
         rows.unwrap_or(-1)
     };
     within(3, || rows() == 0).await;
-    // What is over is not extended.
+    // An expired lease is not extended.
     let anew = fixture.registry.register(new("c1", A)).await.unwrap();
     assert!(!anew.extended);
     assert!(anew.container.is_live(OffsetDateTime::now_utc()));
@@ -332,7 +334,7 @@ async fn a_lease_that_the_clock_ended_too_early_begins_again_under_a_new_id() {
     let ended = fixture.registry.register(short).await.unwrap().container;
     ended.raise_level(Level::Secret);
     within(3, || ended.has_ended()).await;
-    // As if the clock had been put back: the end lies ahead again.
+    // Moves the expiry into the future, as if the clock had been set back.
     let conn = Connection::open(fixture.file()).unwrap();
     let later = in_hours(1).unix_timestamp() * 1000;
     conn.execute("UPDATE containers SET expires_at = ?1", [later])
@@ -368,7 +370,7 @@ async fn expired_entries_are_pruned_at_start() {
     assert!(fixture.at(B).is_some());
 }
 
-/// What is done to the file of a running registry.
+/// Damages the file of a registry.
 type Harm = fn(&Path);
 
 const GARBAGE: &[u8] = b"this is not a database, and it is long enough to be taken for one: \
@@ -443,7 +445,7 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
     assert!(!fixture.registry.available());
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert_eq!(fs::read(fixture.file()).unwrap(), GARBAGE);
-    // A look at the file may have its helpers beside it for a moment.
+    // SQLite may create files beside it while the file is checked.
     let names = || -> Vec<_> {
         let entries = fs::read_dir(fixture.directory.path()).unwrap();
         entries.map(|entry| entry.unwrap().file_name()).collect()
@@ -461,7 +463,7 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
 }
 
 #[tokio::test]
-async fn what_others_change_is_followed_and_what_is_the_same_keeps_its_lease() {
+async fn changes_of_other_processes_apply_and_unchanged_entries_keep_their_leases() {
     let fixture = RegistryFixture::new();
     let one = fixture.register("c1", A).await;
     let two = fixture.register("c2", B).await;
@@ -477,7 +479,7 @@ async fn what_others_change_is_followed_and_what_is_the_same_keeps_its_lease() {
 }
 
 #[tokio::test]
-async fn a_listener_of_its_own_is_announced_until_its_lease_ends() {
+async fn a_containers_socket_is_announced_until_its_lease_ends() {
     let fixture = RegistryFixture::new();
     let mut listeners = fixture.registry.subscribe_listeners();
     let own = NewRegistration {

@@ -1,4 +1,4 @@
-//! Backups of the registry, and what comes of the leases in them.
+//! Backups of the registry, their restoration, and the leases in them.
 
 use super::*;
 
@@ -38,7 +38,7 @@ async fn a_restore_moves_a_damaged_file_aside() {
     assert!(fixture.at(A).is_some());
     assert!(fixture.at(B).is_none());
     assert_eq!(offline::check(&fixture.file()).unwrap(), 1);
-    // The backup knows nothing of the second lease; its id is spent all the same.
+    // The backup lacks the second lease, but its id is not used again.
     assert_ne!(fixture.register("c3", B).await.lease, later.lease);
 }
 
@@ -94,11 +94,11 @@ async fn a_lease_that_ended_does_not_live_again_when_a_backup_that_holds_it_is_r
         assert_eq!(different.len(), ids.len(), "{harm}: {ids:?}");
         assert_eq!(one.created_at, ended.created_at, "{harm}");
         assert_eq!(two.auth_mode, AuthMode::Bot, "{harm}");
-        // Connections of a lease hold its container, which stays ended.
+        // Connections of an ended lease hold its container, which stays ended.
         for container in [&ended, &replaced, &successor] {
             assert!(container.has_ended() && container.ended().is_cancelled());
         }
-        // The same body extends the lease that the restore began.
+        // An identical registration extends the lease that began with the restore.
         assert_eq!(fixture.register("c1", A).await.lease, one.lease, "{harm}");
     }
 }

@@ -2,6 +2,7 @@
 //! with and against.
 
 mod certificates;
+#[cfg(feature = "hudsucker")]
 mod hudsucker;
 mod load;
 mod mcp;
@@ -38,6 +39,7 @@ enum Part {
     /// A relay that terminates TLS on both sides and decides nothing.
     Relay(Peer),
     /// A hudsucker proxy that decides nothing.
+    #[cfg(feature = "hudsucker")]
     Hudsucker {
         #[command(flatten)]
         peer: Peer,
@@ -78,6 +80,7 @@ fn main() -> anyhow::Result<()> {
         } => runtime.block_on(origin::run(listen, &Certificates(certificates))),
         Part::Nameserver { listen } => nameserver::run(listen),
         Part::Relay(peer) => runtime.block_on(relay::run(peer)),
+        #[cfg(feature = "hudsucker")]
         Part::Hudsucker { peer, nodelay } => runtime.block_on(hudsucker::run(peer, nodelay)),
         Part::Load(load) => runtime.block_on(load.run()),
         Part::McpServer(server) => runtime.block_on(server.run()),

@@ -1,12 +1,12 @@
-//! A request of the corpus, and the ways to send it.
+//! Requests of the corpus, and the ingresses on which they are denied.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-/// Address of the container that sends unless a row says otherwise.
+/// Source address of requests, unless a row has another.
 pub const SOURCE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Where a denial reaches its client.
+/// The kind of exchange in which a client gets a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ingress {
     /// HTTP/1.1 in absolute form.
@@ -18,17 +18,17 @@ pub enum Ingress {
     Http2,
     /// The opening of a WebSocket, over HTTP/1.1.
     WebSocket,
-    /// A push by a client that takes a report, where `push_denials` is `report`.
+    /// A push while `push_denials` is `report`.
     PushReport,
-    /// The same push where `push_denials` is `status`.
+    /// A push while `push_denials` is `status`.
     PushStatus,
-    /// The first request of git.
+    /// git's first request to a repository, `GET …/info/refs`.
     InfoRefs,
-    /// The handshake inside a tunnel, or what comes in its place.
+    /// The TLS handshake inside a tunnel, or other bytes in its place.
     Tls,
     DnsUdp,
     DnsTcp,
-    /// RFC 8484 on a container's own listener.
+    /// DNS over HTTP (RFC 8484), on a container's Unix socket.
     DnsHttp,
 }
 
@@ -48,7 +48,7 @@ impl Ingress {
         Self::DnsHttp,
     ];
 
-    /// The ingress of a file by its name, which begins with that of the ingress.
+    /// The ingress of a recorded file, by the beginning of the file's name.
     pub fn of_file(file: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|ingress| {
@@ -91,15 +91,15 @@ pub struct Ask {
     pub from: Ipv4Addr,
     pub over: Over,
     pub host: String,
-    /// Where it is not the scheme's.
+    /// `None` for the default of the scheme.
     pub port: Option<u16>,
     pub method: &'static str,
     pub path: String,
-    /// In Host or `:authority`, where it is not the host.
+    /// Value of `Host` or `:authority`; `None` for that of the URL.
     pub authority: Option<&'static str>,
     pub fields: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
-    /// What Content-Length says, where the body ends before.
+    /// `Content-Length` of a body of which only the beginning is sent.
     pub announced: Option<usize>,
 }
 
@@ -129,12 +129,12 @@ impl Ask {
         Self::new(Over::Connect, &format!("{name}.example.com"))
     }
 
-    /// To `NAME.example.com` in a tunnel.
+    /// To `NAME.example.com` over HTTP/1.1 in a tunnel.
     pub fn http1(name: &str) -> Self {
         Self::new(Over::Http1, &format!("{name}.example.com"))
     }
 
-    /// The same over HTTP/2.
+    /// To `NAME.example.com` over HTTP/2 in a tunnel.
     pub fn http2(name: &str) -> Self {
         Self::new(Over::Http2, &format!("{name}.example.com"))
     }
@@ -181,7 +181,7 @@ impl Ask {
         self.path(path)
     }
 
-    /// Says that the body is longer than what is sent of it.
+    /// Sets a `Content-Length` that exceeds the bytes sent.
     pub fn announcing(mut self, bytes: usize) -> Self {
         self.announced = Some(bytes);
         self
@@ -213,7 +213,7 @@ impl Ask {
             .field("content-type", "application/x-git-receive-pack-request")
     }
 
-    /// `HOST` or `HOST:PORT`, as it stands in a URL.
+    /// `HOST` or `HOST:PORT`, as in the URL.
     pub fn destination(&self) -> String {
         match self.port {
             Some(port) => format!("{}:{port}", self.host),
@@ -226,7 +226,7 @@ impl Ask {
         format!("{}:{}", self.host, self.port.unwrap_or(443))
     }
 
-    /// Head and body of HTTP/1.1; for a CONNECT, its own.
+    /// Head and body of the request, or of the CONNECT itself, in HTTP/1.1.
     pub fn bytes(&self) -> Vec<u8> {
         let (target, named) = match self.over {
             Over::Connect => (self.tunnel(), self.tunnel()),
@@ -251,7 +251,7 @@ impl Ask {
         [head.as_bytes(), b"\r\n", &self.body].concat()
     }
 
-    /// What Content-Length says, where there is a body.
+    /// The `Content-Length`, if there is a body.
     pub fn length(&self) -> Option<usize> {
         let has_body = !self.body.is_empty() || self.announced.is_some();
         has_body.then(|| self.announced.unwrap_or(self.body.len()))
@@ -281,18 +281,18 @@ impl Ask {
 /// Capabilities of git that decide how a denied push is answered.
 const CAPABILITIES: &str = "report-status side-band-64k";
 
-/// A command that creates a ref, and the end of the list.
+/// A command that creates a ref, and the flush packet that ends the list.
 pub fn creation(name: &str) -> String {
     let zero = "0".repeat(40);
     command(&format!("{zero} {} {name}", "1".repeat(40)), CAPABILITIES)
 }
 
-/// A command that deletes a ref.
+/// A command that deletes a ref, and the flush packet that ends the list.
 pub fn deletion(name: &str) -> String {
     deletion_by(name, CAPABILITIES)
 }
 
-/// The same by a client with these capabilities.
+/// Like [`deletion`], by a client with these capabilities.
 pub fn deletion_by(name: &str, capabilities: &str) -> String {
     let zero = "0".repeat(40);
     command(&format!("{} {zero} {name}", "1".repeat(40)), capabilities)
@@ -303,7 +303,8 @@ fn command(line: &str, capabilities: &str) -> String {
     format!("{:04x}{line}0000", line.len() + 4)
 }
 
-/// Bytes as text: lines as they are, what no terminal shows escaped, and what is long cut.
+/// The first 1,500 bytes as text, with control characters and invalid UTF-8 escaped, and without
+/// carriage returns.
 pub fn readable(bytes: &[u8]) -> String {
     const MOST: usize = 1500;
     let shown = bytes.get(..MOST).unwrap_or(bytes);

@@ -10,7 +10,7 @@ use super::ask::Ingress::{
 };
 use super::files::Recorded;
 
-/// What is known of one code.
+/// The ingresses on which a code is recorded, and why it is not on the others.
 struct Row {
     code: Code,
     recorded: &'static [Ingress],
@@ -435,8 +435,8 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// Panics unless the table has each code once with every ingress once, and unless exactly the
-/// denials that it calls recorded are.
+/// Panics unless the table has each code once, each row has every ingress once, and the recorded
+/// files are exactly those of the table.
 pub fn check(recorded: &Recorded) {
     let files = recorded.paths().filter_map(|path| {
         let (code, file) = path.strip_suffix(".txt")?.split_once('/')?;

@@ -4,30 +4,31 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a difference that are shown for one file.
+/// Most lines of a difference that are shown for one file.
 const SHOWN: usize = 12;
 
-/// Files by path and text.
+/// Recorded files as pairs of path and text.
 pub type Transcripts = Vec<(String, String)>;
 
-/// What one test recorded, by the file's path below the test's folder.
+/// The files that one test recorded: text by path relative to the test's folder.
 #[derive(Default)]
 pub struct Recorded(BTreeMap<String, String>);
 
 impl Recorded {
-    /// Adds a file; no two have the same path.
+    /// Adds a file. Panics if a file with this path was added before.
     pub fn add(&mut self, path: String, text: String) {
         let before = self.0.insert(path.clone(), text);
         assert!(before.is_none(), "{path} is recorded twice");
     }
 
-    /// The paths so far.
+    /// The paths of the files added so far.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// Writes the files below `tests/corpus/FOLDER`, or compares them with what is there. Panics
-    /// with every difference, files that nothing records any more included.
+    /// With `RECORD_CORPUS=1`, writes the files to `tests/corpus/FOLDER` and deletes all others
+    /// there. Otherwise, compares them with the folder, and panics if any file differs, is new or
+    /// is no longer recorded; shows at most 12 differing lines per file.
     pub fn settle(&self, folder: &str) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
         let root = root.join(folder);
@@ -48,7 +49,8 @@ impl Recorded {
         failures.extend(unused.map(|path| format!("{path} is recorded by no test any more")));
         assert!(
             failures.is_empty(),
-            "{} files of tests/corpus/{folder} differ (RECORD_CORPUS=1 records them anew):\n\n{}",
+            "{} files in tests/corpus/{folder} differ, are new or are stale \
+             (RECORD_CORPUS=1 updates the folder):\n\n{}",
             failures.len(),
             failures.join("\n\n")
         );
@@ -66,7 +68,7 @@ impl Recorded {
     }
 }
 
-/// All files below a folder, by their path from `root`.
+/// Adds all files below a folder to `files`, by their path relative to `root`.
 fn read(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -80,7 +82,8 @@ fn read(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The lines that differ, those of the recorded file first.
+/// Compares the texts line by line, by line number, and lists each differing pair, the recorded
+/// line first.
 fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let mut lines = Vec::new();
@@ -93,7 +96,7 @@ fn difference(old: &str, new: &str) -> String {
         }
     }
     if lines.is_empty() {
-        lines.push("  the ends of lines differ".to_owned());
+        lines.push("  only line endings or the final newline differ".to_owned());
     }
     let left = lines.len().saturating_sub(SHOWN);
     lines.truncate(SHOWN);

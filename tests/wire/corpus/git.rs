@@ -13,7 +13,7 @@ use super::stage::Stage;
 const BATCH: &str = "/acme/web.git/info/lfs/objects/batch";
 const MERGE: &str = r#"{"query":"mutation { mergePullRequest(input: {}) { clientMutationId } }"}"#;
 
-/// One denial of plain requests, HTTP/1.1 and HTTP/2 in a tunnel.
+/// Records a denial of a plain request, and of requests over HTTP/1.1 and HTTP/2 in tunnels.
 fn requests(stage: &mut Stage, code: Code, name: &str, host: &str, change: impl Fn(Ask) -> Ask) {
     for (ingress, ask) in [
         (Ingress::Plain, Ask::plain(host)),

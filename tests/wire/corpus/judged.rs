@@ -1,4 +1,4 @@
-//! Denials of judged bodies by time and memory.
+//! Denials of bodies that are judged, because time or memory for them ran out.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -59,8 +59,9 @@ fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Stage {
     }
 }
 
-/// Begins bodies until one more is denied. Each is held or denied before the next begins, so that
-/// no denial falls into a row.
+/// Sends requests with unfinished bodies until one is denied for lack of memory, and returns the
+/// connections of the others. Each body is held or denied before the next is sent, so that no
+/// denial falls into a row.
 fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
     let ask = Ask::plain("api").post("/graphql", "").announcing(10);
     let mut held = Vec::new();
@@ -82,7 +83,7 @@ fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
     }
 }
 
-/// Requests whose bodies never end.
+/// Records denials of requests whose bodies never end.
 fn bodies(stage: &mut Stage, code: Code) {
     let change = |ask: Ask| ask.post("/graphql", "{\"query\":").announcing(1000);
     stage.deny(code, Ingress::Plain, "", &change(Ask::plain("api")));

@@ -12,7 +12,7 @@ use super::send::{Question, exchange};
 use super::stage::Stage;
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
-/// Containers that each use up a budget of their own.
+/// Addresses of containers, each of which uses up a limit of its own.
 const CONNECTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const MINTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const HOLDS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
@@ -41,7 +41,7 @@ fn start(origin: &Origin) -> Stage {
         "max_connections_per_container": CONNECTIONS,
     });
     setup.proxy["dns"] = json!({ "queries_per_minute": 1, "distinct_names_per_minute": 100 });
-    // Refilled at once a second, a bucket of one is empty at the second request of two.
+    // A bucket of one token, with one more each second, is empty at the second of two requests.
     let limit = json!({ "requests_per_second": 1, "burst_size": 1 });
     setup.policy = Some(json!({ "version": 1, "rate_limits": { "defaults": limit } }));
     for (address, id) in [
@@ -69,7 +69,8 @@ fn requests(stage: &mut Stage) {
     }
 }
 
-/// Both tunnels are granted while there is a certificate to be had; the first handshake takes it.
+/// Both tunnels are opened while the limit has one certificate left, which the first handshake
+/// uses.
 fn certificates(stage: &mut Stage) {
     let code = Code::RateLimited;
     stage.row(code, Ingress::Tls, "certificates", |proxy| {

@@ -1,4 +1,4 @@
-//! Denials of DNS over HTTP, on listeners that containers have for their own.
+//! Denials of DNS over HTTP, on Unix sockets that each belong to one container.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -32,7 +32,7 @@ pub fn record() -> Transcripts {
     stage.finish()
 }
 
-/// Apart from the others: the bodies that are held must not time out meanwhile.
+/// Uses a proxy with a long `inspect_timeout`, so that the held bodies do not time out.
 pub fn record_memory() -> Transcripts {
     let origin = Origin::start();
     let mut stage = start(&origin, "60s");
@@ -50,7 +50,7 @@ pub fn deny(stage: &mut Stage, code: Code, name: &str, socket: &Path, request: &
     });
 }
 
-/// A question for a name, as it is posted.
+/// A POST of a DNS query for the A records of a name.
 pub fn dns_question(name: &str) -> Vec<u8> {
     dns_query(&question(name))
 }
@@ -113,7 +113,7 @@ fn requests(stage: &mut Stage) {
     }
 }
 
-/// The head of a question with so many bytes.
+/// The head of a POST to `/dns-query` with this `Content-Length`.
 fn announcing(bytes: usize) -> Vec<u8> {
     let head = format!("POST /dns-query HTTP/1.1\r\nhost: localhost\r\n{TYPED}");
     format!("{head}content-length: {bytes}\r\n\r\n").into_bytes()
@@ -151,7 +151,7 @@ fn budgets(stage: &mut Stage) {
     let asks = stage.proxy.own_listener("asks", json!({}));
     let request = dns_question("open.example.com");
     let once = || send(&mut connect(&asks), &request);
-    // What the budget permits, without a row for each.
+    // Uses up the budget without recording rows.
     while once().body[3] & 15 == 0 {}
     deny(stage, Code::RateLimited, "", &asks, &request);
     let holds = stage.proxy.own_listener("holds", json!({}));
@@ -196,7 +196,7 @@ fn asked(request: &[u8]) -> String {
     shown
 }
 
-/// The answer, a DNS message as its header and bytes.
+/// The response, with a DNS message as [`header`] shows it.
 fn answered(reply: &Reply) -> String {
     let mut shown = format!("HTTP/1.1 {} {}\n", reply.status, reply.reason);
     for (name, value) in &reply.headers {

@@ -1,5 +1,5 @@
-//! What the outside sees of decisions: the answers of `explain` and the transcripts of denials, as
-//! they were recorded under `tests/corpus`. A refactoring leaves every file as it is.
+//! Compares the externally visible decisions, the answers of `explain` and transcripts of denials,
+//! with the files recorded under `tests/corpus`. A refactoring changes none of them.
 
 mod ask;
 mod coverage;
@@ -34,7 +34,7 @@ fn explain_answers_as_recorded() {
 
 type Scenario = (&'static str, fn() -> Transcripts);
 
-/// What is recorded side by side, each on a proxy of its own.
+/// Groups of denials, which are recorded concurrently, each with proxies of its own.
 const SCENARIOS: [Scenario; 15] = [
     ("slow look-up: CONNECT", || {
         upstream::record_slow_look_up(Ingress::Connect)
@@ -65,10 +65,10 @@ const SCENARIOS: [Scenario; 15] = [
 fn denials_are_as_recorded() {
     let mut recorded = Recorded::default();
     std::thread::scope(|scope| {
-        // What waits for a time-out leaves the processor to the others.
+        // Scenarios that wait for a timeout leave the processor to the others.
         let running = SCENARIOS.map(|(name, scenario)| (name, scope.spawn(scenario)));
         each_row(running, |(_, thread)| {
-            // Its own panic fails the row, with its message.
+            // A panic of the scenario fails its row, with the panic's message.
             let files = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
             for (path, text) in files {
                 recorded.add(path, text);

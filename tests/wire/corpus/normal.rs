@@ -1,6 +1,6 @@
 //! The form in which transcripts are recorded: whatever differs from run to run is a placeholder.
 
-/// Members of JSON objects whose value is another in every run.
+/// Members of JSON objects whose values differ from run to run.
 const VOLATILE: [&str; 4] = ["ts", "flow", "prev", "duration_ms"];
 
 /// Replaces what differs from run to run. `known` are texts such as addresses and folders, each
@@ -13,8 +13,7 @@ pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
     for name in VOLATILE {
         text = with_member(&text, name, |_| Some(format!("\"<{name}>\"")));
     }
-    // A wait of a second is the least and what the shortest limits lead to; a longer one counts
-    // down.
+    // 1 s is the minimum and the wait of the shortest limits; a longer wait depends on the time.
     text = with_member(&text, "retry_after", |value| {
         (value != "1").then(|| "\"<seconds>\"".to_owned())
     });
@@ -36,7 +35,8 @@ pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
     lines.join("\n")
 }
 
-/// Replaces the value of each member of that name, a number or a text without quotes in it.
+/// Replaces the value of each member of that name with what `replace` returns for it, unless that
+/// is `None`. The value must have neither commas nor braces.
 fn with_member(text: &str, name: &str, replace: impl Fn(&str) -> Option<String>) -> String {
     let key = format!("\"{name}\":");
     let mut pieces = text.split(key.as_str());
@@ -51,7 +51,7 @@ fn with_member(text: &str, name: &str, replace: impl Fn(&str) -> Option<String>)
     out
 }
 
-/// Replaces what stands between two texts, where they first occur in this order.
+/// Replaces the text between the first `before` and the next `after`, if both occur.
 fn between(text: &str, before: &str, after: &str, placeholder: &str) -> String {
     let parts = text.split_once(before).and_then(|(left, rest)| {
         let (_volatile, right) = rest.split_once(after)?;

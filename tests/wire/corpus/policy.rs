@@ -1,5 +1,5 @@
-//! Denials of one proxy that need no more than its configuration: identity, policy, credentials.
-//! Those of git and GitHub and of tunnels have files of their own.
+//! Denials that follow from the configuration: identity, policy and credentials. Those of git,
+//! GitHub and tunnels are in other files.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -14,18 +14,18 @@ use super::stage::Stage;
 use super::{git, tunnels};
 use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup};
 
-/// Registered for two hosts only.
+/// Address of a container that is registered for two hosts only.
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-/// Its security level was raised.
+/// Address of a container with a raised security level.
 const RAISED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
-/// Registered in bot mode.
+/// Address of a container in bot mode.
 pub const BOT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
 pub const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-/// Guarded: it may not be dialled.
+/// A guarded address, which may not be dialled.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
-/// One denial on every ingress of HTTP that a request inside a tunnel can meet it on.
+/// Records a denial of a plain request, and of each kind of request inside a tunnel.
 pub fn inside(stage: &mut Stage, code: Code, name: &str, host: &str, change: impl Fn(Ask) -> Ask) {
     let asks = [
         (Ingress::Plain, Ask::plain(host)),
@@ -40,7 +40,7 @@ pub fn inside(stage: &mut Stage, code: Code, name: &str, host: &str, change: imp
     }
 }
 
-/// One denial on every ingress of HTTP that meets it before a tunnel stands.
+/// Records a denial of a CONNECT, and of each kind of plain request.
 pub fn outside(stage: &mut Stage, code: Code, name: &str, host: &str, change: impl Fn(Ask) -> Ask) {
     let asks = [
         (Ingress::Plain, Ask::plain(host)),
@@ -54,7 +54,7 @@ pub fn outside(stage: &mut Stage, code: Code, name: &str, host: &str, change: im
     }
 }
 
-/// The same question over UDP and TCP.
+/// Records the denial of a DNS question over UDP and over TCP.
 pub fn dns(stage: &mut Stage, code: Code, from: Ipv4Addr, name: &str) {
     for tcp in [false, true] {
         stage.deny_dns(code, "", &Question::of(from, tcp, name));
@@ -73,7 +73,7 @@ pub fn record() -> Transcripts {
     stage.finish()
 }
 
-/// The same proxy with `push_denials: status`; pushes alone are recorded.
+/// Records pushes only, with `push_denials: status`.
 pub fn record_pushes_by_status() -> Transcripts {
     let origin = Origin::start();
     let mut stage = start(&origin, "status").of_pushes();
@@ -85,7 +85,7 @@ pub fn record_pushes_by_status() -> Transcripts {
     stage.finish()
 }
 
-/// The set-up that the answers of `explain` are recorded with, too.
+/// The configuration of these denials, and of the answers of `explain`.
 pub fn setup(origin: &Origin, push_denials: &str) -> Setup {
     let guarded = TcpListener::bind((INSIDE, 0)).unwrap();
     let guarded = guarded.local_addr().unwrap();
@@ -135,7 +135,7 @@ pub fn setup(origin: &Origin, push_denials: &str) -> Setup {
     setup
 }
 
-/// Registers the containers, one of them with a raised security level.
+/// Starts the proxy and registers the containers, one of them with a raised security level.
 pub fn registered(setup: Setup) -> Proxy {
     let mut proxy = setup.start();
     for (address, id, more) in [

@@ -1,4 +1,4 @@
-//! What `explain` is asked, by subject.
+//! Arguments of the recorded calls of `explain`, by subject.
 
 /// Container, method and URL.
 pub type Question = (&'static str, &'static str, &'static str);

@@ -1,4 +1,4 @@
-//! Denials by the registry: of leases that ran out, and while it cannot be read.
+//! Denials of expired leases, and denials while the registry cannot be read.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -15,10 +15,11 @@ use super::send::{Line, Question};
 use super::stage::Stage;
 use crate::support::{Origin, SOON, Setup, eventually};
 
-/// Until the leases run out: long enough to register all of them.
+/// Duration of the leases: long enough to register all of them.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// A container for each row: a lease that ran out is denied by that name once.
+/// Last byte of the first address. Each row has its own container, because an expired lease is
+/// denied as expired only once.
 const BRIEF: u8 = 20;
 
 pub fn record() -> Transcripts {
@@ -65,7 +66,7 @@ fn unavailable(stage: &mut Stage) {
     let code = Code::RegistryUnavailable;
     let (http1, http2) = (Ask::http1("open"), Ask::http2("open"));
     let websocket = Ask::http1("open").websocket();
-    // A CONNECT is denied meanwhile, so the tunnels stand before.
+    // The tunnels are opened before, because a CONNECT is denied while the registry is unreadable.
     let lines = [&http1, &http2, &websocket].map(|ask| Line::open(&stage.proxy, ask));
     let registry = stage.proxy.path("data/registry.db");
     let aside = stage.proxy.path("data/aside");

@@ -1,4 +1,5 @@
-//! Sends a row's request and reads what comes back, byte for byte where there is a wire to read.
+//! Sends requests and DNS messages of rows, and reads the responses, byte for byte except over
+//! HTTP/2.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -24,7 +25,7 @@ use crate::support::{Proxy, Tls, handshake, read_connect_reply, read_reply};
 
 type H2Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How long an answer may take.
+/// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection on which requests can be sent.
@@ -32,17 +33,17 @@ pub enum Line {
     Plain(TcpStream),
     Tls(Box<Tls>),
     Http2(Http2),
-    /// The answer to the CONNECT, where that was denied.
+    /// The response to a CONNECT that was denied.
     Refused(String),
 }
 
-/// HTTP/2 in a tunnel; the connection is driven while a request is sent.
+/// HTTP/2 in a tunnel; a thread of `runtime` drives the connection.
 pub struct Http2 {
     runtime: Runtime,
     sender: http2::SendRequest<H2Body>,
 }
 
-/// Keeps what is read through it.
+/// A reader that keeps the bytes that are read through it.
 struct Tee<'s, S> {
     stream: &'s mut S,
     read: Vec<u8>,
@@ -57,7 +58,7 @@ impl<S: Read> Read for Tee<'_, S> {
 }
 
 impl Line {
-    /// Opens what the request goes over.
+    /// Opens the connection, and the tunnel that the request needs.
     pub fn open(proxy: &Proxy, ask: &Ask) -> Self {
         let mut stream = proxy.dial_from(ask.from);
         if matches!(ask.over, Over::Plain | Over::Connect) {
@@ -84,7 +85,7 @@ impl Line {
         }
     }
 
-    /// The answer as it came.
+    /// Sends a request and returns the response as text.
     pub fn send(&mut self, ask: &Ask) -> String {
         match self {
             Self::Plain(stream) => exchange(stream, &ask.bytes(), ask.over == Over::Connect),
@@ -95,7 +96,7 @@ impl Line {
     }
 }
 
-/// Sends bytes and reads one answer.
+/// Sends bytes and returns the response as text, with the kind of error if reading it failed.
 pub fn exchange<S: Read + Write>(stream: &mut S, bytes: &[u8], connects: bool) -> String {
     // A denial may close the connection while a body is being sent.
     let _ = stream.write_all(bytes);
@@ -176,7 +177,7 @@ impl Http2 {
     }
 }
 
-/// Reads to the end of a connection; what came, and how it ended.
+/// Reads until the connection ends; returns the bytes as text and how it ended.
 pub fn rest(stream: &mut impl Read) -> String {
     let mut read = Vec::new();
     let ended = match stream.read_to_end(&mut read) {
@@ -186,7 +187,7 @@ pub fn rest(stream: &mut impl Read) -> String {
     format!("{}\n[{ended}]\n", readable(&read))
 }
 
-/// One DNS message and its answer.
+/// A DNS message with its source address and transport.
 pub struct Question {
     pub from: Ipv4Addr,
     pub tcp: bool,
@@ -194,7 +195,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// For the address of a name.
+    /// A query for the A records of a name.
     pub fn of(from: Ipv4Addr, tcp: bool, name: &str) -> Self {
         let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
         for label in name.split('.') {
@@ -205,7 +206,7 @@ impl Question {
         Self { from, tcp, message }
     }
 
-    /// The answer's header, or that there is none.
+    /// Sends the message and returns the response as [`header`] shows it, or the kind of error.
     pub fn ask(&self, proxy: &Proxy) -> String {
         let answer = match self.tcp {
             true => self.over_tcp(proxy.dns),

@@ -15,10 +15,10 @@ use super::normal::normal;
 use super::send::{Line, Question};
 use crate::support::{Origin, Proxy, SOON};
 
-/// Before and after each row: rows' audit lines are told apart by the millisecond in which they
-/// began.
+/// Pause before and after each row: audit lines are assigned to rows by the millisecond in which
+/// their flows began.
 const APART: Duration = Duration::from_millis(3);
-/// Requests that are made to reach a limit, at most.
+/// Most requests that are sent to reach a limit.
 const MOST_REPEATED: usize = 1000;
 
 /// One row: a denial, its transcript, and when it happened.
@@ -30,10 +30,10 @@ struct Row {
     ended: u128,
 }
 
-/// A proxy and what was asked of it.
+/// A proxy and the denials recorded with it.
 pub struct Stage {
     pub proxy: Proxy,
-    /// Where `push_denials` is `status`, pushes alone are recorded.
+    /// Whether to record pushes only, for `push_denials: status`.
     pushes_alone: bool,
     known: Vec<(String, &'static str)>,
     rows: Vec<Row>,
@@ -58,18 +58,19 @@ impl Stage {
         }
     }
 
-    /// The same for `push_denials: status`.
+    /// Records pushes only from here on, as those with `push_denials: status`.
     pub fn of_pushes(mut self) -> Self {
         self.pushes_alone = true;
         self
     }
 
-    /// Records one denial; `name` tells it from others of that code on that ingress.
+    /// Records the denial of a request; `name` distinguishes it from others with this code and
+    /// ingress.
     pub fn deny(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
         self.on(code, ingress, name, ask, |proxy| Line::open(proxy, ask));
     }
 
-    /// The same on a connection that stands already.
+    /// Like [`Self::deny`], on a connection that is already open.
     pub fn deny_on(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask, line: Line) {
         self.on(code, ingress, name, ask, |_| line);
     }
@@ -90,14 +91,14 @@ impl Stage {
         }
     }
 
-    /// Repeats a request until it is denied, and records that.
+    /// Repeats a request until it is denied, and records that denial.
     pub fn exhaust(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
         let denied = format!("x-proxy-denied: {}\n", code.as_str());
         let once = |proxy: &Proxy| (ask.shown(), Line::open(proxy, ask).send(ask));
         self.repeat(code, ingress, name, &denied, once);
     }
 
-    /// Repeats a question until it is refused, and records that.
+    /// Repeats a DNS question until it is refused, and records that denial.
     pub fn exhaust_dns(&mut self, code: Code, name: &str, question: &Question) {
         let once = |proxy: &Proxy| (question.shown(), question.ask(proxy));
         let ingress = ingress_of(question);
@@ -136,7 +137,7 @@ impl Stage {
         }
     }
 
-    /// Records one denial; `act` sends and returns what was sent and received.
+    /// Records a denial; `act` sends a request and returns request and response as text.
     pub fn row(
         &mut self,
         code: Code,
@@ -171,19 +172,19 @@ impl Stage {
         }
     }
 
-    /// Ends the proxy, so that all lines are in the audit, and returns path and text of each row.
-    /// Panics with each row that was not denied as it says.
+    /// Ends the proxy, so that all audit lines are written, and returns path and text of each row.
+    /// Panics if a row has no audit line with its code, with the texts of all such rows.
     pub fn finish(mut self) -> Transcripts {
         self.proxy.signal(Signal::TERM);
         self.proxy.wait(2 * SOON);
         let lines: Vec<_> = self.proxy.audit().into_iter().map(AuditLine::of).collect();
         let (mut files, mut failures) = (Vec::new(), Vec::new());
         for mut row in std::mem::take(&mut self.rows) {
-            // The proxy rounds when a head began up to a millisecond.
+            // The proxy rounds the time at which a head began up to the next millisecond.
             let last = row.ended + 1;
             let within = |line: &&AuditLine| (row.begun..=last).contains(&line.began);
             let mut own: Vec<_> = lines.iter().filter(within).collect();
-            // By what does not depend on how far apart they began.
+            // The order of the lines must not depend on timing.
             own.sort_by_key(|line| {
                 let text = |name: &str| line.text[name].as_str().unwrap_or_default();
                 (text("kind") != "tunnel", text("host"))

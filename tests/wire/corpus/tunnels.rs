@@ -1,4 +1,5 @@
-//! Malformed heads and DNS messages, and tunnels without TLS for their host.
+//! Denials of malformed heads and DNS messages, of other protocols and names in tunnels, and of
+//! handshakes in which the client rejects the certificate.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown};
@@ -20,12 +21,12 @@ pub fn record(stage: &mut Stage) {
     questions(stage);
 }
 
-/// What a client sends on a connection of its own, and the answer.
+/// Sends bytes on a new connection; returns them and the response as text.
 fn by_hand(proxy: &Proxy, sent: &[u8]) -> (String, String) {
     (quoted("", sent), exchange(&mut proxy.dial(), sent, false))
 }
 
-/// What a client sends in a tunnel, and all that comes back.
+/// Sends bytes in a tunnel; returns them and everything up to the connection's end as text.
 fn in_tunnel(proxy: &Proxy, host: &str, sent: &[u8]) -> (String, String) {
     let mut stream = proxy.tunnel(&format!("{host}:443"));
     let _ = stream.write_all(sent);
@@ -171,7 +172,7 @@ fn rejections(stage: &mut Stage) {
         let ended = std::iter::repeat_with(|| session.complete_io(&mut stream))
             .find_map(Result::err)
             .unwrap();
-        // The alert goes out.
+        // Sends the alert.
         let _ = session.write_tls(&mut stream);
         (trusting("another CA"), format!("[{ended}]\n"))
     });
@@ -179,7 +180,7 @@ fn rejections(stage: &mut Stage) {
         let mut stream = proxy.tunnel(&format!("{HOST}:443"));
         let mut session = client(&std::fs::read(proxy.ca()).unwrap());
         session.write_tls(&mut stream).unwrap();
-        // The server has begun its part of the handshake.
+        // The header of the server's first record has arrived.
         let mut begun = [0; 5];
         std::io::Read::read_exact(&mut stream, &mut begun).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();

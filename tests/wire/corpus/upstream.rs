@@ -16,7 +16,7 @@ use crate::support::{Origin, RawOrigin, SOON, Setup, closed_address, eventually}
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// What the hosts of a stage resolve to.
+/// Faulty upstreams, to which hosts of a stage resolve.
 struct Upstreams {
     closed: SocketAddr,
     silent: RawOrigin,
@@ -58,7 +58,7 @@ pub fn record() -> Transcripts {
     stage.finish()
 }
 
-/// Apart from the others, which a busy machine must not make wait for longer than these limits.
+/// Uses a proxy with short timeouts, which the other rows could exceed on a busy machine.
 pub fn record_time_outs() -> Transcripts {
     let origin = Origin::start();
     let nobody = Upstreams::start();
@@ -151,7 +151,7 @@ fn time_outs(stage: &mut Stage) {
     );
     stage.deny(code, Ingress::PushReport, "", &Ask::plain("slow").push());
     stage.deny(code, Ingress::InfoRefs, "", &Ask::plain("slow").info_refs());
-    // The handshake with the upstream takes too long, and then its answer.
+    // The first upstream does not answer the handshake, the second not the request in time.
     stage.deny(code, Ingress::Http1, "handshake", &Ask::http1("slow"));
     for (ingress, ask) in [
         (Ingress::Http1, Ask::http1("slow-tls")),
@@ -172,7 +172,7 @@ fn credentials(stage: &mut Stage) {
     in_tunnels(stage, code, "", "vendor-tls");
 }
 
-/// One denial on every ingress over TLS.
+/// Records a denial of each kind of request inside a tunnel.
 fn in_tunnels(stage: &mut Stage, code: Code, name: &str, host: &str) {
     for (ingress, ask) in [
         (Ingress::Http1, Ask::http1(host)),
@@ -185,7 +185,7 @@ fn in_tunnels(stage: &mut Stage, code: Code, name: &str, host: &str) {
     }
 }
 
-/// The nameserver answers SERVFAIL.
+/// Records denials while the nameserver answers SERVFAIL.
 pub fn record_unresolved() -> Transcripts {
     let origin = Origin::start();
     let mut stage = resolving(&origin, failing_nameserver());
@@ -215,7 +215,8 @@ pub fn failing_nameserver() -> SocketAddr {
     address
 }
 
-/// No nameserver listens at the configured address. Each look-up takes 4.5 seconds.
+/// Records a denial while no nameserver listens at the configured address. The look-up takes
+/// 4.5 s.
 pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
     let origin = Origin::start();
     let mut stage = resolving(&origin, SocketAddr::from(([127, 0, 0, 1], 9)));

@@ -10,7 +10,7 @@ use super::{assert_known, program, read, root, run, texts};
 use crate::support::yaml;
 
 const FILES: [&str; 2] = ["docker-compose.yml", "tests/docker-compose.test.yml"];
-/// Of the Compose Specification, the keys in use.
+/// The keys of the Compose Specification that the files may use.
 const SERVICE: &[&str] = &[
     "build",
     "cap_drop",
@@ -35,7 +35,7 @@ const SERVICE: &[&str] = &[
 const NETWORK: &[&str] = &["driver_opts", "internal", "ipam"];
 const HEALTHCHECK: &[&str] = &["interval", "retries", "start_period", "test", "timeout"];
 
-/// The sandbox of each file.
+/// Each file and the name of its sandbox.
 fn sandboxes() -> [(&'static str, &'static str); 2] {
     [(FILES[0], "sandbox"), (FILES[1], "test-sandbox")]
 }
@@ -61,7 +61,7 @@ fn volumes(service: &Value) -> BTreeMap<&str, (&str, bool)> {
 }
 
 #[test]
-fn compose_files_have_known_keys_and_name_what_they_define() {
+fn compose_files_have_known_keys_and_only_defined_networks_and_volumes() {
     each_row(FILES, |file| {
         let compose = yaml(&read(file));
         assert_known(file, &compose, &["name", "networks", "services", "volumes"]);
@@ -103,7 +103,7 @@ fn the_sandbox_of_the_compose_file_has_one_internal_network_and_asks_the_proxy_f
     assert_eq!(networks, ["sandboxes"]);
     let network = &compose["networks"]["sandboxes"];
     assert_eq!(network["internal"], "true");
-    // Without it the host's own services answer on the bridge's address.
+    // Otherwise the host's services could be reached at the address of the bridge.
     let isolated = "com.docker.network.bridge.gateway_mode_ipv4";
     assert_eq!(network["driver_opts"][isolated], "isolated");
     assert!(sandbox.get("ports").is_none() && sandbox.get("network_mode").is_none());

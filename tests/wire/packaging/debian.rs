@@ -137,7 +137,7 @@ fn completions_are_read_by_their_shells() {
     );
 }
 
-/// A release is what `--version` says it is.
+/// Checks `--version` of a build that `scripts/release` did not make.
 #[test]
 fn the_version_of_a_build_without_release_is_the_manifests() {
     let (code, output) = run(Command::new(env!("CARGO_BIN_EXE_unified-proxy")).arg("--version"));

@@ -27,7 +27,7 @@ fn stages() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn both_images_run_as_a_numbered_user_and_tell_their_health() {
+fn both_images_run_as_a_numeric_user_and_have_a_health_check() {
     let stages = stages();
     let (last, _) = stages.last().unwrap();
     assert_eq!(
@@ -56,7 +56,7 @@ fn both_images_run_as_a_numbered_user_and_tell_their_health() {
     );
 }
 
-/// A name with a host is another registry than the default one.
+/// A name with a host would select another registry than the default one.
 #[test]
 fn base_images_have_plain_names() {
     let plain = Regex::new(r"^FROM (scratch|[a-z]+:[a-z0-9.-]+) AS [a-z-]+$").unwrap();
@@ -65,7 +65,8 @@ fn base_images_have_plain_names() {
     }
 }
 
-/// Copies what `.dockerignore` lets into the build, as far as it uses no pattern but the first.
+/// Copies the build context. `.dockerignore` must begin with `*` and then have paths without
+/// patterns, each after `!`.
 fn copy_context(to: &Path) {
     let ignore = read(".dockerignore");
     let mut lines = ignore.lines().filter(|line| !line.starts_with('#'));
@@ -116,7 +117,8 @@ fn the_build_context_holds_what_the_build_needs_and_no_secret() {
     }
 }
 
-/// With the libraries of a debug build beside it; `scripts/release` runs the same for the static binary.
+/// The image gets also the libraries of the debug build; `scripts/release` runs the same script for
+/// the static binary.
 #[test]
 fn the_binary_serves_as_a_plain_user_with_no_file_but_those_of_the_image() {
     let mut image = Command::new("python3");

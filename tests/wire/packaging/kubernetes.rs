@@ -25,7 +25,8 @@ fn object(kind: &str, name: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
-/// Walks a value along the known fields.
+/// Panics if a value has a field that `known` lacks. A string in `known` is the name of an entry of
+/// `all`, or `any` for every value.
 fn assert_fields(place: &str, value: &Value, known: &Value, all: &Value) {
     match known {
         Value::String(name) if name == "any" => {}
@@ -153,16 +154,17 @@ fn kubernetes_containers_have_no_capability_and_the_proxy_no_token() {
     assert_eq!(role["resources"], json!(["pods"]));
 }
 
-/// The registrar's script; its process ends with the value.
+/// The registrar's script in a process that is killed on drop.
 struct Registrar(Child);
 
 impl Registrar {
-    /// Runs it before a proxy, with a `kubectl` that prints the file `pods.json`.
+    /// Starts the script for a proxy, with a `kubectl` that prints the file `pods.json` of the
+    /// proxy's directory.
     fn start(proxy: &Proxy) -> Self {
         let directory = proxy.path("registrar");
         fs::create_dir(&directory).unwrap();
         let script = object("ConfigMap", "unified-proxy-registrar")["data"]["registrar.sh"].clone();
-        // It keeps what it compares in /tmp, which is its own in a pod.
+        // The script keeps files in /tmp, which is private in a pod but not here.
         let script = script
             .as_str()
             .unwrap()
@@ -213,7 +215,7 @@ fn pod(uid: &str, address: Option<&str>, repos: &str) -> Value {
     pod
 }
 
-/// Id, address and repositories of the registered containers.
+/// Id, address and number of repositories of each registered container.
 fn registered(proxy: &Proxy) -> Vec<(String, String, usize)> {
     let listed = proxy.admin("GET", "/internal/containers", None).json();
     let containers = listed["containers"].as_array().unwrap().iter();
@@ -275,7 +277,7 @@ fn the_kubernetes_registrar_registers_pods_as_they_get_addresses_and_unregisters
     let reply = proxy.get("http://plain.example.com/echo", &[]);
     reply.assert_denied(403, "unknown_source", "Unknown source IP");
 
-    // The API's server is away: leases go on.
+    // If kubectl prints no JSON, no container is unregistered.
     fs::write(&pods, "not JSON").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(registered(&proxy).len(), 1);

@@ -1,9 +1,9 @@
-//! What the appliance is installed from: the image, compose files, units, the Debian package, and the
-//! Kubernetes example.
+//! Checks the files that install the appliance: the image, compose files, units, the Debian
+//! package, and the Kubernetes example.
 //!
-//! No container engine and no cluster runs here. The files are read for what they must say; what they
-//! start is started by other means: the image's root in namespaces of the test's own, the registrar's script
-//! before a real proxy, the seccomp profile on a real process.
+//! These tests need no container engine and no cluster. They check the contents of the files, run
+//! the binary with only the image's files in new namespaces, run the registrar's script with a real
+//! proxy, and apply the seccomp profile to a process.
 
 mod compose;
 mod debian;
@@ -26,7 +26,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Where a program is that not every machine has.
+/// Finds a program on PATH. If it is missing, records that the tests leave it out.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));
@@ -37,7 +37,8 @@ fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs it to its end; the exit code, and stdout with stderr.
+/// Runs a command to its end. Returns its exit code, or -1 after a signal, and its standard output
+/// followed by its standard error.
 fn run(command: &mut Command) -> (i32, String) {
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
@@ -45,13 +46,13 @@ fn run(command: &mut Command) -> (i32, String) {
     (output.status.code().unwrap_or(-1), text)
 }
 
-/// The texts of a sequence.
+/// The strings of a sequence.
 fn texts(value: &Value) -> BTreeSet<&str> {
     let items = value.as_array().into_iter().flatten();
     items.map(|item| item.as_str().unwrap()).collect()
 }
 
-/// Fails where a mapping has a key that is not known there.
+/// Panics if a mapping has a key that is not in `known`.
 fn assert_known(place: &str, value: &Value, known: &[&str]) {
     let keys = value
         .as_object()

@@ -7,7 +7,7 @@ use super::{read, root, run, texts};
 
 const PROFILE: &str = "packaging/seccomp/unified-proxy.json";
 const OURS: &str = "unified-proxy: ";
-/// The calls that the rules of ours allow; everything else is as in the engine's default.
+/// System calls that the profile allows beyond the container engine's default.
 const ADDED: [&str; 10] = [
     "clone",
     "mount",
@@ -64,7 +64,7 @@ fn the_profile_adds_namespaces_and_mounts_to_the_default_and_nothing_else() {
     );
 }
 
-/// A Python that has libseccomp's module, which Debian packages for its own alone.
+/// A Python with libseccomp's module, which Debian builds for `/usr/bin/python3` only.
 fn python() -> Option<&'static str> {
     let candidates = ["python3", "/usr/bin/python3"];
     let has_module = |python: &&str| {

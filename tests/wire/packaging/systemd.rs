@@ -34,7 +34,7 @@ fn exposure(analyze: &Path, drop_in: bool) -> f64 {
 }
 
 #[test]
-fn the_unit_is_exposed_little_with_and_without_mcp_servers() {
+fn the_exposure_level_of_the_unit_is_low_with_and_without_mcp_servers() {
     let Some(analyze) = program("systemd-analyze") else {
         return;
     };

@@ -1,7 +1,7 @@
 //! A load over HTTP, and what it cost the proxy.
 
 mod client;
-mod clock;
+pub mod clock;
 pub mod figures;
 
 use std::net::{IpAddr, SocketAddr};
