@@ -1,4 +1,5 @@
-//! What a policy of 50 rules that read the arguments costs, with the way to its thread and back.
+//! Evaluation of a policy of 50 rules that read the arguments, including the hand-over to the
+//! policy thread and back.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;
@@ -38,7 +39,7 @@ fn policy(last: &str) -> String {
     text + last
 }
 
-/// 1 KB.
+/// An input of about 1 KB.
 fn input() -> String {
     let body = "lorem ipsum dolor sit amet ".repeat(24);
     format!(
@@ -70,7 +71,7 @@ fn evaluator(policy: &str) -> RegoEvaluator {
     evaluator
 }
 
-/// Of the whole process.
+/// CPU time of all threads of the process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap()
@@ -100,7 +101,7 @@ fn policies(criterion: &mut Criterion) {
         criterion.bench_function(&format!("policy/{name}/latency"), |bencher| {
             bencher.iter(evaluate);
         });
-        // Of both threads, with the hand-over.
+        // CPU time of both threads, with the hand-over.
         criterion.bench_function(&format!("policy/{name}/cpu"), |bencher| {
             bencher.iter_custom(|times| {
                 let before = cpu_time();

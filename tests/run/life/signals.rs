@@ -1,4 +1,4 @@
-//! Signals to the launcher, and the processes of the command.
+//! Signals to the launcher, and orphans of the command.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

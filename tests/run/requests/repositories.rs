@@ -1,11 +1,11 @@
-//! `--repo` and `--mode`: what git may do.
+//! `--repo` and `--mode`: the repositories and branches that git may use.
 
 use serde_json::json;
 
 use crate::fixture::Person;
 use crate::support::Ran;
 
-/// A person before a forge with two repositories.
+/// A user with the origin as forge, with two repositories.
 fn forge() -> Option<Person> {
     let mut person = Person::new()?;
     let https = person.origin.https;

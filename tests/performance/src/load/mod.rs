@@ -1,4 +1,4 @@
-//! A load over HTTP, and what it cost the proxy.
+//! A load over HTTP, and the resources of the proxy that it used.
 
 mod client;
 mod clock;
@@ -15,7 +15,7 @@ use crate::usage::Usage;
 use client::{Client, Target};
 use clock::Clock;
 
-/// After the first requests and before the clock starts.
+/// Pause between the first requests and the measurement.
 const SETTLING: Duration = Duration::from_millis(100);
 
 /// What is done over and over.

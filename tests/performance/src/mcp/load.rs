@@ -1,4 +1,4 @@
-//! A load of MCP requests, and what it cost whom they were sent to.
+//! A load of MCP requests, and the resources of their receiver that it used.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::client::{Client, Template};
 use crate::load::figures;
 use crate::usage::Usage;
 
-/// After the first requests and before the clock starts.
+/// Pause between the first requests and the measurement.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// How long a stream may take to say something; most say nothing.
+/// How long to wait for a first event of a stream; most streams send none.
 const FIRST_EVENT: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
