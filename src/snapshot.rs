@@ -22,13 +22,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The number of the configuration, changed by every reload.
+    /// The number of the configuration, increased by every reload.
     pub fn generation(&self) -> u64 {
         self.network.generation
     }
 
-    /// A copy for one thread, with its own reference counts of the values that every flow holds: a
-    /// count that several threads change moves between their caches.
+    /// A copy for one thread, with its own reference counts of the network and the chain, which
+    /// every flow holds: a count that several threads change moves between the caches of their
+    /// cores.
     fn for_thread(&self) -> Self {
         let mut network = Network::clone(&self.network);
         network.chain = Arc::new(Chain::clone(&network.chain));
@@ -65,7 +66,7 @@ impl SnapshotStore {
         self.current.mine().load_full()
     }
 
-    /// Replaces the snapshot and wakes all waiters.
+    /// Replaces the snapshot, one thread's copy after the other, then wakes all waiters.
     pub fn replace(&self, snapshot: Snapshot) {
         let generation = snapshot.generation();
         for current in self.current.all() {

@@ -1,7 +1,7 @@
 //! Header names that servers fold together.
 //!
-//! Many servers read `X_Api_Key` as `X-Api-Key`: the names become the same variable. So what is
-//! removed is removed in every spelling. Case is folded by [`HeaderName`] already.
+//! Many servers read `X_Api_Key` as `X-Api-Key`: the names become the same variable. So a field is
+//! removed in every spelling. [`HeaderName`] folds the case.
 
 use http::{HeaderMap, HeaderName};
 
@@ -16,7 +16,7 @@ pub(crate) fn starts_like(name: &str, prefix: &str) -> bool {
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(same)
 }
 
-/// Removes every field whose name is unwanted, with all its values.
+/// Removes every field for whose name `unwanted` returns `true`, with all its values.
 pub(crate) fn remove_fields(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
     // Allocates only when there is something to remove.
     let found: Vec<HeaderName> = headers

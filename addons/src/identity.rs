@@ -24,8 +24,9 @@ impl Identity {
         Self { containers }
     }
 
-    /// Admits a flow whose container's lease has neither expired nor ended, and whose claimed id is
-    /// the container's.
+    /// Admits a flow if its lease has neither expired nor ended and every container id that it
+    /// claims, in its CONNECT (`flow.claimed_id`) or in the request (`claimed`), is the
+    /// container's. Removes an expired lease.
     fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);
@@ -72,7 +73,8 @@ impl Identify for Identity {
             verdict: Err(denial),
         };
         match &flow.principal {
-            // Flows of the appliance itself run in the phase `system`, not in this one.
+            // The appliance's own flows pass the phases `system`, `dial` and `response`, none of
+            // which calls `identify`.
             Some(Principal::System(_)) => denied(unknown_source()),
             Some(_) if !self.containers.available() => denied(registry_unavailable()),
             Some(Principal::Container(lease)) => Identified {
@@ -84,7 +86,8 @@ impl Identify for Identity {
                 verdict: self.admit(flow, &delegation.lease, claimed.as_deref()),
             },
             None => match self.find(flow) {
-                // Set even if the verdict is a denial, so that the audit has the container.
+                // `principal` is set even if the verdict is a denial, so that the audit names the
+                // container.
                 Ok(container) => Identified {
                     verdict: self.admit(flow, &container, claimed.as_deref()),
                     principal: Some(container.into()),
@@ -103,8 +106,9 @@ fn take_claimed_id(headers: &mut HeaderMap) -> Option<Box<str>> {
     claimed
 }
 
-/// The container's id that `X-Container-Id` claims, in any spelling of the field. Different values
-/// are joined with commas into a text that is no container's id.
+/// Returns the id that `X-Container-Id` claims, also where `_` stands for `-` in the field name.
+/// Differing values are joined with commas; the result matches no container, since an id cannot
+/// contain a comma.
 #[must_use]
 pub fn claimed_id(headers: &HeaderMap) -> Option<Box<str>> {
     let mut values = headers
@@ -162,7 +166,8 @@ mod tests {
         identified.verdict.err().map(|denial| denial.code())
     }
 
-    /// The verdicts on a tunnel, a request and a DNS question made by `flow`.
+    /// The denial code for a tunnel, a request and a DNS question, each flow built by `flow`;
+    /// `None` if it is admitted.
     fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> OwnedFlow) -> [Option<Code>; 3] {
         let mut asked = request("/", &[]);
         [
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_unknown_sources_are_denied_in_every_phase() {
+    fn flows_of_unknown_sources_or_without_a_registry_are_denied() {
         let container = fixtures::container("web");
         let (registry, identity) = identity(&container);
         let new = |kind| flow(kind, "api.example.com");
@@ -229,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_ended_is_denied_on_its_old_connections_too() {
+    fn flows_on_connections_of_an_ended_lease_are_denied() {
         let container = fixtures::container("web");
         container.end();
         let (_, identity) = identity(&container);

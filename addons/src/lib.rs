@@ -1,7 +1,7 @@
 //! The chain of addons that every flow passes, and the contract between the addons and the engine.
 //!
 //! This crate only decides: it opens no socket, no database and no TLS session. For I/O, an addon
-//! has a small trait that the engine implements.
+//! uses a trait that the engine implements.
 #![deny(missing_docs)]
 
 #[cfg(test)]
@@ -35,14 +35,16 @@ use circuit_breaker::{Breakers, CircuitBreaker, CircuitBreakerSettings};
 use contract::settings::{Files, Passthrough};
 use contract::{
     Allowlist, Chain, Container, Containers, Host, Link, OrderError, OwnAddresses, SecretFiles,
+    SystemPorts,
 };
 use credentials::{CredentialSettings, Credentials, TokenSources};
 use git::{Git, GitMetrics, GitSettings};
-use github::{Forge, Github, GithubSettings};
+use github::{Forge, ForgeClient, Github, GithubSettings};
 use identity::Identity;
 use mcp::{Mcp, McpPorts, McpSettings};
-use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
+use observe::{Audit, AuditSettings, AuditSink, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
+use prometheus::Registry;
 use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
 /// The settings of all addons.
@@ -54,7 +56,7 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// The rate limits of a lease at upstreams and at the resolver.
     pub rate_limit: RateLimitSettings,
-    /// When the circuit of an upstream opens.
+    /// The thresholds and times of the circuit breakers.
     pub circuit_breaker: CircuitBreakerSettings,
     /// The operator's rules, and the addresses that may be dialled.
     pub policy: PolicySettings,
@@ -97,39 +99,66 @@ impl Settings {
     }
 }
 
-/// The implementations that the addons need from the engine, and the state that outlives a chain.
-pub struct Ports {
-    /// Metrics of flows, kept over reloads.
+/// The state of the addons, which is kept over reloads.
+#[derive(Clone)]
+pub struct State {
+    /// Metrics of flows.
     pub metrics: Arc<Metrics>,
-    /// The audit log, kept over reloads.
+    /// The audit log.
     pub audit: Arc<Audit>,
-    /// The exporter of spans, kept over reloads.
-    pub traces: Arc<Traces>,
-    /// Metrics of git operations, kept over reloads.
-    pub git_metrics: Arc<GitMetrics>,
+    /// The circuits of upstreams.
+    pub breakers: Breakers,
+    /// The buckets of the rate limits.
+    pub buckets: RateBuckets,
+    /// The logins and tokens.
+    pub token_sources: Arc<TokenSources>,
+    traces: Arc<Traces>,
+    git_metrics: Arc<GitMetrics>,
+    rejections: Rejections,
+    forge: Arc<dyn Forge>,
+}
+
+impl State {
+    /// Makes the state, and registers the metrics of the addons. Fails if `registry` has a metric
+    /// of the same name.
+    pub fn new(
+        audit: AuditSettings,
+        sink: Arc<dyn AuditSink>,
+        ports: SystemPorts,
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
+        Ok(Self {
+            metrics: Arc::new(Metrics::new(registry)?),
+            audit: Arc::new(Audit::new(audit, sink, registry)?),
+            breakers: Breakers::new(registry)?,
+            buckets: RateBuckets::new(registry)?,
+            token_sources: Arc::new(TokenSources::new(ports.clone(), registry)?),
+            git_metrics: Arc::new(GitMetrics::new(registry)?),
+            rejections: Rejections::new(registry)?,
+            forge: Arc::new(ForgeClient::new(Arc::clone(&ports.outbound))),
+            traces: Arc::new(Traces::new(ports, registry)?),
+        })
+    }
+}
+
+/// The state of the addons, and the implementations that they need from the engine.
+pub struct Ports {
+    /// The state, kept over reloads.
+    pub state: State,
     /// Finds the container of a source.
     pub containers: Arc<dyn Containers>,
-    /// The buckets of the rate limits, kept over reloads.
-    pub buckets: RateBuckets,
-    /// Metrics of flows over a limit, kept over reloads.
-    pub rejections: Rejections,
-    /// The circuits of upstreams, kept over reloads.
-    pub breakers: Breakers,
     /// Recognises our own listeners, which are never dialled.
     pub own: Arc<dyn OwnAddresses>,
-    /// Resolves repository numbers and node ids of GitHub.
-    pub forge: Arc<dyn Forge>,
-    /// The logins and tokens, kept over reloads.
-    pub token_sources: Arc<TokenSources>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// The limit of a phase from the first wait of an addon on.
+    /// The time that the addons of a phase may wait in total, from the first wait on; see
+    /// [`Chain::new`].
     pub deadline: Duration,
 }
 
 /// Builds the chain in its order. A reload builds another one.
 pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<OrderError>> {
-    let settings = settings.clone();
+    let (settings, state) = (settings.clone(), ports.state);
     let allowlist = Arc::clone(&settings.allowlist);
     let reachable = move |container: &Container, host: &Host, port: u16| {
         let entry = allowlist.find(host);
@@ -137,14 +166,14 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
     };
     let is_git = |host: &Host| settings.git.hosts.contains(host);
     let credentials = &settings.credentials.active;
-    let credentials = ports.token_sources.credentials(credentials, &is_git);
-    let trace = ports
+    let credentials = state.token_sources.credentials(credentials, &is_git);
+    let trace = state
         .traces
         .sink(settings.collector.as_ref())
         .map(|sink| Link::from(Arc::new(Trace::new(sink))));
     // Observers come first, so that they see every flow, whichever addon denies it. No later addon
     // depends on them.
-    let observers = [Link::from(ports.metrics), Link::from(ports.audit)];
+    let observers = [Link::from(state.metrics), Link::from(state.audit)];
     let deciders = [
         // Before all addons that need the flow's principal.
         Link::Identity(Arc::new(Identity::new(ports.containers))),
@@ -152,19 +181,19 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         // identity, since the budget belongs to the lease.
         Link::from(Arc::new(RateLimit::new(
             settings.rate_limit,
-            ports.buckets,
-            ports.rejections,
+            state.buckets,
+            state.rejections,
         ))),
         // Before approvals and look-ups that an open circuit would make useless.
         Link::from(Arc::new(CircuitBreaker::new(
             settings.circuit_breaker,
-            ports.breakers,
+            state.breakers,
         ))),
         // Denies before a secret is read. It removes fields, so it must run before secrets are
         // added.
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
-        // After policy, whose normal form of paths it judges.
-        Link::from(Arc::new(Github::new(settings.github, ports.forge))),
+        // After policy, which is cheaper and denies hosts, methods and ambiguous paths.
+        Link::from(Arc::new(Github::new(settings.github, state.forge))),
         // After cheaper decisions, since it consults policies and people. No later addon changes a
         // message, so the judged message is the one that is sent.
         Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
@@ -173,7 +202,7 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),
-            ports.git_metrics,
+            state.git_metrics,
         ))),
         // Last: a secret is added only after every other addon has passed the request. Responses
         // run in reverse order, so it sees each response first, and no other addon sees an echo.

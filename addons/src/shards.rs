@@ -15,20 +15,22 @@ thread_local! {
     static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The number of threads that have a shard of their own.
+/// The number of threads that can have their own shard: the CPUs available to the process, at the
+/// first call.
 #[must_use]
 pub fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Assigns the shards of a number to the calling thread. Threads with the same number share a
-/// shard; so do all threads whose number is not below [`threads`], and those that never call this.
+/// Assigns the calling thread the shard of this number in every [`Shards`]. Threads with the same
+/// number share a shard. Threads whose number is not below [`threads`], or that never call this,
+/// all share one further shard.
 pub fn claim(number: usize) {
     SHARD.set(Some(number));
 }
 
-/// A value for each thread that serves flows, and one for all other threads.
+/// A value for each of the first [`threads`] numbers of threads, and one for all other threads.
 #[derive(Debug)]
 pub struct Shards<T> {
     others: CachePadded<T>,

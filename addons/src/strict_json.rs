@@ -1,8 +1,8 @@
 //! Reads JSON and refuses ambiguous texts.
 //!
-//! Parsers differ in what RFC 8259 leaves open: duplicate keys, invalid UTF-8, the deepest nesting.
-//! An upstream parses a judged text again, so a text that two parsers could read differently is
-//! refused.
+//! Parsers differ where RFC 8259 leaves the behaviour open: duplicate keys, invalid UTF-8, deep
+//! nesting. An upstream parses a judged text again, so a text that two parsers could read
+//! differently is refused.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -69,7 +69,7 @@ pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError>
     text_at_most(most, bytes).map(|(_, values)| values)
 }
 
-/// A text of at most `most` values, and their number.
+/// The bytes as a text of at most `most` values, and an upper bound on their number.
 fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonError> {
     let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
     let shape = Shape::of(bytes);
@@ -111,7 +111,7 @@ impl Shape {
     }
 }
 
-/// The text after a string whose opening quote was read.
+/// The text after a string whose opening quote was read; empty if the string has no end.
 pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = quote_or_backslash(rest) {
         // A backslash escapes the byte after it.
@@ -125,7 +125,7 @@ pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
 }
 
 fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    // Most strings are shorter than what a search by vectors takes to begin.
+    // Most strings end before a vectorized search would have started.
     let mut near = text.iter().take(16);
     let found = near.position(|byte| matches!(byte, b'"' | b'\\'));
     found.or_else(|| memchr2(b'"', b'\\', text))

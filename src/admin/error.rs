@@ -8,6 +8,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use thiserror::Error;
 use utoipa::ToSchema;
 
 use super::registration::FieldError;
@@ -25,35 +26,35 @@ pub struct ErrorBody {
 }
 
 /// The errors of the API. Clients compare both status and text.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(super) enum ApiError {
+    #[error("{0}")]
     Invalid(String),
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    #[error("Container not found")]
     UnknownContainer,
+    #[error("Not found")]
     UnknownPath,
+    #[error("Method not allowed")]
     WrongMethod,
+    #[error("Request body too large: at most {limit} bytes")]
     TooLarge { limit: usize },
+    #[error("Configuration not reloaded")]
     BadConfiguration(Vec<String>),
+    #[error("Rate limit exceeded")]
     RateLimited(Duration),
-    Registry(ChangeError),
-    Definition(AcceptError),
+    #[error(transparent)]
+    Registry(#[from] ChangeError),
+    #[error(transparent)]
+    Definition(#[from] AcceptError),
+    #[error("Internal error")]
     Broken,
 }
 
 impl From<Unavailable> for ApiError {
     fn from(unavailable: Unavailable) -> Self {
         Self::Registry(unavailable.into())
-    }
-}
-
-impl From<ChangeError> for ApiError {
-    fn from(error: ChangeError) -> Self {
-        Self::Registry(error)
-    }
-}
-
-impl From<FieldError> for ApiError {
-    fn from(error: FieldError) -> Self {
-        Self::Invalid(error.to_string())
     }
 }
 
@@ -70,53 +71,29 @@ impl From<BytesRejection> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (status, error) = match &self {
-            Self::Invalid(what) => (StatusCode::BAD_REQUEST, what.clone()),
-            Self::UnknownContainer => (StatusCode::NOT_FOUND, "Container not found".to_owned()),
-            Self::UnknownPath => (StatusCode::NOT_FOUND, "Not found".to_owned()),
-            Self::WrongMethod => {
-                let error = "Method not allowed".to_owned();
-                (StatusCode::METHOD_NOT_ALLOWED, error)
-            }
-            Self::TooLarge { limit } => {
-                let error = format!("Request body too large: at most {limit} bytes");
-                (StatusCode::PAYLOAD_TOO_LARGE, error)
-            }
-            Self::BadConfiguration(_) => {
-                let error = "Configuration not reloaded".to_owned();
-                (StatusCode::UNPROCESSABLE_ENTITY, error)
-            }
-            Self::RateLimited(_) => {
-                let error = "Rate limit exceeded".to_owned();
-                (StatusCode::TOO_MANY_REQUESTS, error)
-            }
-            Self::Registry(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-            Self::Definition(error) => {
-                let status = match error {
-                    AcceptError::Unknown { .. } => StatusCode::NOT_FOUND,
-                    AcceptError::Unchanged { .. } => StatusCode::CONFLICT,
-                    AcceptError::Unwritten(_) => StatusCode::SERVICE_UNAVAILABLE,
-                };
-                (status, error.to_string())
-            }
-            Self::Broken => {
-                let error = "Internal error".to_owned();
-                (StatusCode::INTERNAL_SERVER_ERROR, error)
-            }
+        let status = match &self {
+            Self::Invalid(_) | Self::Field(_) => StatusCode::BAD_REQUEST,
+            Self::UnknownContainer | Self::UnknownPath => StatusCode::NOT_FOUND,
+            Self::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BadConfiguration(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Registry(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Definition(AcceptError::Unknown { .. }) => StatusCode::NOT_FOUND,
+            Self::Definition(AcceptError::Unchanged { .. }) => StatusCode::CONFLICT,
+            Self::Definition(AcceptError::Unwritten(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Broken => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let wait = match &self {
-            Self::RateLimited(wait) => {
-                Some(HeaderValue::from(wait.as_millis().div_ceil(1000) as u64))
-            }
-            _ => None,
-        };
-        let errors = match self {
-            Self::BadConfiguration(errors) => errors,
-            _ => Vec::new(),
+        let error = self.to_string();
+        let (wait, errors) = match self {
+            Self::RateLimited(wait) => (Some(wait), Vec::new()),
+            Self::BadConfiguration(errors) => (None, errors),
+            _ => (None, Vec::new()),
         };
         let mut response = (status, Json(ErrorBody { error, errors })).into_response();
         if let Some(wait) = wait {
-            response.headers_mut().insert(header::RETRY_AFTER, wait);
+            let seconds = HeaderValue::from(wait.as_millis().div_ceil(1000) as u64);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }

@@ -118,9 +118,7 @@ pub(super) async fn accept(
         server: server.clone(),
         tool: tool.clone(),
     };
-    (api.state.accept_definition)(acceptance)
-        .await
-        .map_err(ApiError::Definition)?;
+    (api.state.accept_definition)(acceptance).await?;
     tracing::warn!(uid = peer.uid, %server, %tool, "changed definition of a tool accepted by an operator");
     Ok(Json(Accepted {
         status: "accepted",

@@ -3,14 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::circuit_breaker::Breakers;
 use addons::contract::{Chain, Containers, OwnAddresses};
-use addons::credentials::TokenSources;
-use addons::git::GitMetrics;
-use addons::github::Forge;
 use addons::mcp::{McpPorts, NoApprovals, PoliciesSettings};
-use addons::observe::{Audit, Metrics, Traces};
-use addons::rate_limit::{RateBuckets, Rejections};
 use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
 
@@ -28,18 +22,10 @@ const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Metrics, budgets and tokens that are kept over reloads.
 pub struct LongLived {
-    pub metrics: Arc<Metrics>,
-    pub git_metrics: Arc<GitMetrics>,
-    pub audit: Arc<Audit>,
-    pub buckets: RateBuckets,
-    pub rejections: Rejections,
-    pub breakers: Breakers,
-    pub token_sources: Arc<TokenSources>,
-    pub forge: Arc<dyn Forge>,
+    pub addons: addons::State,
     pub sockets: Arc<SocketBudget>,
     /// The most concurrent questions to nameservers.
     pub lookups: usize,
-    pub traces: Arc<Traces>,
     pub nameservers: Arc<NameserverWatch>,
     pub policy_threads: Arc<PolicyThreads>,
     pub policy_metrics: Arc<PolicyMetrics>,
@@ -98,15 +84,12 @@ impl Builder {
         let chain = Arc::new(self.chain(&config, mcp)?);
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
-        self.long_lived.breakers.name_upstreams(labels);
-        self.long_lived.metrics.create_configured(
+        let state = &self.long_lived.addons;
+        state.breakers.name_upstreams(labels);
+        let credentials = config.addons.credentials.active.iter();
+        state.metrics.create_configured(
             entries().map(|entry| &*entry.label),
-            config
-                .addons
-                .credentials
-                .active
-                .iter()
-                .map(|entry| entry.name.as_str()),
+            credentials.map(|entry| entry.name.as_str()),
         );
         let network = Network {
             generation,
@@ -126,17 +109,9 @@ impl Builder {
 
     fn chain(&self, config: &Config, mcp: McpPorts) -> Result<Chain, Failure> {
         let ports = Ports {
-            metrics: Arc::clone(&self.long_lived.metrics),
-            audit: Arc::clone(&self.long_lived.audit),
-            traces: Arc::clone(&self.long_lived.traces),
-            git_metrics: Arc::clone(&self.long_lived.git_metrics),
+            state: self.long_lived.addons.clone(),
             containers: Arc::clone(&self.registry) as _,
-            buckets: self.long_lived.buckets.clone(),
-            rejections: self.long_lived.rejections.clone(),
-            breakers: self.long_lived.breakers.clone(),
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
-            forge: Arc::clone(&self.long_lived.forge),
-            token_sources: Arc::clone(&self.long_lived.token_sources),
             mcp,
             deadline: PHASE_DEADLINE,
         };

@@ -6,9 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Opts};
 
-use addons::circuit_breaker::Breakers;
 use addons::contract::Containers;
-use addons::credentials::TokenSources;
 
 use crate::admin::{Check, Health};
 use crate::mcp::{Core, MountState, Mounts};
@@ -28,8 +26,7 @@ pub struct Checks {
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
-    pub breakers: Breakers,
-    pub token_sources: Arc<TokenSources>,
+    pub addons: addons::State,
     pub nameservers: Arc<NameserverWatch>,
 }
 
@@ -47,8 +44,12 @@ impl Checks {
             check("addons_loaded", true, true),
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
-            check("circuits_closed", self.breakers.all_closed(), false),
-            check("oauth_logins_valid", self.token_sources.are_valid(), false),
+            check("circuits_closed", self.addons.breakers.all_closed(), false),
+            check(
+                "oauth_logins_valid",
+                self.addons.token_sources.are_valid(),
+                false,
+            ),
             check("upstream_dns_answers", self.nameservers.is_well(), false),
         ];
         checks.extend(mcp);

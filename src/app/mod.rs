@@ -21,13 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use addons::circuit_breaker::Breakers;
 use addons::contract::SystemPorts;
-use addons::credentials::TokenSources;
-use addons::git::GitMetrics;
-use addons::github::ForgeClient;
-use addons::observe::{Audit, Metrics, Traces};
-use addons::rate_limit::{RateBuckets, Rejections};
 use addons::shards;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,7 +41,7 @@ use crate::ingress::{self, Engine, ListenerKind, Workers};
 use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
-use crate::runtime::TokioTasks;
+use crate::runtime::{TokioTasks, pause};
 use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
@@ -129,9 +123,7 @@ struct App {
     registry: Arc<Registry>,
     metrics: prometheus::Registry,
     checks: Checks,
-    audit: Arc<Audit>,
-    buckets: RateBuckets,
-    breakers: Breakers,
+    addons: addons::State,
     log: AuditLog,
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
@@ -153,60 +145,44 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let metrics = prometheus::Registry::new();
-        let breakers = Breakers::new(&metrics).map_err(internal)?;
+        let audit = HealthFlag::default();
+        let log =
+            AuditLog::start(proxy.audit.clone(), audit.clone(), &metrics).map_err(internal)?;
         let client = Arc::new(OutboundClient::default());
         let outside = SystemPorts {
             outbound: Arc::clone(&client) as _,
             files: Arc::new(FilesOnDisk),
             tasks: Arc::new(TokioTasks),
         };
-        let token_sources = TokenSources::new(outside.clone(), &metrics).map_err(internal)?;
-        let token_sources = Arc::new(token_sources);
+        let addons = addons::State::new(config.addons.audit, log.flow_log(), outside, &metrics)
+            .map_err(internal)?;
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(internal)?);
         let checks = Checks {
-            token_sources: Arc::clone(&token_sources),
+            addons: addons.clone(),
             nameservers: Arc::clone(&nameservers),
             proxy: HealthFlag::default(),
             dns: HealthFlag::default(),
             mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
             mcp_core: Arc::default(),
-            audit: HealthFlag::default(),
+            audit,
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
-            breakers: breakers.clone(),
         };
         let collector = HealthCollector::new(checks.clone()).map_err(internal)?;
         metrics.register(Box::new(collector)).map_err(internal)?;
-        let log = AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics)
-            .map_err(internal)?;
-        let audit = Audit::new(config.addons.audit, log.flow_log(), &metrics).map_err(internal)?;
-        let audit = Arc::new(audit);
         let workers = Workers::start().map_err(internal)?;
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
-            metrics: Arc::new(Metrics::new(&metrics).map_err(internal)?),
-            git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(internal)?),
-            audit: Arc::clone(&audit),
-            buckets: RateBuckets::new(&metrics).map_err(internal)?,
-            rejections: Rejections::new(&metrics).map_err(internal)?,
-            breakers: breakers.clone(),
-            token_sources,
-            forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),
+            addons: addons.clone(),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
-            traces: Arc::new(Traces::new(outside, &metrics).map_err(internal)?),
             nameservers,
             policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
         };
-        let buckets = long_lived.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, long_lived);
-        let admin_uids = proxy.admin_uids.clone();
-        let snapshots = Arc::new(SnapshotStore::new(builder.build(
-            1,
-            Arc::clone(&config),
-            None,
-        )?));
+        let first = builder.build(1, Arc::clone(&config), None)?;
+        let snapshots = Arc::new(SnapshotStore::new(first));
         let current = Arc::downgrade(&snapshots);
         client.follow(Box::new(move || {
             let snapshots = current.upgrade()?;
@@ -242,15 +218,13 @@ impl App {
             registry,
             metrics,
             checks,
-            audit,
-            buckets,
-            breakers,
+            addons,
             log,
             reloader: Arc::new(reloader),
             snapshots,
             questions,
             operator,
-            admin_uids,
+            admin_uids: proxy.admin_uids.clone(),
             _data_dir: data_dir,
         })
     }
@@ -294,12 +268,8 @@ impl App {
             Arc::clone(&self.registry),
             shutdown.clone(),
         ));
-        tasks.spawn(tick_audit(Arc::clone(&self.audit), shutdown.clone()));
-        tasks.spawn(forget(
-            self.buckets.clone(),
-            self.breakers.clone(),
-            shutdown.clone(),
-        ));
+        tasks.spawn(tick_audit(self.addons.clone(), shutdown.clone()));
+        tasks.spawn(forget(self.addons.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -319,7 +289,7 @@ impl App {
         let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
         let (in_force, token_sources) = (
             Arc::clone(&self.snapshots),
-            Arc::clone(&self.checks.token_sources),
+            Arc::clone(&self.addons.token_sources),
         );
         let [explaining, requesting, accepting] = [(); 3].map(|()| self.operator.clone());
         AdminState {
@@ -386,7 +356,7 @@ impl Running {
     async fn drain(self) {
         tracing::info!("shutting down");
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
-        let token_sources = &self.app.checks.token_sources;
+        let token_sources = &self.app.addons.token_sources;
         let refreshes = tokio::time::timeout(limit, token_sources.drain());
         let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
@@ -399,41 +369,29 @@ impl Running {
         self.tasks.close();
         // Tasks that still wait for a nameserver or a disk are dropped after this.
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
-        self.app.audit.flush();
+        self.app.addons.audit.flush();
         self.app.log.finish();
     }
 }
 
 /// Writes folded audit lines when they are due.
-async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
-    while shutdown
-        .run_until_cancelled(tokio::time::sleep(AUDIT_TICK))
-        .await
-        .is_some()
-    {
-        audit.tick(Instant::now());
+async fn tick_audit(addons: addons::State, shutdown: CancellationToken) {
+    while pause(AUDIT_TICK, &shutdown).await {
+        addons.audit.tick(Instant::now());
     }
 }
 
 /// Frees idle buckets of rate limits and idle circuits.
-async fn forget(buckets: RateBuckets, breakers: Breakers, shutdown: CancellationToken) {
-    while shutdown
-        .run_until_cancelled(tokio::time::sleep(FORGET_TICK))
-        .await
-        .is_some()
-    {
+async fn forget(addons: addons::State, shutdown: CancellationToken) {
+    while pause(FORGET_TICK, &shutdown).await {
         let now = Instant::now();
-        buckets.free_idle(now);
-        breakers.forget_idle(now);
+        addons.buckets.free_idle(now);
+        addons.breakers.forget_idle(now);
     }
 }
 
 async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
-    while shutdown
-        .run_until_cancelled(tokio::time::sleep(CA_REFRESH))
-        .await
-        .is_some()
-    {
+    while pause(CA_REFRESH, &shutdown).await {
         let engine = Arc::clone(&engine);
         let refreshed = tokio::task::spawn_blocking(move || engine.refresh_authority()).await;
         if let Ok(Err(error)) = refreshed {

@@ -14,6 +14,7 @@ use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
 use crate::mcp::Mounts;
+use crate::runtime::pause;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
@@ -213,11 +214,7 @@ impl Reloader {
     /// Reloads whenever a file changes, until the shutdown.
     pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let mut seen = self.versions();
-        while shutdown
-            .run_until_cancelled(tokio::time::sleep(LOOK))
-            .await
-            .is_some()
-        {
+        while pause(LOOK, &shutdown).await {
             let now = self.versions();
             if now != seen {
                 seen = now;

@@ -3,14 +3,14 @@
 
 use std::path::Path;
 
-use super::exit::{Failure, code, print, printable};
+use super::exit::{Failure, print, printable};
 use super::{ConfigDir, load};
 use crate::telemetry::{Verified, verify_audit};
 
 /// Verifies the log of the server on this machine. Lost lines are no failure: the log records them.
 pub fn verify(dir: &ConfigDir) -> Result<(), Failure> {
     let path = load(dir)?.1.proxy.audit.path;
-    let verified = verify_audit(&path).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+    let verified = verify_audit(&path).map_err(Failure::internal)?;
     print(report(&path, &verified))
 }
 

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
+use super::events::Events;
 use super::exit::{Failure, code};
 
 /// The default limit for a response.
@@ -71,14 +72,14 @@ impl Client {
     }
 
     /// Opens a stream of events.
-    pub(super) async fn events(&self, path: &str) -> Result<Incoming, Failure> {
+    pub(super) async fn events(&self, path: &str) -> Result<Events, Failure> {
         let request = self.request(&Method::GET, path, None)?;
         let (mut head, body) = request.into_parts();
         let accept = http::HeaderValue::from_static("text/event-stream");
         head.headers.insert(ACCEPT, accept);
         let response = self.send(Request::from_parts(head, body)).await?;
         match response.status() {
-            StatusCode::OK => Ok(response.into_body()),
+            StatusCode::OK => Ok(Events::new(response.into_body())),
             status => {
                 let body = self.read(response).await?;
                 Err(Answer { status, body }.into_failure())
@@ -121,7 +122,7 @@ impl Client {
             .header(HOST, "localhost")
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
-            .map_err(|error| Failure::new(code::SOFTWARE, error))
+            .map_err(Failure::internal)
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {

@@ -11,8 +11,8 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::exit::{Failure, code, print};
-use super::{Target, parse_id};
+use super::exit::{Failure, code};
+use super::{Output, parse_id};
 use crate::admin::RegistrationBody;
 use crate::registry::RepoEntry;
 
@@ -24,34 +24,36 @@ pub enum ContainerCommand {
     /// Register a container, replacing a lease with the same id or address
     Add(Box<Add>),
     /// Unregister a container; its connections end
-    Rm {
-        /// The container's id
-        #[arg(value_parser = parse_id)]
-        id: ContainerId,
-        #[command(flatten)]
-        output: Output,
-    },
+    Rm(One),
     /// Clear a container's security level and its abort latch
-    Reset {
-        /// The container's id
-        #[arg(value_parser = parse_id)]
-        id: ContainerId,
-        #[command(flatten)]
-        output: Output,
-    },
+    Reset(One),
     /// List the registered containers
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
+    List(Output),
     /// Show one container
-    Show {
-        /// The container's id
-        #[arg(value_parser = parse_id)]
-        id: ContainerId,
-        #[command(flatten)]
-        output: Output,
-    },
+    Show(One),
+}
+
+/// A registered container.
+#[derive(Args, Debug)]
+pub struct One {
+    /// The container's id
+    #[arg(value_parser = parse_id)]
+    id: ContainerId,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl One {
+    /// Calls the path of the container and `below`, and prints the answer.
+    async fn call(
+        &self,
+        method: Method,
+        below: &str,
+        lines: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        let path = format!("{CONTAINERS}/{}{below}", self.id);
+        self.output.call(method, &path, None, lines).await
+    }
 }
 
 /// The container to register.
@@ -86,25 +88,6 @@ pub struct Add {
     output: Output,
 }
 
-/// Whom to ask, and how to print the answer.
-#[derive(Args, Debug)]
-pub struct Output {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    target: Target,
-}
-
-impl Output {
-    fn print(&self, answer: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
-        match self.json {
-            true => print(answer),
-            false => print(lines(answer)),
-        }
-    }
-}
-
 fn parse_expiry(text: &str) -> Result<OffsetDateTime, String> {
     if let Ok(at) = OffsetDateTime::parse(text, &Rfc3339) {
         return Ok(at);
@@ -129,32 +112,16 @@ impl ContainerCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Add(add) => add.run().await,
-            Self::Rm { id, output } => {
-                let path = format!("{CONTAINERS}/{id}");
-                let client = output.target.client();
-                let answer = client.call(Method::DELETE, &path, None).await?;
-                output.print(&answer, |_| format!("unregistered {id}"))
+            Self::Rm(one) => {
+                let done = |_: &Value| format!("unregistered {}", one.id);
+                one.call(Method::DELETE, "", done).await
             }
-            Self::Reset { id, output } => {
-                let path = format!("{CONTAINERS}/{id}/reset");
-                let client = output.target.client();
-                let answer = client.call(Method::POST, &path, None).await?;
-                output.print(&answer, |_| format!("reset {id}"))
+            Self::Reset(one) => {
+                let done = |_: &Value| format!("reset {}", one.id);
+                one.call(Method::POST, "/reset", done).await
             }
-            Self::List { output } => {
-                let answer = output
-                    .target
-                    .client()
-                    .call(Method::GET, CONTAINERS, None)
-                    .await?;
-                output.print(&answer, table)
-            }
-            Self::Show { id, output } => {
-                let path = format!("{CONTAINERS}/{id}");
-                let client = output.target.client();
-                let answer = client.call(Method::GET, &path, None).await?;
-                output.print(&answer, details)
-            }
+            Self::List(output) => output.call(Method::GET, CONTAINERS, None, table).await,
+            Self::Show(one) => one.call(Method::GET, "", details).await,
         }
     }
 }
@@ -172,12 +139,12 @@ impl Add {
             expires_at,
             allowed_domains: Some(self.allow_domains).filter(|domains| !domains.is_empty()),
         };
-        let body =
-            serde_json::to_value(body).map_err(|error| Failure::new(code::SOFTWARE, error))?;
-        let client = self.output.target.client();
-        let answer = client.call(Method::POST, CONTAINERS, Some(&body)).await?;
-        self.output
-            .print(&answer, |answer| registered(&self.id, answer))
+        let body = serde_json::to_value(body).map_err(Failure::internal)?;
+        let lines = |answer: &Value| registered(&self.id, answer);
+        let output = &self.output;
+        output
+            .call(Method::POST, CONTAINERS, Some(&body), lines)
+            .await
     }
 }
 

@@ -1,45 +1,38 @@
-//! Parses server-sent events, in which the admin API streams flows.
+//! The stream of server-sent events in which the admin API sends flows.
 
-/// One event of a stream.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Event {
-    pub(super) name: String,
-    pub(super) data: String,
-}
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 
-/// Parses events from chunks that may be cut anywhere.
-#[derive(Default)]
+use crate::mcp::{EventReader, StreamEvent};
+
+/// The longest event, in bytes. A flow is far shorter.
+const MAX_EVENT: usize = 16 << 20;
+
+/// The events of a response.
 pub(super) struct Events {
-    rest: Vec<u8>,
-    event: Event,
+    body: Incoming,
+    reader: EventReader,
+    piece: Bytes,
 }
 
 impl Events {
-    /// Takes a chunk; returns the events that it completes.
-    pub(super) fn feed(&mut self, chunk: &[u8]) -> Vec<Event> {
-        let mut done = Vec::new();
-        for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(piece);
-            if self.rest.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.rest);
-                done.extend(self.line(String::from_utf8_lossy(&line).trim_end()));
-            }
+    pub(super) fn new(body: Incoming) -> Self {
+        Self {
+            body,
+            reader: EventReader::new(MAX_EVENT),
+            piece: Bytes::new(),
         }
-        done
     }
 
-    fn line(&mut self, line: &str) -> Option<Event> {
-        if line.is_empty() {
-            let event = std::mem::take(&mut self.event);
-            return (!event.data.is_empty()).then_some(event);
+    /// Returns the next event; `None` when the stream has ended.
+    pub(super) async fn next(&mut self) -> Option<StreamEvent> {
+        loop {
+            if let Some(event) = self.reader.next(&mut self.piece).ok()? {
+                return Some(event);
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.piece = frame.into_data().unwrap_or_default();
         }
-        let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        match field {
-            "event" => value.clone_into(&mut self.event.name),
-            "data" => self.event.data.push_str(value),
-            _ => {}
-        }
-        None
     }
 }

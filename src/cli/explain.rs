@@ -4,8 +4,8 @@ use clap::Args;
 use http::Method;
 use serde_json::{Map, Value};
 
-use super::Target;
-use super::exit::{Failure, code, print, printable};
+use super::Output;
+use super::exit::{Failure, code, printable};
 use super::mcp::parse_arguments;
 use crate::admin::{ExplainRequest, Explanation, StepVerdict};
 
@@ -28,58 +28,42 @@ pub struct Explain {
     tool: Option<String>,
     /// The arguments of the tool call: a JSON object [default: {}]
     #[arg(value_name = "JSON", value_parser = parse_arguments)]
-    arguments: Option<Value>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    arguments: Option<Map<String, Value>>,
     #[command(flatten)]
-    target: Target,
+    output: Output,
 }
 
 impl Explain {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let ours = |error| Failure::new(code::SOFTWARE, error);
         if self.tool.is_some() && self.method != TOOL_CALL {
             let message = "a tool and its arguments go with tools/call";
             return Err(Failure::new(code::USAGE, message));
         }
-        let question = match self.tool {
-            Some(tool) => ExplainRequest {
-                container: self.container,
-                method: self.method,
-                server: Some(self.url),
-                tool: Some(tool),
-                arguments: self.arguments.and_then(into_object),
-                ..ExplainRequest::default()
-            },
-            None => ExplainRequest {
-                container: self.container,
-                method: self.method,
-                url: self.url,
-                ..ExplainRequest::default()
-            },
+        let (url, server) = match &self.tool {
+            Some(_) => (String::new(), Some(self.url)),
+            None => (self.url, None),
         };
-        let body = serde_json::to_value(&question).map_err(ours)?;
-        let client = self.target.client();
+        let question = ExplainRequest {
+            container: self.container,
+            method: self.method,
+            url,
+            server,
+            tool: self.tool,
+            arguments: self.arguments,
+        };
+        let body = serde_json::to_value(&question).map_err(Failure::internal)?;
+        let client = self.output.target.client();
         let answer = client
             .call(Method::POST, "/internal/explain", Some(&body))
             .await?;
-        let explanation: Explanation = serde_json::from_value(answer.clone()).map_err(ours)?;
-        match self.json {
-            true => print(answer)?,
-            false => print(lines(&question, &explanation))?,
-        }
+        let explanation = serde_json::from_value(answer.clone());
+        let explanation: Explanation = explanation.map_err(Failure::internal)?;
+        let lines = |_: &Value| lines(&question, &explanation);
+        self.output.print(&answer, lines)?;
         match explanation.allowed {
             true => Ok(()),
             false => Err(Failure::silent(code::DENIED)),
         }
-    }
-}
-
-fn into_object(value: Value) -> Option<Map<String, Value>> {
-    match value {
-        Value::Object(object) => Some(object),
-        _ => None,
     }
 }
 

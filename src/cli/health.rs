@@ -4,26 +4,20 @@ use clap::Args;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::Target;
-use super::exit::{Failure, code, print};
+use super::Output;
+use super::exit::{Failure, code};
 
 /// How to ask for health.
 #[derive(Args, Debug)]
 pub struct HealthCommand {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    output: Output,
 }
 
 impl HealthCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let answer = self.target.client().get("/internal/health").await?;
-        match self.json {
-            true => print(&answer.body)?,
-            false => print(lines(&answer.body))?,
-        }
+        let answer = self.output.target.client().get("/internal/health").await?;
+        self.output.print(&answer.body, lines)?;
         match answer.status {
             StatusCode::OK => Ok(()),
             _ => Err(Failure::silent(code::SOFTWARE)),

@@ -23,6 +23,8 @@ use std::process::ExitCode;
 
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
+use http::Method;
+use serde_json::Value;
 
 use crate::config::{self, Config, Profile};
 use crate::sandbox;
@@ -33,7 +35,7 @@ pub use exit::Failure;
 pub use run::run_appliance;
 
 use client::Client;
-use exit::code;
+use exit::{code, print};
 
 /// The default configuration directory of the appliance.
 const CONFIG_DIR: &str = "/etc/unified-proxy";
@@ -201,6 +203,37 @@ impl Server {
         let socket = config::admin_socket(&dir, profile);
         let socket = socket.map_err(|errors| Failure::new(code::CONFIG, errors))?;
         Ok(Client::new(socket))
+    }
+}
+
+/// Whom to ask, and how to print the answer.
+#[derive(Args, Debug)]
+pub struct Output {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Output {
+    fn print(&self, answer: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+        match self.json {
+            true => print(answer),
+            false => print(lines(answer)),
+        }
+    }
+
+    /// Calls the server, and prints its answer.
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        lines: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        let answer = self.target.client().call(method, path, body).await?;
+        self.print(&answer, lines)
     }
 }
 

@@ -4,12 +4,11 @@ use std::io::{self, IsTerminal, Write};
 
 use addons::contract::{Code, ContainerId};
 use clap::Args;
-use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::events::{Event, Events};
 use super::exit::{Failure, code, print, printable};
 use super::{Target, parse_id};
+use crate::mcp::StreamEvent;
 use crate::telemetry::LOST;
 
 /// Which flows to show.
@@ -28,15 +27,9 @@ pub struct Tail {
 impl Tail {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let mut body = self.target.client().events("/internal/flows").await?;
-        let mut events = Events::default();
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(chunk) = frame.into_data() else {
-                continue;
-            };
-            for event in events.feed(&chunk) {
-                self.show(&event, colour)?;
-            }
+        let mut events = self.target.client().events("/internal/flows").await?;
+        while let Some(event) = events.next().await {
+            self.show(&event, colour)?;
         }
         Err(Failure::new(
             code::UNAVAILABLE,
@@ -44,17 +37,14 @@ impl Tail {
         ))
     }
 
-    fn show(&self, event: &Event, colour: bool) -> Result<(), Failure> {
-        if event.name == "missed" {
+    fn show(&self, event: &StreamEvent, colour: bool) -> Result<(), Failure> {
+        if event.kind == "missed" {
             // Written to standard error, apart from the flows; a failure does not stop the output.
-            let _ = writeln!(
-                io::stderr(),
-                "({} flows were missed)",
-                printable(&event.data)
-            );
+            let missed = printable(&String::from_utf8_lossy(&event.data));
+            let _ = writeln!(io::stderr(), "({missed} flows were missed)");
             return Ok(());
         }
-        let Ok(flow) = serde_json::from_str::<Value>(&event.data) else {
+        let Ok(flow) = serde_json::from_slice::<Value>(&event.data) else {
             return Ok(());
         };
         match self.wants(&flow) {
@@ -160,24 +150,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn events_are_parsed_wherever_they_are_cut() {
-        let stream = b": hello\n\ndata: {\"a\":1}\n\nevent: missed\ndata: 7\n\n";
-        let event = |name: &str, data: &str| Event {
-            name: name.into(),
-            data: data.into(),
-        };
-        let expected = [event("", "{\"a\":1}"), event("missed", "7")];
-        for size in 1..stream.len() {
-            let mut events = Events::default();
-            let read: Vec<Event> = stream
-                .chunks(size)
-                .flat_map(|chunk| events.feed(chunk))
-                .collect();
-            assert_eq!(read, expected, "in chunks of {size}");
-        }
-    }
 
     #[test]
     fn a_flow_is_one_line_whatever_its_path_contains() {

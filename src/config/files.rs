@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads a file of the directory. With `env`, variables are expanded.
-pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Document<'a> {
+pub fn open<'a>(dir: &Path, name: &str, env: Env<'_>, report: &'a Report) -> Document<'a> {
     match read(&dir.join(name)) {
         Ok(None) => Document::absent(name, report),
-        Ok(Some(bytes)) => Document::parse(name, &bytes, env, report),
+        Ok(Some(bytes)) => Document::parse(name, &bytes, Some(env), report),
         Err(error) => Document::unreadable(name, &error, report),
     }
 }

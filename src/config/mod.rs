@@ -22,13 +22,7 @@ pub use types::{
 use crate::secret_files::FilesOnDisk;
 
 /// The files of a configuration directory.
-pub const FILES: [&str; 5] = [
-    "proxy.yaml",
-    "allowlist.yaml",
-    "policy.yaml",
-    "credentials.yaml",
-    "mcp.yaml",
-];
+pub const FILES: [&str; 5] = Files::NAMES;
 
 /// The defaults of keys that `proxy.yaml` omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,15 +81,8 @@ pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
 pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
-    let files = open(dir, env, &report);
-    let documents = [
-        &files.proxy,
-        &files.allowlist,
-        &files.policy,
-        &files.credentials,
-        &files.mcp,
-    ];
-    let names = FILES.into_iter().zip(documents);
+    let files = Files::open(|name| files::open(dir, name, env, &report));
+    let names = FILES.into_iter().zip(files.all());
     let names = names.filter(|(_, document)| !document.is_absent());
     let names = names.map(|(name, _)| name).collect();
     let proxy = proxy::read(&files, profile, env);
@@ -110,31 +97,16 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     })
 }
 
-fn open<'a>(dir: &Path, env: Env<'_>, report: &'a Report) -> Files<'a> {
-    let open = |name| files::open(dir, name, Some(env), report);
-    Files {
-        proxy: open("proxy.yaml"),
-        allowlist: open("allowlist.yaml"),
-        policy: open("policy.yaml"),
-        credentials: open("credentials.yaml"),
-        mcp: open("mcp.yaml"),
-    }
-}
-
 /// Reads the path of the admin socket from `proxy.yaml`. The other files are not read: the caller's
 /// shell may lack the variables that they need.
 pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigErrors> {
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
     check_directory(dir, &report)?;
-    let absent = |name| Document::absent(name, &report);
-    let files = Files {
-        proxy: files::open(dir, "proxy.yaml", Some(&env), &report),
-        allowlist: absent("allowlist.yaml"),
-        policy: absent("policy.yaml"),
-        credentials: absent("credentials.yaml"),
-        mcp: absent("mcp.yaml"),
-    };
+    let files = Files::open(|name| match name {
+        "proxy.yaml" => files::open(dir, name, &env, &report),
+        _ => Document::absent(name, &report),
+    });
     let proxy = proxy::read(&files, profile, &env);
     // Claims the addons' keys in `proxy.yaml`.
     Settings::read(&files, &FilesOnDisk);

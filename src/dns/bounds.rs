@@ -6,28 +6,29 @@ use std::sync::Arc;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tokio::sync::Semaphore;
 
-/// Responses a second to all unknown sources together, so that the server cannot be used to flood a
-/// forged source address. Further questions get no response.
+/// The most responses a second to all unknown sources together, so that the server cannot be used
+/// to flood a forged source address. Further questions get no response.
 const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 
-/// Questions a second that are read for one lease. More are dropped unparsed, so that a flood costs
-/// no more than receiving it. Far above any budget of a policy.
+/// The most questions a second that are parsed for one lease. More are dropped unparsed, so that a
+/// flood costs no more than receiving it. Far above any rate limit of a policy.
 const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
 
-/// Questions of one lease that wait for a nameserver; never more than half of all. Each may hold
-/// several sockets, because it is sent again.
+/// The most questions of one lease that wait for a nameserver; never more than half of
+/// `Limits::waiting`. Each may hold several sockets, because it is sent again.
 const WAITING_PER_LEASE: usize = 64;
 
-/// TCP connections of one lease, and of all unknown sources together; never more than half of all.
+/// The most TCP connections of one lease, and of all unknown sources together; never more than half
+/// of `Limits::connections`.
 const CONNECTIONS_PER_LEASE: usize = 32;
 const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 
 /// Concurrency limits of the whole server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Questions that wait for a nameserver.
+    /// The most questions that wait for a nameserver.
     pub waiting: usize,
-    /// TCP connections.
+    /// The most TCP connections.
     pub connections: usize,
 }
 
@@ -61,7 +62,7 @@ impl Bounds {
         }
     }
 
-    /// Makes the limits of a lease.
+    /// Makes the limits of one lease.
     pub fn share(&self) -> Arc<Share> {
         let Limits {
             waiting,

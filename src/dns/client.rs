@@ -14,7 +14,7 @@ pub struct DnsClient {
     /// The principal that the connection is bound to. Without one, the client's source is looked
     /// up.
     pub principal: Option<Principal>,
-    /// The container's name that the client claims in `X-Container-Id`.
+    /// The container id that the client claims in `X-Container-Id`.
     pub claimed_id: Option<Box<str>>,
 }
 
@@ -33,7 +33,7 @@ impl From<SocketAddr> for DnsClient {
 }
 
 impl DnsClient {
-    /// The container of the client, if there is one.
+    /// The container of the client, if there is one; an error if the registry cannot be read.
     pub(super) fn container(
         &self,
         snapshot: &Snapshot,
@@ -46,8 +46,8 @@ impl DnsClient {
         };
         let found = snapshot.containers.find(source)?;
         // A connection to a container's own listener without a bound lease must not be served under
-        // a lease that began later. A lease that is over is returned, so that the identity link
-        // denies it with the reason.
+        // a lease that began later. A container whose lease is over is returned, so that the
+        // identity addon denies the question with the reason.
         let may_ask = |found: &Arc<Container>| match source {
             Source::Address(_) => true,
             Source::Listener(_) => !found.is_live(OffsetDateTime::now_utc()),

@@ -10,19 +10,19 @@ use super::DnsClient;
 use super::message::Packet;
 use super::service::{Admission, Service, Unanswered};
 
-/// The `Retry-After` for a client over its budget, which is one of questions a second.
+/// The `Retry-After` for a client over its budget, which is a number of questions per second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Service {
     /// Judges a message and answers it; a denial by the chain is a DNS response too. The error
-    /// means that there is no DNS response: the body is no question, or the client is over its
-    /// budget. Dropping the future ends the question as an aborted flow.
+    /// means that there is no DNS response: the body is no message with one question, or the client
+    /// is over its budget. Dropping the future ends the question as an aborted flow.
     pub async fn answer(&self, message: &[u8], dns_client: DnsClient) -> Result<Vec<u8>, Denial> {
         if !Packet::new(message).is_some_and(Packet::has_question) {
             return Err(no_question());
         }
         let container = dns_client.principal.clone();
-        // HTTP limits the length of a response as little as TCP does.
+        // As over TCP, the response need not fit into a datagram.
         match self.admit(message, dns_client, Protocol::Tcp) {
             Admission::Silence(Unanswered::NoMessage) => Err(no_question()),
             Admission::Silence(Unanswered::OverBudget) => Err(over_budget(container.as_ref())),

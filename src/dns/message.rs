@@ -47,8 +47,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The response code for an unsupported or malformed header; `None` if it may be parsed.
-    /// Parsing then costs no more than the packet is long.
+    /// The response code for an unsupported or malformed header; `None` if the packet may be
+    /// parsed. The time to parse it is then bounded by its length.
     pub fn flaw(self) -> Option<ResponseCode> {
         let opcode = self.bytes.get(2).map_or(0, |byte| (byte >> 3) & 0x0f);
         if opcode != 0 {
@@ -132,9 +132,8 @@ fn question_end(bytes: &[u8]) -> Option<usize> {
     (end <= bytes.len()).then_some(end)
 }
 
-/// Writes a response with the client's id and question, and with EDNS if the request has it.
-/// Records that do not fit are left out entirely and TC is set, so that the client retries over
-/// TCP.
+/// Writes a response with the client's id and question, and with EDNS if the request has it. If the
+/// records do not all fit, it has none of them and TC is set, so that the client retries over TCP.
 pub(super) fn encode(request: &Request, code: ResponseCode, records: &[Record]) -> Vec<u8> {
     let edns = request.edns.as_ref().map(|_| {
         let mut edns = Edns::new();
@@ -176,7 +175,7 @@ pub(super) fn encode(request: &Request, code: ResponseCode, records: &[Record]) 
     )
 }
 
-/// A response to an admitted packet that turned out to be malformed.
+/// A response to an admitted packet that cannot be parsed or whose response cannot be encoded.
 pub(super) fn reflect(bytes: &[u8], code: ResponseCode) -> Vec<u8> {
     Packet::new(bytes).map_or_else(Vec::new, |packet| packet.reflect(code))
 }

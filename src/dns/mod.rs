@@ -1,9 +1,9 @@
 //! The DNS server: questions over UDP, TCP and HTTP, each a flow through the chain.
 //!
-//! The socket loops are written here, with limits on everything; hickory parses and writes the
-//! messages. The client is identified before a packet is parsed, and no name is resolved without
-//! the chain's permit. Questions over HTTP are received by the ingress, and judged and answered
-//! here.
+//! The socket loops are written here, with limits on connections, questions, bytes and time;
+//! hickory parses and writes the messages. The client is identified before a packet is parsed, and
+//! no name is resolved without the chain's permit. The ingress receives questions over HTTP; they
+//! are judged and answered here.
 
 mod bounds;
 mod client;

@@ -35,7 +35,7 @@ pub(super) struct Question {
 
 impl Question {
     /// Judges the question and returns the response for its protocol. `None` if `gone` completed,
-    /// since the client disconnected, while the chain kept the question waiting.
+    /// which means that the client disconnected, while an addon made the question wait.
     pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
         let read = read_question(&self.packet, self.protocol);
         let (request, query) = match read {
@@ -116,8 +116,8 @@ impl Question {
 
     async fn resolve(&self, permit: &ResolvePermit, record_type: u16) -> Result<Answer, Denial> {
         let (resolver, record_type) = (&self.snapshot.network.resolver, record_type.into());
-        // Cached answers take no permit, so that they are served while questions for a hanging
-        // nameserver hold all of them.
+        // Cached answers take no permit of the semaphores, so that they are served while questions
+        // to a nameserver that does not answer hold all permits.
         if let Some(answer) = resolver.cached(permit, record_type)? {
             return Ok(answer);
         }
@@ -190,14 +190,15 @@ fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
         let denial = Denial::malformed("only records of one type and class IN are answered");
         return Err((ResponseCode::Refused, denial));
     }
-    // A name that is no valid host name is on no allowlist, so it does not exist.
+    // A name that is no valid host name is on no allowlist and gets the same response as an
+    // unlisted one.
     let name = Host::parse(&name.to_ascii())
         .map_err(|why| (ResponseCode::NXDomain, Denial::malformed(why)))?;
     Ok(DnsQuery { name, record_type })
 }
 
-/// Whether the type asks for more than records of one type: transfers, ANY, OPT and other meta
-/// types (RFC 6895, section 3.1).
+/// Whether the type is not a data type (RFC 6895, section 3.1): 0, OPT, and the question and meta
+/// types, such as AXFR and ANY.
 fn is_meta(record_type: u16) -> bool {
     matches!(record_type, 0 | 41 | 128..=255)
 }

@@ -28,7 +28,7 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// Binds UDP and TCP on each address; an error names the address. Must be called within the
+    /// Binds UDP and TCP on each address; an error names the address. Panics outside of a tokio
     /// runtime.
     pub fn bind(addresses: &[SocketAddr]) -> io::Result<Self> {
         let open = |address: &SocketAddr| {

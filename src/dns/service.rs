@@ -24,7 +24,7 @@ pub struct Service {
 
 /// The decision about a packet.
 pub(super) enum Admission {
-    /// Drop it without a response.
+    /// Drop the packet without a response.
     Silence(Unanswered),
     /// Send this response.
     Refusal(Vec<u8>),
@@ -37,7 +37,7 @@ pub(super) enum Admission {
 pub(super) enum Unanswered {
     /// It is too short for a header, or a response.
     NoMessage,
-    /// Its source has sent more questions than its budget for a second.
+    /// Its lease, or all unknown sources together, have used up the budget of this second.
     OverBudget,
 }
 
@@ -63,7 +63,8 @@ impl Service {
         }
     }
 
-    /// Decides about a packet by its source. Costs a look-up and no parsing.
+    /// Decides about a packet by its source and header. Costs a look-up of the container and no
+    /// parsing.
     pub(super) fn admit(
         &self,
         bytes: &[u8],
@@ -91,7 +92,8 @@ impl Service {
         }
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
-            let denial = Denial::malformed("not one plain question").by(names::DNS);
+            let denial = Denial::malformed("the message is not a standard query with one question")
+                .by(names::DNS);
             let mut live = flow::begin(&snapshot, &dns_client, None, packet.len());
             live.belongs_to(&container);
             flow::refused(live, code, &denial, answer.len());
@@ -108,9 +110,9 @@ impl Service {
         })
     }
 
-    /// Takes a slot for a connection, if its source has one left. Unknown sources share a few, so
-    /// that they get a refusal. So do sources whose lease is over: a connection bound to it would
-    /// end before the refusal is sent.
+    /// Takes a slot for a connection, if one is left for its source and in total. Unknown sources
+    /// share a few, so that they get a refusal. So do sources whose lease is over: a connection
+    /// bound to the lease would end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match DnsClient::from(peer).container(&(self.snapshot)()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (

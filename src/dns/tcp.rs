@@ -15,16 +15,18 @@ use tokio_util::task::TaskTracker;
 use super::service::{Admission, Service};
 use crate::runtime::{AcceptBackoff, has_hung_up};
 
-/// Limit for a complete question to arrive, from the response to the previous one.
+/// Limit for a complete question to arrive, from the start of the connection or the response to the
+/// previous question.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// Limit for the client to read a complete response.
+/// Limit for writing a complete response to a client that reads slowly.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Interval at which a waiting question checks that its client is still connected.
+/// Interval at which the client of a waiting question is checked for a disconnect.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
-/// Accepts connections until the future is dropped. A connection without a slot is closed.
+/// Accepts connections until the future is dropped. Closes a connection if its source has no free
+/// slot.
 pub(super) async fn accept(
     listener: TcpListener,
     service: Arc<Service>,
@@ -52,8 +54,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Answers questions in their order. Returns when the peer closes the connection, is too slow, or
-/// is refused; on shutdown, after the response under way.
+/// Answers questions in their order. Returns when the peer closes the connection, is too slow, is
+/// refused or exceeds its budget; on shutdown, after the response under way.
 async fn converse(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -80,8 +82,9 @@ async fn converse(
     }
 }
 
-/// Returns once the peer has closed the connection or its sending side, which cannot be told apart.
-/// A question may wait for a person, and nothing reads from the socket meanwhile.
+/// Returns once the peer has closed the connection or its sending side, which cannot be
+/// distinguished. A question may wait for a person's approval, and nothing reads from the socket
+/// meanwhile.
 async fn hung_up(stream: &TcpStream) {
     loop {
         tokio::time::sleep(LOOK_FOR_CLIENT).await;

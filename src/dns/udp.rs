@@ -13,12 +13,13 @@ use tokio_util::task::TaskTracker;
 use super::service::{Admission, Service};
 use crate::runtime::AcceptBackoff;
 
-/// Receive buffer in bytes, far more than any question. A longer datagram is truncated, and then
-/// refused as malformed.
+/// Size of the receive buffer in bytes, far more than any question. A longer datagram is truncated
+/// and refused as malformed.
 const DATAGRAM: usize = 4096;
 
-/// Receives questions until the future is dropped. Those that need no waiting (denied, cached) are
-/// answered here; only a question that must wait becomes a task, and the limits bound those.
+/// Receives questions until the future is dropped. Answers those that need no waiting (denied,
+/// cached) itself; spawns a task on `answering` for a question that must wait, within the limits of
+/// [`super::bounds`].
 pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
     let mut buffer = vec![0; DATAGRAM];
     let mut backoff = AcceptBackoff::new("the socket of DNS over UDP");

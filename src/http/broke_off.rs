@@ -5,7 +5,7 @@ use std::error::Error as _;
 use addons::contract::{Code, Denial, Host, Stage, names};
 use thiserror::Error;
 
-/// Why a body broke off.
+/// Why a body broke off before its end.
 #[derive(Debug, Error)]
 pub enum BodyError {
     #[error("the other side broke off: {0}")]
@@ -22,8 +22,8 @@ pub fn request_broke_off(error: &BodyError) -> Denial {
     }
 }
 
-/// The denial for a request without a response: the client's fault if its body broke off, otherwise
-/// the upstream's.
+/// The denial for a request without a response: that of its body if the body broke off or was
+/// denied, otherwise one that blames the upstream.
 pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     let ours = error.source().and_then(|cause| cause.downcast_ref());
     if let Some(body) = ours {
@@ -32,13 +32,14 @@ pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     not_answered(
         host,
         match error.is_parse() {
-            true => "sent what is not HTTP",
+            true => "sent a malformed HTTP response",
             false => "closed the connection",
         },
     )
 }
 
-/// The denial for an upstream that sent no valid response; `why` completes the sentence "HOST …".
+/// The denial for an upstream that sent no valid or no complete response; `why` completes the
+/// sentence "HOST …".
 pub fn not_answered(host: &Host, why: &str) -> Denial {
     Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
 }

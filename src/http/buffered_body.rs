@@ -24,7 +24,8 @@ use super::filtering::Filtering;
 use super::inspection::Reservation;
 use crate::upstream::Upstream;
 
-/// Capacity of a buffer in bytes when the first byte arrives.
+/// Initial capacity of a buffer in bytes; more if the first piece is longer, less if the announced
+/// length or the limit is shorter.
 const FIRST_CAPACITY: usize = 4 * 1024;
 
 /// A request's body after its judges.
@@ -38,7 +39,7 @@ pub struct Judged {
 }
 
 /// Buffers a request's body, or as much of it as its judges need, and lets them judge it.
-/// Afterwards the head describes the body that is sent: decoded, with its length.
+/// Afterwards the head describes the body that is sent: decoded, with its length if that is known.
 pub async fn judge_request(
     exchange: &mut Exchange,
     head: &mut Head,
@@ -85,7 +86,7 @@ pub async fn judge_whole(
     Ok(reservation.keep(bytes))
 }
 
-/// Has a buffered body judged. Meanwhile the connection is not idle.
+/// Runs the judges over a buffered body. Meanwhile the connection is not idle.
 async fn judge<H>(
     exchange: &mut Exchange,
     head: &mut H,
@@ -113,7 +114,7 @@ async fn read_request(
         buffer.reservation.grow(decoder.memory())?;
     }
     if judges.need_beginning_only() {
-        // Such a judge parses while bytes arrive, and may keep as many bytes as it has read.
+        // Such a judge parses while bytes arrive and may keep a copy of all of them.
         buffer.charge = 2;
     } else {
         buffer.expect(body.size_hint().lower())?;
@@ -169,7 +170,7 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads to the end, then decodes on a blocking thread: a few bytes can take a decoder long, and
+/// Reads to the end, then decodes on a blocking thread: a few bytes can take a decoder long, which
 /// would delay other connections.
 async fn decoded(
     exchange: &Exchange,
@@ -196,7 +197,8 @@ async fn decoded(
 
 fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.feed(encoded);
-    // Without room the decoder returns one byte, which shows that the body is too large.
+    // For `next(0)`, the decoder returns one byte if there are more, and `push` denies the body as
+    // too large.
     while let Some(piece) = decoder.next(plain.room())? {
         plain.push(&piece)?;
     }
@@ -218,7 +220,8 @@ async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<B
     }
 }
 
-/// Buffers a response's filtered body, and lets its judges see it. Trailers are dropped.
+/// Buffers a response's decoded and filtered body, and lets its judges judge it. Trailers are
+/// dropped.
 pub async fn judge_response(
     exchange: &mut Exchange,
     head: &mut AnswerHead,
@@ -287,7 +290,7 @@ fn broke_off(exchange: &Exchange) -> Denial {
     super::broke_off::not_answered(exchange.live.flow.host(), "broke off")
 }
 
-/// The bytes of a body that have arrived. All allocated bytes are reserved.
+/// The bytes of a body that have arrived. Its capacity is reserved before it is allocated.
 struct Buffer {
     bytes: Vec<u8>,
     /// The most bytes that it may hold.
@@ -347,8 +350,8 @@ impl Buffer {
         let needed = self.bytes.len() + piece.len();
         let capacity = self.bytes.capacity();
         if needed > capacity {
-            // Doubled, but to no more than the announced length. A decoded body may be longer than
-            // that.
+            // Doubled, but to no more than the announced length, or the limit if none is announced.
+            // A decoded body may be longer than announced.
             let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
             let announced = self.announced.filter(|announced| *announced >= needed);
             let wanted = doubled.min(announced.unwrap_or(self.limit));

@@ -15,7 +15,8 @@ pub enum Ingress {
 }
 
 impl Ingress {
-    /// The destination of all requests; an empty host and port 0 if each names its own.
+    /// The destination of all requests; an empty host and port 0 if each request names its
+    /// destination.
     pub fn destination(&self) -> Endpoint {
         match self {
             Self::Tunnel(endpoint) => endpoint.clone(),
@@ -28,8 +29,8 @@ impl Ingress {
     }
 }
 
-/// The destination of a request. The tunnel, the request line and `Host` must name the same
-/// authority.
+/// The destination of a request. The tunnel, the request target and `Host` must name the same
+/// authority, and the request target no other scheme.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {

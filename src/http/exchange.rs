@@ -9,7 +9,7 @@ use super::session::Session;
 use crate::snapshot::Snapshot;
 
 /// The flow of a request, counted as under way on its connection until this is dropped. The body of
-/// the response owns it.
+/// the response or the relay of the WebSocket owns it; a denied request drops it with the denial.
 pub struct Exchange {
     pub live: LiveFlow,
     /// The snapshot that was in force when the flow began, kept across reloads.
@@ -18,7 +18,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins the flow of a request.
+    /// Begins the flow of a request and counts it as under way.
     pub fn begin(session: Arc<Session>, snapshot: Arc<Snapshot>, start: FlowStart) -> Box<Self> {
         session.idle.begin(start.started.into());
         let live = LiveFlow::begin(snapshot.chain(), start);

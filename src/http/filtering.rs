@@ -10,10 +10,11 @@ use http::header::CONTENT_ENCODING;
 
 use super::inspection::Reservation;
 
-/// The most bytes decoded at once, which bounds what filters hold and pass on.
+/// The most bytes decoded in one step, so that a short encoded chunk cannot fill the memory.
 const STEP: usize = 64 * 1024;
 
-/// Runs a body through its filters; decodes it first if a filter or a judge reads it.
+/// Passes a body through its filters; decodes a response first if a filter, a judge or a reader in
+/// this process reads the content.
 pub struct Filtering {
     decoder: Option<Decoder>,
     filters: Vec<Box<dyn BodyFilter>>,
@@ -21,7 +22,7 @@ pub struct Filtering {
     pub passed: BodyOut,
     /// Whether the body and all its filters have ended.
     pub ended: bool,
-    /// The memory of the decoder.
+    /// The memory reserved for the decoder.
     reservation: Option<Arc<Reservation>>,
 }
 
@@ -37,9 +38,9 @@ impl Filtering {
         }
     }
 
-    /// The filters of a response. If one of them reads the content, or `is_read` says that a judge
-    /// does, the body is decoded and `Content-Encoding` is removed. `reserve` makes a reservation
-    /// for the decoder's memory.
+    /// The filters of a response. If one of them reads the content, or `is_read` (a judge or a
+    /// reader in this process does), the body is decoded and `Content-Encoding` is removed.
+    /// `reserve` makes a reservation for the decoder's memory.
     pub fn of_response(
         head: &mut Response,
         is_read: bool,
@@ -78,7 +79,8 @@ impl Filtering {
         self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
     }
 
-    /// Takes a piece of the body. Before the next one, call [`Filtering::advance`] until it returns
+    /// Passes a piece of the body through the filters; if it is encoded, only the first 64 KiB
+    /// decoded from it. Before the next piece, call [`Filtering::advance`] until it returns
     /// `false`.
     pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
         let Some(decoder) = &mut self.decoder else {
@@ -88,7 +90,8 @@ impl Filtering {
         self.advance().map(drop)
     }
 
-    /// Decodes up to 64 KiB more of the last piece; returns whether there was any.
+    /// Decodes up to 64 KiB more of the last piece and passes them through the filters. Returns
+    /// `false` if nothing was left.
     pub fn advance(&mut self) -> Result<bool, Denial> {
         let Some(decoder) = &mut self.decoder else {
             return Ok(false);

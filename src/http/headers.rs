@@ -27,8 +27,8 @@ static HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// The set of fields in a message that this module handles. It takes one pass over the names; a
-/// look-up in the map for each field would hash all of them for every message.
+/// The fields of a message that this module handles, as bits. Computed in one pass over the names
+/// of the message; a look-up for each of the 13 names would hash all of them for every message.
 #[derive(Clone, Copy)]
 struct FieldSet(u16);
 
@@ -79,8 +79,8 @@ pub enum Upgrade {
     Other,
 }
 
-/// Reads a request head into the chain's form. Denies ambiguous framing and removes hop-by-hop
-/// fields.
+/// Reads a request head into the chain's form. Denies ambiguous framing and a target over 8 KiB.
+/// Removes `Host`, `Trailer` and the hop-by-hop fields, except `TE: trailers`.
 pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     let fields = FieldSet::of(&parts.headers);
     let content_length = check_framing(parts, fields)?;
@@ -165,8 +165,8 @@ fn requested_upgrade(parts: &Parts) -> Upgrade {
     }
 }
 
-/// Removes the fields that `Connection` names, then the hop-by-hop fields. Runs before the chain,
-/// so that a client cannot name a field that an addon adds.
+/// Removes the fields that `Connection` names, except `Content-Length`, then the hop-by-hop fields.
+/// Runs before the chain, so that a peer cannot name a field that an addon adds.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     strip(headers, FieldSet::of(headers));
 }
@@ -197,8 +197,8 @@ fn strip_named(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes hop-by-hop fields and `x-proxy-denied` from a response head, and resolves its framing.
-/// An error completes the sentence "HOST …".
+/// Removes hop-by-hop fields and `x-proxy-denied` from a response head, and leaves at most one
+/// `Content-Length`, none beside a transfer coding. An error completes the sentence "HOST …".
 pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static str> {
     let headers = &mut parts.headers;
     let fields = FieldSet::of(headers);
@@ -221,7 +221,8 @@ pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static st
     Ok(())
 }
 
-/// Leaves one length of a list or of repeated fields. hyper has checked that they are equal.
+/// Leaves a single `Content-Length` of a list or of repeated fields. hyper has checked that the
+/// lengths are equal.
 fn one_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let (Some(first), second) = (lengths.next(), lengths.next()) else {
@@ -242,7 +243,8 @@ fn one_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a CONNECT announces a body, which it must not have (RFC 9110, section 9.3.6).
+/// Whether the head of a CONNECT announces content, which it must not have (RFC 9110, section
+/// 9.3.6).
 pub fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
         || headers
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_websocket_is_an_upgrade_that_passes() {
+    fn only_websocket_upgrades_pass() {
         let upgrade = |protocol| {
             read(&[("connection", "Upgrade"), ("upgrade", protocol)])
                 .unwrap()

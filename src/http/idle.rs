@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::config::ProxyConfig;
 
-/// How long an idle client connection keeps its upstream connection before it goes to the pool.
+/// How long an idle client connection keeps its upstream connections before they go to the pool.
 const KEEP_UPSTREAM: Duration = Duration::from_secs(2);
 
 /// The timeouts of a client connection.
@@ -32,8 +32,9 @@ impl From<&ProxyConfig> for Timeouts {
     }
 }
 
-/// Interval at which the connection's task is woken while its request waits in the chain. Nothing
-/// reads from the socket meanwhile, so only this check notices that the client has gone.
+/// Interval at which the connection's task is woken while a request waits in the chain or the proxy
+/// streams a response. Nothing reads from the socket meanwhile, so only this check notices that the
+/// client has gone.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
 /// The next step of a connection's watchdog.
@@ -41,7 +42,7 @@ const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 pub enum WatchdogStep {
     /// Check again at this time.
     At(Instant),
-    /// Return idle upstream connections to the pool, then check again.
+    /// Return the kept upstream connections to the pool, then check again.
     HandBack,
     /// A timeout has passed.
     Over,
@@ -55,12 +56,12 @@ pub struct IdleTracker {
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
-    /// Requests that wait for an upstream, which has its own timeout, or in the chain.
+    /// Requests that wait for an upstream, which has its own timeout, and those of `held`.
     waiting: AtomicUsize,
-    /// The number of `waiting` that wait in the chain, for example for a token or a person, or
-    /// whose response is streamed by the proxy itself.
+    /// Requests that wait in the chain, for example for a token or a person, or whose response the
+    /// proxy itself streams.
     held: AtomicUsize,
-    /// A request has begun since the handshake.
+    /// A request has begun since the last TLS handshake.
     asked: AtomicBool,
     /// The connection speaks HTTP/2, whose frames between requests may be PINGs, so that bytes do
     /// not mean that a head has begun.
@@ -132,12 +133,12 @@ impl IdleTracker {
             && self.unread_since.load(Ordering::Relaxed) == 0
     }
 
-    /// Notes that bytes of a body moved, in either direction.
+    /// Notes that bytes of a body or a relay moved, in either direction.
     pub fn moved(&self) {
         self.last.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Notes that a request head was complete at `now`.
+    /// Notes that a request head was complete, or that a relay began, at `now`.
     pub fn begin(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.asked.store(true, Ordering::Relaxed);
@@ -145,13 +146,14 @@ impl IdleTracker {
         self.last.store(self.at(now), Ordering::Relaxed);
     }
 
-    /// Notes that a response was complete or abandoned at `now`.
+    /// Notes that a response or a relay was complete or abandoned at `now`.
     pub fn end(&self, now: Instant) {
         self.last.store(self.at(now), Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Suspends the idle timeout until the guard is dropped: the client waits for an upstream.
+    /// Suspends the idle timeout until the guard is dropped, while the client waits for an
+    /// upstream.
     pub fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
@@ -195,9 +197,8 @@ impl IdleTracker {
         self.moved();
     }
 
-    /// Time since the first byte of the unfinished head arrived. A head that arrived together with
-    /// the end of a handshake or of a body has no time of its own; the time of the last activity is
-    /// used instead.
+    /// Time since the first byte of the unfinished head arrived; time since the last activity if
+    /// that is unknown, since the byte arrived together with the end of a handshake or of a body.
     pub fn since_head(&self) -> Duration {
         let began = match self.head_since.load(Ordering::Relaxed) {
             0 => self.last.load(Ordering::Relaxed),
@@ -227,7 +228,7 @@ impl IdleTracker {
         let head_since = self.head_since.load(Ordering::Relaxed);
         let unread_since = self.unread_since.load(Ordering::Relaxed);
         let over = match head_since {
-            // A client that does not read is to blame, whatever else is waited for.
+            // A client that does not read is timed out even while its request waits.
             0 if unread_since > 0 => last.max(unread_since) + timeouts.idle.as_millis() as u64,
             0 if self.waiting.load(Ordering::Relaxed) > 0 => now + timeouts.idle.as_millis() as u64,
             0 => last + timeouts.idle.as_millis() as u64,
@@ -253,8 +254,8 @@ impl IdleTracker {
         WatchdogStep::At(self.began + Duration::from_millis(next))
     }
 
-    /// Returns when a timeout has passed. Calls `hand_back` whenever kept upstream connections have
-    /// been idle for 2 s.
+    /// Returns when a timeout has passed. Calls `hand_back` when the connection keeps upstream
+    /// connections and has been idle for 2 s.
     pub async fn watch(&self, timeouts: Timeouts, hand_back: impl Fn()) {
         loop {
             // Until the next check is planned, every head that begins wakes this task.

@@ -1,8 +1,8 @@
 //! Memory and threads for buffered bodies, shared by all connections.
 //!
-//! Memory is reserved as bytes arrive and released when they are sent or dropped. A container gets
-//! at most a quarter of it. The last quarter is reserved for containers that hold up to 1 MiB, so
-//! that a small request is served however many containers fill their quarter.
+//! Memory is reserved before it is allocated and released when the bytes are sent or dropped. A
+//! container gets at most a quarter of it. The last quarter is reserved for containers that hold up
+//! to 1 MiB, so that a small request is served even while three containers fill their quarters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,18 +16,19 @@ use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Bytes charged for every buffered body besides its length. They stand for its buffers below HTTP
-/// and bound the number of bodies.
+/// Bytes charged for every buffered body besides its length. They account for the connection's
+/// buffers and bound the number of bodies.
 const BODY_OVERHEAD: usize = 8 * 1024;
 
 /// Bytes up to which a container may use the last quarter of the memory.
 const SMALL_HOLDER: usize = 1024 * 1024;
 
-/// The `Retry-After` of a denial for lack of memory: bodies are judged and sent within moments.
+/// The `Retry-After` of a denial for lack of memory or threads: bodies are judged and sent within
+/// moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a body waits for a thread. Less than the deadline of a judge, so that the client gets a
-/// denial with `Retry-After`.
+/// The longest time that a body waits for a thread. Less than the deadline of a judge, so that the
+/// client gets a denial with `Retry-After`.
 const TURN: Duration = Duration::from_secs(5);
 
 /// The label values of `proxy_inspection_rejected_total`.
@@ -101,8 +102,8 @@ impl Inspection {
         self.rejected.with_label_values(&["timeout"]).inc();
     }
 
-    /// Makes the reservation for a body of a container. `limit` is `limits.inspect_memory` in
-    /// bytes.
+    /// Makes the reservation for a body of a container, of 8 KiB at first; denies as
+    /// [`Reservation::grow`] does. `limit` is `limits.inspect_memory` in bytes.
     pub fn begin(
         self: &Arc<Self>,
         container: &Container,
@@ -128,7 +129,9 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves more bytes. Denies if the container's quarter or the whole memory is used up.
+    /// Reserves more bytes. Denies if the container would hold more than a quarter of the memory,
+    /// if all together would hold more than the whole, and if they would hold more than three
+    /// quarters and this container more than 1 MiB.
     pub fn grow(&self, bytes: usize) -> Verdict {
         let quarter = self.limit / 4;
         let mut all = self.inspection.reserved.lock();

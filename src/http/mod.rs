@@ -1,5 +1,5 @@
-//! HTTP exchanges: a request and its response pass the chain; bodies stream; WebSockets are
-//! relayed.
+//! HTTP exchanges: requests and responses pass the chain, their bodies are streamed or buffered for
+//! a judge, and WebSockets are relayed.
 
 mod broke_off;
 mod buffered_body;

@@ -35,10 +35,10 @@ pub struct OriginRequest {
     pub session: Arc<Session>,
     /// The snapshot that was in force when it began.
     pub snapshot: Arc<Snapshot>,
-    /// The start of the flow for its denial.
+    /// The start of the flow that a denial records.
     start: FlowStart,
     body: Option<Incoming>,
-    /// The memory of the body.
+    /// The memory reserved for the body.
     reservation: Option<Arc<Reservation>>,
     /// Whether the connection closes after the response.
     closes: bool,
@@ -46,7 +46,7 @@ pub struct OriginRequest {
 }
 
 impl OriginRequest {
-    /// Reads the request's parts and counts it as under way.
+    /// Splits the request into head and body, and counts it as under way on its connection.
     pub fn begin(session: Arc<Session>, request: Request<Incoming>) -> Self {
         let snapshot = session.service.snapshot();
         // A reload that forbids the previous request must not end this one.
@@ -67,7 +67,8 @@ impl OriginRequest {
         }
     }
 
-    /// Denies a request on a refused connection, or without exactly one `Host`.
+    /// Denies a request on a refused connection, one with several `Host` fields, and an HTTP/1.1
+    /// request without one.
     pub fn check(&self) -> Result<(), Denial> {
         if let Some(refusal) = &self.session.refusal {
             return Err(refusal.clone());
@@ -75,8 +76,8 @@ impl OriginRequest {
         host_field(&self.head.headers, self.head.version).map(|_| ())
     }
 
-    /// Sets the MCP message that it carries, so that its denial is recorded as one. A later call
-    /// replaces the subject with one that is better known.
+    /// Sets the MCP message that the request carries, so that a denial is recorded as a flow of
+    /// this message. A later call, after more of the message was read, replaces the subject.
     pub fn carries(&mut self, subject: McpSubject) {
         let chain = self.snapshot.chain();
         let mut start = chain.for_mcp(self.session.client.clone(), subject);
@@ -92,15 +93,17 @@ impl OriginRequest {
         self.start.started
     }
 
-    /// Reads the body, of at most `most` bytes, within `limits.inspect_timeout` of the head, into
-    /// the memory for buffered bodies, which it holds until the request is dropped. `limit` names
-    /// the limit in the denial.
+    /// Reads the body, of at most `most` bytes, within `limits.inspect_timeout` of the head. A
+    /// container's body is charged to the memory for buffered bodies, until
+    /// [`OriginRequest::release_body`] or until the request and the stream that answers it are
+    /// dropped. `limit` names the setting or rule in the denial of a longer body.
     pub async fn body(&mut self, most: usize, limit: &'static str) -> Result<Bytes, Denial> {
         let read = self.read(most, limit).await;
         read.inspect_err(|denial| self.session.service.inspection.count(denial))
     }
 
-    /// Runs a long computation over the body on a blocking thread.
+    /// Runs a long computation over the body on a blocking thread. Call it after
+    /// [`OriginRequest::body`]; it denies if no thread is free within 5 s.
     pub async fn compute<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -170,7 +173,8 @@ impl OriginRequest {
         closing_if(self.closes, response)
     }
 
-    /// Answers with the pieces of a stream. The stream is dropped when the client disconnects.
+    /// Answers with a body of the stream's pieces. The stream is dropped when the client
+    /// disconnects.
     pub fn stream(self, head: Response<()>, pieces: Pieces) -> Response<Reply> {
         let (closes, reservation) = (self.closes, self.reservation);
         let idle = Arc::clone(&self.session.idle);
@@ -183,10 +187,11 @@ impl OriginRequest {
         closing_if(closes, response)
     }
 
-    /// Denies the request, and records a flow without a host.
+    /// Denies the request and records the denial: in a flow of the MCP message if it is known,
+    /// otherwise in one without a host.
     pub fn deny(mut self, denial: Denial) -> Response<Reply> {
         let denial = denial.by(names::PROXY);
-        // The client may still be sending, without end; the body is not drained.
+        // The client was too slow, so the connection is closed instead of draining the body.
         let closes = self.closes || denial.code() == Code::BodyTimeout;
         if let Some(body) = self.body.take()
             && denial.code() != Code::BodyTimeout

@@ -23,8 +23,8 @@ use super::websocket;
 use crate::upstream::{self, Http1, Upstream};
 
 /// Returns the request for an HTTP/1.1 upstream; [`transmit`] converts it if the upstream speaks
-/// HTTP/2. Takes the header fields out of `head`. `asked` is the target that the client sent; it is
-/// reused if no addon changed it.
+/// HTTP/2. Takes the method and the header fields out of `head`. `asked` is the target that the
+/// client sent; it is reused if no addon changed it.
 pub fn outgoing(
     head: &mut Head,
     body: upstream::RequestBody,
@@ -81,7 +81,7 @@ pub fn keep_secrets(flow: &Flow, upstream: &Upstream) -> Verdict {
         return Ok(());
     }
     let sentence = format!(
-        "Address not allowed: secrets go to {address} over TLS alone, and {} is asked in clear text",
+        "Address not allowed: {address} is not private, so secrets go there only over TLS, and the URL of {} is plain HTTP",
         flow.host()
     );
     Err(Denial::new(Code::AddressNotAllowed, sentence).by(names::PROXY))
@@ -117,8 +117,8 @@ fn make_absolute(uri: &mut Uri, flow: &Flow) {
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Marks a body of unknown length as chunked. hyper would send a GET with neither field without its
-/// body, but the judged body must be sent.
+/// Marks a body of unknown length as chunked. hyper sends a GET with neither `Content-Length` nor
+/// `Transfer-Encoding` without its body, but the judged body must be sent.
 fn frame_body(request: &mut Request<upstream::RequestBody>) {
     let body = request.body();
     let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
@@ -128,13 +128,13 @@ fn frame_body(request: &mut Request<upstream::RequestBody>) {
     }
 }
 
-/// Awaits a response head within `upstream.response_timeout`. The time starts over while the client
-/// still sends its body, so that a long upload is not cut off; the client's idle timeout is
-/// suspended meanwhile.
+/// Awaits a response head within `upstream.response_timeout`. If the client has sent bytes of its
+/// body by the deadline, the time starts over, so that a long upload is not cut off. The client
+/// connection's idle timeout is suspended meanwhile.
 ///
-/// The connection keeps its timer for the next request. The timer is reset only if it fires too
-/// early for this one, which is rare: a reset for each request would take the lock of the timer
-/// wheel twice.
+/// An HTTP/1.1 connection keeps its timer for the next request. A timer that is still set for the
+/// earlier deadline of the last request is reset only when it fires, which is rare: a reset for
+/// each request would take the lock of the timer wheel twice.
 pub async fn within(
     exchange: &Exchange,
     upstream: &mut Upstream,

@@ -53,8 +53,8 @@ impl OwnClient {
         }
     }
 
-    /// A client that works for no container in particular. Its connections are closed when the last
-    /// clone and the last body have been dropped.
+    /// A client that works for no container. Its connections are closed when the last clone and the
+    /// last body have been dropped.
     pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
@@ -63,7 +63,8 @@ impl OwnClient {
         })
     }
 
-    /// The client of a part that works for one container, or without one for all.
+    /// The client of a part of the appliance: delegated if `container` is given, otherwise one that
+    /// works for no container.
     pub fn of(
         service: &Arc<Service>,
         system: System,
@@ -84,18 +85,19 @@ impl OwnClient {
         self.service.snapshot().config.proxy.limits.clone()
     }
 
-    /// The idle timeout of the configuration in force.
+    /// `upstream.idle_timeout` of the configuration in force.
     pub fn idle_timeout(&self) -> std::time::Duration {
         self.service.snapshot().config.proxy.upstream.idle_timeout
     }
 
-    /// Makes a reservation for a message that is buffered.
+    /// Makes a reservation of memory for a message that the caller buffers.
     pub fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         let limit = self.limits().inspect_memory;
         self.service.inspection.begin(&self.owner, limit)
     }
 
-    /// A permit for a socket that the caller opens itself, to a server on this machine.
+    /// Takes a permit for a socket that the caller opens itself, to a server on this machine.
+    /// Denies if the limit on upstream sockets is reached.
     pub fn take_socket(&self) -> Result<SocketPermit, Denial> {
         let network = Arc::clone(&self.service.snapshot().network);
         network.sockets.take(&self.principal).ok_or_else(|| {
@@ -108,7 +110,8 @@ impl OwnClient {
         })
     }
 
-    /// Whether a connection that an earlier request opened is idle and open.
+    /// Whether the pool has an open HTTP/1.1 connection to the endpoint, idle after an earlier
+    /// request.
     pub fn has_idle(&self, endpoint: &Endpoint) -> bool {
         let network = Arc::clone(&self.service.snapshot().network);
         LeasePool::of(&self.owner, &network).has_idle(endpoint)
@@ -122,8 +125,8 @@ impl OwnClient {
         }
     }
 
-    /// A client for requests that may follow the end of the lease: before it, this client; after
-    /// it, one of the appliance itself with the same list of hosts.
+    /// A client for requests that may follow the end of the lease: until then a clone of this
+    /// client, afterwards one that works for no container, with the same list of hosts.
     pub fn beyond_lease(&self) -> Option<Self> {
         match &self.principal {
             Principal::Delegated(delegation) if self.owner.has_ended() => {
@@ -165,7 +168,8 @@ impl OwnClient {
 
     fn begin(&self, endpoint: &Endpoint, request: &Request<Bytes>) -> Box<Exchange> {
         let snapshot = self.service.snapshot();
-        // A session for each exchange, so that its connection returns to the pool after it.
+        // A session for each exchange: it is dropped after the exchange, which returns its upstream
+        // connection to the pool.
         let mut session = Session::new(
             Arc::clone(&self.service),
             Client::default(),
@@ -259,7 +263,7 @@ impl AnswerBody {
 }
 
 /// A container that is not registered, so that no flow belongs to it. It owns the connections and
-/// memory of a client that works for no container in particular.
+/// memory of a client that works for no container.
 pub fn unregistered_container() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {

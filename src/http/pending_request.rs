@@ -32,7 +32,7 @@ use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
 use crate::upstream::{self, LeasePool, Upstream, Want};
 
-/// Answers one request; an error is answered with its denial.
+/// Answers one request with the upstream's response or a denial.
 ///
 /// There is one such future for each request under way, so it is kept small: work that never waits
 /// is done before or after it, and steps that rarely wait are boxed.
@@ -53,7 +53,8 @@ pub fn handle(
         let response = match answered {
             Ok(answered) => answered.response(exchange),
             Err(denial) => {
-                // The client may still be sending, without end; the body is not drained.
+                // The client was too slow. An HTTP/1.1 connection is closed instead of draining the
+                // body.
                 closes |= may_close && denial.code() == Code::BodyTimeout;
                 deny(exchange, &denial)
             }
@@ -99,7 +100,8 @@ pub struct PendingRequest {
     version: Version,
     /// The body until it is taken; a denial drains it.
     body: Option<Incoming>,
-    /// The client sent `Expect: 100-continue`, so that reading the body would request it.
+    /// The client sent `Expect: 100-continue`: reading the body would make hyper send `100
+    /// Continue`.
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
     /// The request names its own destination (absolute form): no CONNECT was permitted before.
@@ -137,7 +139,7 @@ impl PendingRequest {
         }
     }
 
-    /// A request of the appliance itself. Its body is passed to [`PendingRequest::converse`].
+    /// A request of an [`super::OwnClient`]. Its body is passed to [`PendingRequest::converse`].
     pub fn own(head: Head, uri: Uri, keeps_secrets: bool) -> Self {
         Self {
             head,
@@ -152,8 +154,8 @@ impl PendingRequest {
         }
     }
 
-    /// Takes the request through the chain, sends it, and takes the response head through the
-    /// chain. Nothing is resolved or dialled before the chain has permitted it.
+    /// Takes the request through the chain, sends it, and takes the response through the chain.
+    /// Nothing is resolved or dialled before the chain has permitted it.
     async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
         let permit = match self.judge(exchange).await {
             Ok(permit) => permit,
@@ -163,7 +165,8 @@ impl PendingRequest {
         self.converse(exchange, &permit, body).await
     }
 
-    /// Sends the judged request, and takes the response head through the chain.
+    /// Sends the judged request and takes the response head through the chain, with its body if an
+    /// addon judges that.
     pub async fn converse(
         &mut self,
         exchange: &mut Exchange,
@@ -182,7 +185,8 @@ impl PendingRequest {
         Ok(response)
     }
 
-    /// Lets the chain judge the head, and the authority first if no CONNECT was permitted.
+    /// Lets the chain judge the head. If the request names its own destination, the chain judges
+    /// that first, as it would a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.goes_anywhere {
@@ -242,7 +246,8 @@ impl PendingRequest {
         }
     }
 
-    /// Sends the request; retries on another connection if one was closed before it was sent.
+    /// Sends the request; retries up to twice, on another connection, if one was closed before a
+    /// byte of the request was sent.
     async fn send(
         &mut self,
         exchange: &mut Exchange,
@@ -297,7 +302,7 @@ impl PendingRequest {
         }
     }
 
-    /// The opening handshake, if the request is one for a WebSocket.
+    /// The opening handshake if the request opens a WebSocket.
     fn opening(&mut self, body: &RequestBody) -> Result<Option<Box<websocket::Opening>>, Denial> {
         match self.on_upgrade.take().filter(|_| self.head.websocket) {
             Some(client) => {
@@ -326,7 +331,8 @@ impl PendingRequest {
     }
 }
 
-/// Returns a connection to send on: one kept by this client connection, or one of the lease's pool.
+/// Returns a connection to send on: one that this client connection keeps, an idle one of the
+/// lease's pool, or a new one. A WebSocket gets a new one.
 async fn acquire(
     exchange: &mut Exchange,
     permit: &ResolvePermit,
@@ -344,9 +350,10 @@ async fn acquire(
     }
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    let upstream = match pool.reuse(owner, live, want).await {
+    // Both are boxed: requests on kept connections need neither, and the state of a TLS handshake
+    // takes kilobytes.
+    let upstream = match Box::pin(pool.reuse(owner, live, want)).await {
         Some(idle) => idle,
-        // Boxed: the state of a TLS handshake takes kilobytes.
         None => {
             let opening = Box::pin(pool.open(owner, live, network, permit, want));
             exchange.session.idle.held(opening).await?
@@ -356,7 +363,8 @@ async fn acquire(
     Ok(upstream)
 }
 
-/// Reads a request's head, unless the connection or the destination was refused before.
+/// Reads a request's head, unless `refusal` denies the connection or the destination. Denies
+/// upgrades other than to a WebSocket.
 fn read(
     parts: &mut Parts,
     refusal: Option<Denial>,
@@ -378,15 +386,17 @@ fn read(
     Ok(head)
 }
 
-/// Drains the body in another task, so that a client that is still writing reads the response.
+/// Drains the body in another task, so that a client that is still writing reads the response. A
+/// client that expects `100 Continue` sends no body.
 pub fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
     if !expects_continue && !body.is_end_stream() {
         tokio::spawn(drain(body, denial));
     }
 }
 
-/// Returns the denial of a body once it may be answered. The rest is drained, unless the body took
-/// too long or the client waits for `100 Continue`.
+/// Returns the denial of a body once the response may be sent. Drains the rest, unless the body
+/// took too long or the client waits for `100 Continue` and the denial has no answer in the
+/// client's protocol.
 async fn refused(
     denial: Denial,
     body: Incoming,
@@ -399,7 +409,7 @@ async fn refused(
     Box::pin(Denied::new(denial, Some(body)).when_due(version)).await
 }
 
-/// The method's name, without an allocation for the usual ones.
+/// The method's name; allocates only for methods other than these seven.
 pub fn name_of(method: &Method) -> Cow<'static, str> {
     let usual = match *method {
         Method::GET => "GET",

@@ -1,4 +1,4 @@
-//! Permissions that are judged again after a reload.
+//! Permissions of flows, which are judged again after a reload.
 
 use addons::contract::{Endpoint, Flow, Kind};
 
@@ -13,8 +13,8 @@ pub struct Permission {
 }
 
 impl Permission {
-    /// The permission of a flow under a snapshot; `None` for a DNS question, whose permission does
-    /// not last.
+    /// The permission of a flow under a snapshot; `None` for a flow without an endpoint, such as a
+    /// DNS question, which is judged once.
     pub fn of(flow: &Flow, snapshot: &Snapshot) -> Option<Self> {
         Some(Self {
             generation: snapshot.generation(),

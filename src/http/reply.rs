@@ -1,4 +1,4 @@
-//! The proxy's own responses and their form on the wire.
+//! Bodies of responses, and the proxy's own responses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,8 +14,7 @@ use super::headers::X_PROXY_DENIED;
 use super::response_body::ResponseBody;
 use super::streamed_body::StreamedBody;
 
-/// A response body for a client: a few bytes of the proxy, a stream of the proxy, or an upstream's
-/// body.
+/// A response body for a client: bytes or a stream of the proxy, or an upstream's body.
 pub enum Reply {
     Local(Option<Bytes>),
     Streamed(Box<StreamedBody>),
@@ -63,8 +62,9 @@ pub fn empty(status: StatusCode) -> Response<Reply> {
     response
 }
 
-/// A denial as an HTTP response: JSON or the denial's own answer, with the code in `x-proxy-denied`
-/// and a `Retry-After` if the denial has one.
+/// A denial as an HTTP response: JSON with the code in `x-proxy-denied` and a `Retry-After` if the
+/// denial has one. An internal error names the flow too. A denial with its own answer gives that
+/// instead, with the code only if it refuses the request.
 pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let code = denial.code();
     let denied = HeaderValue::from_static(code.as_str());
@@ -96,8 +96,8 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     response
 }
 
-/// A denial of a CONNECT. The sentence is the reason phrase too, since many clients show nothing
-/// else of the response.
+/// A denial of a CONNECT. Its sentence is also the reason phrase, the only part of the response
+/// that many clients show.
 pub fn denied_connect(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let mut response = denied(denial, flow);
     if let Ok(phrase) = hyper::ext::ReasonPhrase::try_from(denial.sentence().as_bytes()) {
@@ -106,7 +106,7 @@ pub fn denied_connect(denial: &Denial, flow: FlowId) -> Response<Reply> {
     response
 }
 
-/// Closes the connection after this response.
+/// Adds `Connection: close`, so that hyper closes the connection after this response.
 pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
         .headers_mut()
@@ -114,8 +114,8 @@ pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
 }
 
-/// A denial for a peer inside a tunnel whose protocol the proxy does not speak: text that is
-/// readable in a dump of the bytes.
+/// A denial as the bytes of an HTTP/1.1 response, for a client that speaks a protocol inside its
+/// tunnel that is not allowed there: readable in a packet capture.
 pub fn raw(denial: &Denial) -> Vec<u8> {
     let body = format!("{}\n", denial.to_json());
     format!(

@@ -1,4 +1,4 @@
-//! The body of a request on its way to the upstream: counted and filtered while it streams.
+//! The body of a request on its way to the upstream: buffered or streamed, counted and filtered.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -94,7 +94,8 @@ struct Upload {
     under_way: Arc<()>,
 }
 
-/// Takes a filter's denial for the exchange, which waits for the response meanwhile.
+/// Passes a filter's denial to the exchange, which awaits the response while the upstream
+/// connection polls the body.
 pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
@@ -163,7 +164,7 @@ impl RequestBody {
         })))
     }
 
-    /// Whether there is nothing left to send.
+    /// Whether nothing is left to send; `false` as long as a filter may still add bytes.
     pub fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|upload| upload.is_end_stream())
     }
@@ -188,8 +189,8 @@ impl RequestBody {
 }
 
 impl Upload {
-    /// Feeds the filters until they pass bytes or the body ends. After a denial it drains the rest
-    /// here, because the upstream's connection owns the body.
+    /// Feeds the filters until they pass bytes or the body ends. A denial is stored in the slot and
+    /// starts the draining here, because the upstream connection owns the body.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));

@@ -16,15 +16,16 @@ use super::filtering::Filtering;
 use crate::upstream::Upstream;
 
 /// A response's body on its way to the client. It owns the exchange: the flow is finished when the
-/// body ends or is dropped. A body that was read to its end leaves its upstream connection to the
-/// client's next request.
+/// body ends or is dropped. Once the body was read to its end, its HTTP/1.1 upstream connection is
+/// kept for the next request on this client connection.
 pub struct ResponseBody {
     inner: Option<Incoming>,
     upstream: Option<Upstream>,
     filtering: Option<Filtering>,
     /// Boxed, since few bodies have trailers.
     trailers: Option<Box<HeaderMap>>,
-    /// An error to return after the bytes that passed before it.
+    /// The error that [`ResponseBody::gather`] met; returned once the bytes that were filtered
+    /// before it have been sent.
     broken: Option<BodyError>,
     /// `None` once the body has ended.
     exchange: Option<Box<Exchange>>,
@@ -67,12 +68,14 @@ impl ResponseBody {
         body
     }
 
-    /// Whether no filter changes the length, so that `Content-Length` stays valid.
+    /// Whether neither a decoder nor a filter changes the length, so that `Content-Length` stays
+    /// valid.
     pub fn keeps_length(&self) -> bool {
         self.filtering.as_ref().is_none_or(Filtering::keeps_length)
     }
 
-    /// Counts bytes sent to the client; `last` marks the final piece of the body.
+    /// Counts bytes sent to the client and marks the connection as active. With `last`, finishes
+    /// the exchange instead.
     fn count(&mut self, bytes: usize, last: bool) {
         if let Some(exchange) = &self.exchange {
             let bytes_out = &exchange.live.flow.counters.bytes_out;
@@ -116,11 +119,11 @@ impl ResponseBody {
         BodyError::Denied(denial)
     }
 
-    /// Filters the bytes that have already arrived, up to about `most` bytes, without waiting.
-    /// Returns the length of the filtered body if that is all of it, so that a short response keeps
-    /// a `Content-Length` and is sent in one piece.
+    /// Filters the bytes that have already arrived, without waiting, until over `most` bytes of
+    /// output are ready. Returns the length of the filtered body if the whole body had arrived, so
+    /// that a short response keeps a `Content-Length` and is sent in one piece.
     pub fn gather(&mut self, most: usize) -> Option<u64> {
-        // hyper polls the body again with a real waker.
+        // No wake-up is lost: hyper polls the body again with a real waker.
         let context = &mut Context::from_waker(Waker::noop());
         let goes_on = |one: &Filtering| !one.ended && one.passed.len() <= most;
         while self.filtering.as_ref().is_some_and(goes_on) {
@@ -140,7 +143,8 @@ impl ResponseBody {
         self.size_hint().exact()
     }
 
-    /// Feeds the next frame to the filters.
+    /// Passes one more piece through the filters: the next 64 KiB decoded from the last frame,
+    /// otherwise the next frame, otherwise the end of the body.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         match self.filtering.as_mut().map(Filtering::advance) {
             Some(Ok(false)) | None => {}

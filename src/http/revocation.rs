@@ -1,4 +1,5 @@
-//! Judges permissions that last again after each reload.
+//! Judges the permissions of tunnels, WebSockets and the latest request in absolute form again
+//! after each reload.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use super::permission::Permission;
 use super::session::Session;
 use crate::snapshot::Snapshot;
 
-/// How long after a reload the request in hand is judged again. A request that began under the old
-/// configuration has recorded its permission by then.
+/// Delay between a reload and the new judgement of the latest request. A request that began under
+/// the old configuration has recorded its permission by then.
 const SETTLE: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Returns when a reload revokes a permission: that of the tunnel or, without one, that of the
-    /// request in hand.
+    /// Returns when a reload revokes a permission: `permitted` (a tunnel or WebSocket) or, if that
+    /// is `None`, that of the latest request in absolute form.
     pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
         match permitted {
             Some(permitted) => self.tunnel_revoked(permitted).await,
@@ -33,7 +34,7 @@ impl Session {
         }
     }
 
-    /// Watches a connection whose requests each name their destination.
+    /// Watches a connection outside of a tunnel, whose requests each name their destination.
     async fn request_revoked(&self) {
         let mut generation = self.service.snapshot().generation();
         loop {
@@ -49,8 +50,9 @@ impl Session {
         }
     }
 
-    /// Whether the chain still permits it, in a dry run that is neither counted nor recorded. Only
-    /// a policy denial revokes a permission; a temporary failure does not.
+    /// Whether the chain still permits a tunnel to the endpoint, in a dry run that is neither
+    /// counted nor recorded. Only a denial by policy revokes a permission; a temporary failure does
+    /// not.
     async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
         let Permission { kind, endpoint, .. } = permitted;
         let chain = snapshot.chain();

@@ -15,10 +15,11 @@ use super::permission::Permission;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::{Http1, LeasePool};
 
-/// The most upstream connections that one client connection keeps. HTTP/1.1 clients use one; HTTP/2
-/// clients with many streams to an HTTP/1.1 upstream use several.
+/// The most idle HTTP/1.1 upstream connections that one client connection keeps. An HTTP/1.1 client
+/// uses one for each destination; an HTTP/2 client with many streams to an HTTP/1.1 upstream uses
+/// several.
 const MAX_KEPT: usize = 8;
-/// Interval at which a connection is checked for idleness once the process stops.
+/// Interval at which a connection is checked for idleness during a shutdown.
 const STOP_LOOK: Duration = Duration::from_millis(200);
 
 /// The state that the exchanges of all connections share.
@@ -28,7 +29,7 @@ pub struct Service {
     pub inspection: Arc<Inspection>,
     /// The tasks of all connections, tunnels and WebSockets, which a shutdown waits for.
     pub tasks: TaskTracker,
-    /// Cancelled when the process accepts no new requests.
+    /// Cancelled when the shutdown begins: no connection is accepted any more.
     pub stopping: CancellationToken,
     /// Cancelled after `shutdown_timeout`, to end the tasks that still run.
     pub killed: CancellationToken,
@@ -51,25 +52,29 @@ impl Service {
     }
 }
 
-/// One client connection, as its exchanges see it: its container, its activity, and the upstream
-/// connections that it keeps. Dropped with its last tunnel, WebSocket or body.
+/// The state of one client connection: its container, its activity, and the upstream connections
+/// that it keeps. The connection and all its tunnels, WebSockets and response bodies hold
+/// references. [`super::OwnClient`] makes a session for each request.
 pub struct Session {
     pub service: Arc<Service>,
     pub client: Client,
-    /// The container that was registered for the source when the connection was made. Checked again
-    /// for every flow; the end of its lease closes the connection.
+    /// The container that was registered for the source when the connection was made; `None` for an
+    /// unknown source. [`Session::is_bound`] compares it with the container of each flow; the end
+    /// of its lease closes the connection.
     pub container: Option<Arc<Container>>,
-    /// The principal of every flow on this connection.
+    /// The principal of every flow on this connection; `None` for an unknown source.
     pub principal: Option<Principal>,
-    /// The denial of every request on it, for example if there are too many connections.
+    /// The denial that answers every request, for example if there are too many connections; `None`
+    /// if the chain judges the requests.
     pub refusal: Option<Denial>,
     pub idle: Arc<IdleTracker>,
     pub timeouts: Timeouts,
-    /// The permission of the request in hand, if each request names its destination.
+    /// The permission of the latest request in absolute form, under way or answered. It is judged
+    /// again after a reload.
     pub in_hand: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
-    /// Guards of the ingress, dropped when the connection is closed.
+    /// Guards of the ingress, which count the connection until the session is dropped.
     _counted: Box<dyn Any + Send + Sync>,
 }
 
@@ -97,8 +102,9 @@ impl Session {
         }
     }
 
-    /// Denies a flow of another lease than that of this connection, so that no flow outlives its
-    /// lease. A container that was registered after its connection was made must open another one.
+    /// Denies a flow whose container is not that of this connection: the lease may have ended
+    /// since, or the container may have been registered later. The client must open a new
+    /// connection.
     pub fn is_bound(&self, flow: &Flow) -> Verdict {
         let is_bound = match (&self.container, flow.known_container()) {
             (Some(bound), Some(found)) => Arc::ptr_eq(bound, found),
@@ -112,12 +118,14 @@ impl Session {
         }
     }
 
-    /// The lease that owns the upstream connections and the memory for bodies.
+    /// The lease that owns the upstream connections and the memory for bodies; a denial for an
+    /// unknown source.
     pub fn owner(&self) -> Result<&Arc<Container>, Denial> {
         self.container.as_ref().ok_or_else(unknown_source)
     }
 
-    /// Denies once the lease has ended: neither side is at fault for requests aborted by that.
+    /// Denies once the lease has ended, so that an aborted request is not recorded as a fault of
+    /// the client or of the upstream.
     pub fn is_live(&self) -> Verdict {
         match &self.container {
             Some(container) if container.has_ended() => Err(unknown_source()),
@@ -125,7 +133,8 @@ impl Session {
         }
     }
 
-    /// Takes a kept upstream connection to the destination of a flow.
+    /// Takes the most recently kept upstream connection that was dialled under configuration
+    /// `generation` to the destination of `flow`.
     pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
         let endpoint = flow.endpoint()?;
         let mut kept = self.kept.lock();
@@ -135,7 +144,8 @@ impl Session {
         Some(kept.swap_remove(at))
     }
 
-    /// Keeps an upstream connection for the next request.
+    /// Keeps an upstream connection for the next request, unless it is closed. Closes another kept
+    /// one if there are already [`MAX_KEPT`].
     pub fn keep(&self, connection: Box<Http1>) {
         if connection.sender.is_closed() {
             return;
@@ -149,8 +159,8 @@ impl Session {
         self.idle.keeps_upstream();
     }
 
-    /// Moves the kept upstream connections to the lease's pool, where its other connections find
-    /// them.
+    /// Moves the kept upstream connections to the lease's pool, for the other client connections of
+    /// the lease.
     pub fn hand_back(&self) {
         let Some(container) = &self.container else {
             return;
@@ -162,8 +172,9 @@ impl Session {
         }
     }
 
-    /// Returns when the connection must end: with its lease, with the process, or because a reload
-    /// forbids `permitted` or, without a tunnel, the request in hand.
+    /// Returns when the connection must end: its lease has ended, the process stops (at once if the
+    /// connection is idle, otherwise after `shutdown_timeout`), or a reload forbids `permitted` (a
+    /// tunnel or WebSocket) or, if that is `None`, the latest request in absolute form.
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}
@@ -173,8 +184,8 @@ impl Session {
         }
     }
 
-    /// Returns once the process stops and nothing is under way. An idle client is not waited for,
-    /// but a request that arrived together with the signal is served.
+    /// Returns once the process stops and the connection is idle. The first check is [`STOP_LOOK`]
+    /// after the signal, so that a request that arrived together with it is served.
     async fn stopped_idle(&self) {
         self.service.stopping.cancelled().await;
         loop {
@@ -185,7 +196,7 @@ impl Session {
         }
     }
 
-    /// Returns when the lease ends; never without one.
+    /// Returns when the lease ends; never if there is no lease.
     async fn lease_ended(&self) {
         match &self.container {
             Some(container) => container.ended().cancelled().await,

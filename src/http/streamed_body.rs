@@ -15,13 +15,14 @@ use super::under_way::UnderWay;
 /// The pieces of a streamed body.
 pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// Sends the pieces of a stream. Until it ends, the connection is not idle, and the connection's
-/// task checks every second that the client is still connected. The body is dropped when the client
+/// Sends the pieces of a stream. Until this is dropped, the connection is not idle, and its task
+/// checks every second that the client is still connected. hyper drops the body when the client
 /// disconnects.
 pub struct StreamedBody {
     pieces: Pieces,
     idle: Arc<IdleTracker>,
-    // Dropped in this order, since the connection may become idle once nothing is under way.
+    // Dropped in this order: `_held` before the request is no longer counted as under way, since
+    // the connection may become idle from then on.
     _held: Held,
     _under_way: UnderWay,
 }

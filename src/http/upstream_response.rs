@@ -1,4 +1,4 @@
-//! Responses to clients: an upstream's response with its body filtered or judged, or a denial.
+//! Responses to requests: an upstream's response with its body filtered or judged, or a denial.
 
 use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead, names};
 use bytes::Bytes;
@@ -17,7 +17,8 @@ use super::response_body::ResponseBody;
 use super::websocket;
 use crate::upstream::Upstream;
 
-/// Filtered bodies up to this many bytes get a `Content-Length` if they arrive at once.
+/// A body whose filters may change its length gets a new `Content-Length` if the upstream announced
+/// at most this many bytes and all of them have arrived.
 const GATHERED: usize = 16 * 1024;
 
 /// An upstream's response.
@@ -34,7 +35,8 @@ enum Rest {
 }
 
 impl UpstreamResponse {
-    /// Reads the head of an upstream's response.
+    /// Reads the head of an upstream's response. `opening` is the WebSocket handshake that the
+    /// request sent, if any.
     pub fn read(
         mut response: Response<Incoming>,
         mut upstream: Upstream,
@@ -42,8 +44,9 @@ impl UpstreamResponse {
         host: &Host,
     ) -> Result<Self, Denial> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let opening =
-                opening.ok_or_else(|| not_answered(host, "switched protocols unasked"))?;
+            let opening = opening.ok_or_else(|| {
+                not_answered(host, "sent status 101 without a request to upgrade")
+            })?;
             // The relay copies bytes and does not poll the HTTP connection.
             upstream.detach();
             // The head passes the chain like any other; frames follow it instead of a body.
@@ -61,8 +64,8 @@ impl UpstreamResponse {
         })
     }
 
-    /// Buffers the body and lets the judges see it. Its upstream connection is then free for the
-    /// next request.
+    /// Buffers the body and lets the judges judge it. An HTTP/1.1 upstream connection is then kept
+    /// for the next request.
     pub async fn judge(
         &mut self,
         exchange: &mut Exchange,
@@ -70,7 +73,7 @@ impl UpstreamResponse {
     ) -> Result<(), Denial> {
         let rest = std::mem::replace(&mut self.rest, Rest::Buffered(Bytes::new()));
         let Rest::Body(body, mut upstream) = rest else {
-            return Err(Denial::internal().rule("judge of what is no body"));
+            return Err(Denial::internal().rule("body judge of a WebSocket"));
         };
         let judging = judge_response(exchange, &mut self.head, body, &mut upstream, judges);
         let bytes = judging.await.map_err(|denial| denial.by(names::PROXY))?;
@@ -117,7 +120,9 @@ impl UpstreamResponse {
                 exchange.live.answered(head.status.as_u16());
                 ResponseBody::buffered(bytes, exchange)
             }
-            Rest::Websocket(_) => return Err(Denial::internal().rule("unasked WebSocket")),
+            Rest::Websocket(_) => {
+                return Err(Denial::internal().rule("WebSocket for the appliance"));
+            }
         };
         Ok((head, body))
     }
@@ -155,9 +160,9 @@ fn streamed(
     theirs(head, body)
 }
 
-/// The filters of the body; `None` without a body (an answer to HEAD, a 204, a 304) or without
-/// filters, so that the length and encoding in the head stay valid. `is_read`: a reader in this
-/// process needs the body decoded.
+/// The filters of the body; `None` without a body (a response to HEAD, a 204, a 304) or without
+/// filters and decoder, so that the length and encoding in the head stay valid. `is_read`: a reader
+/// in this process needs the body decoded.
 fn filtering(
     body: &Incoming,
     head: &mut AnswerHead,

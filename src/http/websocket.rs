@@ -70,9 +70,10 @@ impl Opening {
         })
     }
 
-    /// Checks that the upstream accepted the handshake, and returns the header fields for the
-    /// client. Without the check of `Sec-WebSocket-Accept`, an upstream that only echoes a status
-    /// and a field of the client's choice would open a tunnel.
+    /// Checks that the upstream accepted the handshake and agreed to no extension that was not
+    /// offered, and returns the header fields for the client. Without the check of
+    /// `Sec-WebSocket-Accept`, an upstream that echoes a status and a field of the client's choice
+    /// would open a tunnel.
     pub fn accept(
         self,
         response: &mut Response<Incoming>,
@@ -113,8 +114,8 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Answers the client, and relays until a side ends, the idle timeout passes, the lease ends, a
-    /// reload forbids it, or the process stops. Without `filters` the bytes are not parsed.
+    /// Returns the 101 response and spawns a task that relays as [`relay_bytes`] does. Without
+    /// `filters` the frames are not parsed.
     pub fn relay(
         self,
         headers: HeaderMap,

@@ -28,7 +28,7 @@ pub enum ListenerKind {
     Gateway,
 }
 
-/// Serves containers that are identified by their address.
+/// Serves containers that are identified by their address, until the process stops.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, kind: ListenerKind) {
     let (name, handler): (_, Handler) = match kind {
         ListenerKind::Proxy => ("a listener of the proxy", on_proxy::<TcpStream>),
@@ -56,7 +56,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, kind: Listene
     }
 }
 
-/// Serves the container that owns the listener until its lease ends.
+/// Serves the container that owns the listener, until its lease ends or the process stops.
 pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: Arc<Container>) {
     let mut backoff = AcceptBackoff::new("the listener of a container");
     loop {
@@ -80,8 +80,9 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
     }
 }
 
-/// Serves a process that the appliance runs for a container (an MCP server), until the lease ends
-/// or the listener is closed. The process may reach its own hosts, and resolve their names.
+/// Serves a process that the appliance runs for a container (an MCP server), until the lease ends,
+/// `closed` is cancelled or the process stops. The process may reach its own hosts, and resolve
+/// their names.
 pub async fn serve_delegated(
     engine: Arc<Engine>,
     listener: UnixListener,
@@ -112,8 +113,8 @@ pub async fn serve_delegated(
     }
 }
 
-/// Serves a connection. One on the listener of a lease that was replaced meanwhile is closed: it
-/// must not be served under the new lease.
+/// Serves a connection, or closes it if too many are open. A connection on the listener of a
+/// replaced lease is closed too: it must not be served under the new lease.
 fn spawn<S: Socket>(
     engine: &Arc<Engine>,
     socket: S,
@@ -203,7 +204,9 @@ fn on_way_out(
         None if request.uri().path() == "/dns-query" => origin_form::answer(connection, request),
         None => {
             let request = OriginRequest::begin(Arc::clone(&connection.session), request);
-            let denial = Denial::malformed("an MCP server's way out takes POST /dns-query alone");
+            let denial = Denial::malformed(
+                "in origin form, an MCP server's way out takes only POST /dns-query",
+            );
             Box::pin(async move { request.deny(denial) })
         }
     }

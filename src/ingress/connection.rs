@@ -13,13 +13,15 @@ use super::Engine;
 use crate::http::{Session, Timeouts};
 use crate::snapshot::Snapshot;
 
-/// The most connections of all unknown sources together. Each gets one response.
+/// The most connections of all unknown sources together, fewer if file descriptors are few. Each
+/// gets one response.
 const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
-/// The most connections over a limit that get a denial; more are closed unread.
+/// The most connections over a limit that get a denial, fewer if file descriptors are few; further
+/// ones are closed unread.
 const REFUSALS: usize = 64;
 
-/// A client connection and its engine. It is counted until its session is dropped with its last
-/// tunnel or WebSocket.
+/// A client connection and its engine. It is counted until its session is dropped, with the last of
+/// its tunnels, WebSockets and response bodies.
 #[derive(Clone)]
 pub struct Connection {
     pub engine: Arc<Engine>,
@@ -116,9 +118,9 @@ impl Connection {
     }
 }
 
-/// Finds the container of a client. Without one, the chain looks again for each flow, and denies it
-/// with a reason. A lease that has ended or expired is not returned: the session would end with it
-/// before the client reads that denial.
+/// Finds the container of a client. If there is none, the chain looks again for each flow and
+/// denies it with a reason. A container whose lease has ended or expired is not returned: the
+/// session would end with the lease before the client reads that denial.
 fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
     let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
     let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());

@@ -3,7 +3,7 @@
 use rustls::server::{Accepted, Acceptor};
 use thiserror::Error;
 
-/// The bytes are no ClientHello.
+/// The bytes are not a valid ClientHello.
 #[derive(Debug, Error)]
 #[error("no ClientHello: {reason}")]
 pub struct NoHello {
@@ -12,7 +12,7 @@ pub struct NoHello {
     pub alert: Vec<u8>,
 }
 
-/// Reads until the ClientHello is complete. The result does not depend on how the bytes were cut.
+/// Parses a ClientHello. The result does not depend on how the bytes were cut.
 #[derive(Default)]
 pub struct HelloReader {
     acceptor: Acceptor,
@@ -20,7 +20,8 @@ pub struct HelloReader {
 }
 
 impl HelloReader {
-    /// Reads on in `bytes`, which hold all bytes that have arrived. `None`: more are needed.
+    /// Continues in `bytes`, which must hold all bytes that have arrived since the start. `None`:
+    /// more are needed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
         let mut rest = bytes.get(self.read..).unwrap_or_default();
         while !rest.is_empty() {
@@ -53,7 +54,8 @@ impl HelloReader {
         Ok(None)
     }
 
-    /// The length of the ClientHello in bytes, with its record headers.
+    /// The bytes consumed so far. After the ClientHello, this is its length with its record
+    /// headers.
     #[must_use]
     pub fn length(&self) -> usize {
         self.read

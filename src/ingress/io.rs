@@ -16,7 +16,7 @@ use crate::runtime::has_hung_up;
 /// A client's socket.
 pub trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + Sized + 'static {
     /// Deregisters the socket from its runtime. The returned function registers it with the runtime
-    /// that calls it.
+    /// on which it is called.
     fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static>;
 }
 
@@ -109,12 +109,12 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Fails if a request waits in the chain and its client has disconnected. Nothing reads from
-    /// the socket then, so that hyper would not notice; but hyper flushes whenever the connection's
-    /// task runs.
+    /// Fails if a request waits in the chain or the proxy streams its response, and the client has
+    /// disconnected. Nothing reads from the socket then, so that hyper would not notice; but hyper
+    /// flushes whenever the connection's task runs.
     ///
-    /// The FIN of a client that has sent more than the receive window is not seen until the wait
-    /// ends, since it comes after those bytes.
+    /// The FIN of a client that has sent more than the receive window is not noticed until the
+    /// proxy reads again, since it comes after those bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.idle.is_held() && has_hung_up(&self.socket) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));

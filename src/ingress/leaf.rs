@@ -31,7 +31,8 @@ impl MintBudget {
         }))
     }
 
-    /// Checks the bucket, and takes a token if `takes`. The error is the time until the next token.
+    /// Checks the bucket, and takes a token if `takes`. The error is the time until the next token,
+    /// a minute at most.
     fn check(&self, per_minute: u32, takes: bool) -> Result<(), Duration> {
         if per_minute == 0 {
             return Err(MINUTE);
@@ -55,7 +56,8 @@ impl MintBudget {
     }
 }
 
-/// Denies a host without a cached certificate if none may be minted now.
+/// Denies a host without a cached certificate if the lease has no token to mint one. Takes no
+/// token.
 pub fn permit(connection: &Connection, snapshot: &Snapshot, host: &Host) -> Verdict {
     match connection.engine.authority.cached(host) {
         Some(_) => Ok(()),

@@ -38,8 +38,8 @@ pub struct Engine {
     authority: Arc<Authority>,
     metrics: ProxyMetrics,
     connections: Arc<ConnectionCount>,
-    /// The most connections that the file descriptors allow, an upper bound for the configured
-    /// limit.
+    /// The most client connections that the file descriptors allow, an upper bound for the
+    /// configured limit.
     most_connections: usize,
     /// Open connections of unknown sources.
     unknown_sources: Arc<ConnectionCount>,
@@ -71,12 +71,13 @@ impl Engine {
         })
     }
 
-    /// Reloads the CA after a rotation.
+    /// Reads the CA's files again, so that a rotated CA takes over when it is due.
     pub fn refresh_authority(&self) -> Result<(), crate::tls::CaError> {
         self.authority.refresh()
     }
 
-    /// Stops accepting requests, lets flows finish within `limit`, then aborts them.
+    /// Stops accepting connections, lets flows finish within `limit`, then aborts them. Returns
+    /// when all tasks have ended.
     pub async fn stop(&self, limit: std::time::Duration) {
         let service = &self.service;
         service.stopping.cancel();

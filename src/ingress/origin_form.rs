@@ -1,5 +1,5 @@
-//! Requests in origin form on a container's own listener: DNS over HTTPS (RFC 8484), in clear text,
-//! since a Unix socket crosses no network.
+//! Requests in origin form on a container's own listener, except those for the MCP gateway: DNS
+//! over HTTPS (RFC 8484), in clear text, since a Unix socket crosses no network.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub fn answer(
     };
     let mut request = OriginRequest::begin(Arc::clone(&connection.session), request);
     Box::pin(async move {
-        // While it waits, the connection's task checks that the client is still connected.
+        // While the future waits, the connection's task checks that the client is still connected.
         let answered = idle.held(route(&questions, &mut request, dns_client));
         match answered.await {
             Ok(message) => request.answer(DNS_MESSAGE, message),
@@ -49,7 +49,7 @@ pub fn answer(
     })
 }
 
-/// The body of the response, by path.
+/// Answers a request by its path. Returns the body of the response.
 async fn route(
     questions: &dns::Service,
     request: &mut OriginRequest,

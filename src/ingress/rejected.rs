@@ -6,8 +6,8 @@ use std::time::Duration;
 use addons::contract::{Code, Denial, names};
 use rustls::{AlertDescription, Error};
 
-/// Clients that verify the certificate only after the handshake (Node.js, GnuTLS) close within this
-/// time.
+/// Clients that verify the certificate only after the handshake (Node.js, GnuTLS) close the
+/// connection within this time.
 pub const REJECTION_WINDOW: Duration = Duration::from_secs(1);
 
 /// The denial for a failed handshake with a client.

@@ -20,21 +20,21 @@ use crate::runtime::WakeGated;
 
 /// The most concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
-/// The most streams that a client resets before they are served, and that the proxy resets for the
-/// client's errors, before the connection is closed. Both bound rapid-reset floods, and are below
-/// h2's own limits (20 and 1024), so that a test shows which of them acted.
+/// The most reset streams that wait to be accepted, and the most streams that h2 resets for a
+/// client's errors; one more closes the connection. Both bound rapid-reset floods. They are below
+/// h2's defaults (20 and 1024), so that a test can show that they apply.
 const MAX_PENDING_RESETS: usize = 10;
 const MAX_ERROR_RESETS: usize = 256;
 /// HTTP/2 receive windows in bytes, for the request bodies of a client.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Answers a request of a connection; each kind of listener has one. Boxed, since hyper keeps the
-/// size of this future for the connection's lifetime; an idle connection keeps only a pointer.
+/// Answers a request of a connection; each kind of listener has one. The future is boxed: hyper
+/// keeps space for it as long as the connection lives, and an idle connection keeps only a pointer.
 pub type Handler =
     fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
 
-/// Answers a request by an exchange with an upstream. A CONNECT gets no tunnel here.
+/// Answers a request by an exchange with an upstream. A CONNECT inside a tunnel is denied.
 pub fn exchange(
     connection: &Connection,
     ingress: &Ingress,
@@ -43,9 +43,9 @@ pub fn exchange(
     Box::pin(handle(Arc::clone(&connection.session), ingress, request))
 }
 
-/// Serves HTTP/1.1 until the client, the lease, a timeout, a reload that forbids the request in
-/// hand, or the process ends it. `permitted` is the tunnel's permission; without a tunnel, each
-/// request is permitted separately.
+/// Serves HTTP/1.1 until the client closes the connection, its lease ends, a timeout passes, a
+/// reload revokes the permission, or the process stops. `permitted` is the tunnel's permission;
+/// without a tunnel, each request is permitted separately.
 pub fn serve_http1<I>(
     connection: Connection,
     ingress: Ingress,
@@ -70,7 +70,7 @@ where
     attend(connection, ingress, permitted, Box::pin(serving), finish)
 }
 
-/// Serves HTTP/2 inside a tunnel, with the same ends as [`serve_http1`].
+/// Serves HTTP/2 inside a tunnel. Ends for the same reasons as [`serve_http1`].
 pub fn serve_http2<I>(
     connection: Connection,
     ingress: Ingress,
@@ -112,8 +112,8 @@ pub enum End {
     Otherwise,
 }
 
-/// Serves until the connection ends or must be closed. `serving` comes boxed: each idle connection
-/// keeps its size, and a future keeps an argument twice.
+/// Serves until the connection ends or must be closed. `serving` is boxed, since a future keeps
+/// space for an argument twice, even while the connection is idle.
 async fn attend<C>(
     connection: Connection,
     ingress: Ingress,
@@ -153,7 +153,7 @@ where
 
 /// How a connection must be closed.
 enum CloseSignal {
-    /// Gracefully: no new requests.
+    /// Gracefully: requests under way are finished.
     Finish,
     /// Immediately.
     End,
@@ -182,7 +182,8 @@ async fn quiet(connection: &Connection) {
 }
 
 /// Records the denial of a head that hyper could not parse. hyper has already answered it, so the
-/// start of the flow is set back to that of the head: no flow begins after its response.
+/// start of the flow is set back to the first byte of the head: a flow must not begin after its
+/// response.
 fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
     let snapshot = connection.service.snapshot();
     let (client, endpoint) = (connection.client.clone(), ingress.destination());
@@ -191,7 +192,7 @@ fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error
     start.started = start.started.checked_sub(since).unwrap_or(start.started);
     start.at = start.at.checked_sub(since).unwrap_or(start.at);
     start.principal = connection.principal.clone();
-    let denial = Denial::malformed("the head cannot be read").by(names::PROXY);
+    let denial = Denial::malformed("the request head cannot be parsed").by(names::PROXY);
     let mut live = LiveFlow::begin(snapshot.chain(), start);
     live.denied(&denial);
     if error.is_parse_too_large() {

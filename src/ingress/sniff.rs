@@ -30,7 +30,7 @@ pub fn sniff(bytes: &[u8]) -> Sniffed {
     }
 }
 
-/// Checks both ends of the request line: clients of mail servers begin with a word in capitals too.
+/// Checks both ends of the request line: SMTP, for example, begins with a word in capitals too.
 fn sniff_http(bytes: &[u8]) -> Sniffed {
     let method_length = bytes
         .iter()

@@ -1,5 +1,5 @@
-//! CONNECT tunnels: TLS or HTTP for the named host is served or passed through; other protocols are
-//! denied.
+//! CONNECT tunnels: TLS for the named host is intercepted, or passed through for a passthrough
+//! host; HTTP in clear text is served; other protocols are denied.
 
 use std::io;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::upstream::{self, UpstreamSocket};
 /// from the tunnel's host.
 const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 112];
 
-/// Bytes reserved for the first read; most ClientHellos are smaller.
+/// Capacity in bytes for the first read; most ClientHellos are smaller.
 const FIRST_READ: usize = 1024;
 
 /// A permitted tunnel.
@@ -55,12 +55,13 @@ enum TunnelContents<S> {
     Https(BoxFuture<'static, End>),
     /// Relay the bytes without decrypting them.
     Bytes(ClientIo<S>, UpstreamSocket),
-    /// Close: the client sent nothing.
+    /// Close: the client sent no complete message before it closed the tunnel, or nothing in time.
     Nothing,
 }
 
-/// Answers a CONNECT. The verdict comes before a byte from inside is read and before the host is
-/// resolved. Boxed, since a request inside a tunnel is handled by the same type of future.
+/// Answers a CONNECT. The chain judges before a byte from inside is read and before the host is
+/// resolved. Boxed, since the future of a request inside the tunnel has the same type, which would
+/// contain itself.
 pub fn connect<S: Socket>(
     connection: Connection,
     request: Request<Incoming>,
@@ -108,7 +109,7 @@ async fn answer<S: Socket>(
     empty(StatusCode::OK)
 }
 
-/// Begins the flow of a CONNECT. A denial says that the CONNECT names no valid destination.
+/// Begins the flow of a CONNECT. Also returns a denial if the CONNECT names no valid destination.
 fn begin(
     connection: &Connection,
     snapshot: &Snapshot,
@@ -160,8 +161,8 @@ async fn permit(
 }
 
 impl Tunnel {
-    /// Runs until the client or the upstream closes the tunnel, or its lease, its permission or the
-    /// process ends it.
+    /// Runs until the client or the upstream closes the tunnel, a timeout passes, the lease ends, a
+    /// reload revokes the permission, or the process stops.
     async fn run<S: Socket>(mut self: Box<Self>, upgrade: OnUpgrade) {
         let Some(io) = upgrade.await.ok().and_then(io_of::<S>) else {
             return;
@@ -201,7 +202,7 @@ impl Tunnel {
         self.live.denied(denial);
     }
 
-    /// Opens the tunnel; `None` if its lease, its permission or the process ends it before.
+    /// Opens the tunnel; `None` if the lease, a reload or the process ends it first.
     async fn open_in_time<S: Socket>(
         &mut self,
         io: ClientIo<S>,
@@ -216,7 +217,8 @@ impl Tunnel {
         }
     }
 
-    /// Detects the protocol inside, and completes the TLS handshake of an intercepted tunnel.
+    /// Detects the protocol inside and completes the TLS handshake of an intercepted tunnel; each
+    /// of the steps has the header timeout.
     async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<TunnelContents<S>, Denial> {
         let limit = self.connection.timeouts.header;
         let mut bytes = BytesMut::new();
@@ -231,8 +233,7 @@ impl Tunnel {
                 let serving = serve_http1(connection, ingress, permitted, io, exchange);
                 Ok(TunnelContents::Http(Box::pin(serving)))
             }
-            // The client closed the tunnel without a complete first message, or sent nothing in
-            // time.
+            // The client closed the tunnel before its protocol was known.
             Ok(Err(_)) => {
                 self.live.complete();
                 Ok(TunnelContents::Nothing)
@@ -271,9 +272,10 @@ impl Tunnel {
         let limit = self.connection.timeouts.header;
         let hello = timeout(limit, read_hello(&mut io, &mut bytes)).await;
         let Ok(Ok((accepted, rest))) = hello else {
-            return Err(
-                Denial::malformed("the TLS handshake did not begin in order").by(names::PROXY),
-            );
+            return Err(Denial::malformed(
+                "the ClientHello is malformed or did not arrive in time",
+            )
+            .by(names::PROXY));
         };
         if !self.name_agrees(&accepted) {
             let _ = io.write_all(&UNRECOGNIZED_NAME).await;

@@ -24,12 +24,13 @@ pub struct Workers {
 
 struct Worker(Handle);
 
-/// Open connections of one container on each thread. The next connection is placed by these alone:
-/// if those of other containers counted, another container could choose its thread.
+/// Open connections of one container, or of all unknown sources, on each thread. Its next
+/// connection is placed by these alone: if connections of others counted, another container could
+/// choose its thread.
 #[derive(Default)]
 pub struct OpenCounts(Mutex<Vec<usize>>);
 
-/// The thread that serves a connection, for as long as the connection is open.
+/// The thread that serves a connection. The connection is counted on it until this is dropped.
 pub struct Assignment {
     runtime: Handle,
     thread: usize,
@@ -71,8 +72,8 @@ impl Workers {
 }
 
 impl OpenCounts {
-    /// Counts a connection on the thread with the fewest. Of several, it is the first from `turn`
-    /// on.
+    /// Counts a connection on the thread with the fewest, and returns its index. Of several, takes
+    /// the first from `turn` on, modulo the number of threads.
     fn enter(&self, threads: usize, turn: usize) -> usize {
         let mut counts = self.0.lock();
         counts.resize(threads, 0);
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_with_one_connection_each_take_turns_whatever_others_have_open() {
+    fn containers_with_one_connection_each_are_spread_over_the_threads() {
         let hoarder = OpenCounts::default();
         for turn in 0..300 {
             hoarder.enter(3, turn);

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::version::Version;
 
-/// A client of the gateway, as one legacy session or one modern request describes it.
+/// A client of the gateway, as described by one legacy session or one modern request.
 #[derive(Debug)]
 pub struct Caller {
     /// Its source address or listener.
@@ -16,7 +16,7 @@ pub struct Caller {
     pub principal: Principal,
     /// Its lease.
     pub container: Arc<Container>,
-    /// The revision that it speaks.
+    /// The revision of its messages.
     pub version: Version,
     /// Its declared capabilities, without `tasks`.
     pub capabilities: Arc<RawValue>,
@@ -24,7 +24,7 @@ pub struct Caller {
     pub info: Option<Arc<RawValue>>,
     /// The id of its legacy session, for the policy.
     pub session: Option<Arc<str>>,
-    /// The log messages that a modern request asks for.
+    /// The lowest severity of log messages that a modern request asks for.
     pub log_level: Option<LogLevel>,
 }
 
@@ -38,7 +38,7 @@ pub struct TraceContext {
 }
 
 impl Caller {
-    /// A client of the same lease and kind without a session.
+    /// A copy without the session, which does not keep the session alive.
     pub(super) fn like(&self) -> Self {
         Self {
             client: self.client.clone(),
@@ -53,24 +53,24 @@ impl Caller {
     }
 }
 
-/// Severities of log messages (RFC 5424), least first.
+/// Severities of log messages (RFC 5424), least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Details.
+    /// Debug-level messages.
     Debug,
-    /// What happens.
+    /// Informational messages.
     Info,
-    /// Normal, and worth a look.
+    /// Normal but significant conditions.
     Notice,
-    /// Not as it should be.
+    /// Warning conditions.
     Warning,
-    /// Something failed.
+    /// Error conditions.
     Error,
-    /// A part failed.
+    /// Critical conditions.
     Critical,
-    /// Somebody must act.
+    /// Action must be taken immediately.
     Alert,
-    /// Nothing works.
+    /// The system is unusable.
     Emergency,
 }
 

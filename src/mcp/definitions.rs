@@ -1,8 +1,8 @@
-//! The digests of tools' definitions, in a file of the data directory.
+//! Stores the digests of tools' definitions (pins) in a file of the data directory.
 //!
-//! The first digest of a tool is accepted. Another one blocks the tool until an operator accepts it
-//! (`on_definition_change: deny`), so the file must outlive the process: a restart would accept
-//! whatever comes first.
+//! The first digest of a tool is accepted. A different one blocks the tool until an operator
+//! accepts it (`on_definition_change: deny`). The digests must outlive the process: otherwise a
+//! changed definition would be accepted as the first one after a restart.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,30 +18,30 @@ use thiserror::Error;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "mcp-definitions.json";
-/// Tools of one server that are remembered. Further ones are not exposed.
+/// The most tools of one server that are stored. Further ones are not exposed.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
-/// The largest file that is read; one of all servers with all their tools is about half of it.
+/// The largest file that is read, in bytes; the maximum of servers and tools needs about half.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// The tools of one server: what was accepted, and what came instead.
+/// The accepted and changed digests of one server's tools, by name.
 type Tools = BTreeMap<String, Pinned>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Pinned {
     /// SHA-256 in hexadecimal.
     accepted: String,
-    /// The one that waits to be accepted.
+    /// The digest that waits to be accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed: Option<String>,
 }
 
-/// Why an operator's acceptance came to nothing.
+/// Why a definition could not be accepted.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum AcceptError {
-    /// No server ever listed such a tool.
+    /// The server never listed this tool.
     #[error("no tool {tool} of server {server} was ever seen")]
     Unknown { server: String, tool: String },
-    /// The definition is the accepted one.
+    /// The definition is the accepted one already.
     #[error("the definition of {tool} of server {server} has not changed")]
     Unchanged { server: String, tool: String },
     /// The file cannot be read or written.
@@ -49,24 +49,24 @@ pub enum AcceptError {
     Unwritten(String),
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, PartialEq, Eq)]
 struct Compared {
     pins: Vec<Pin>,
-    /// Definitions that differ from the accepted one, and were not seen before.
+    /// Number of definitions that differ from the accepted one and were not seen before.
     changes: usize,
 }
 
 /// The digests, in memory and on disk.
 pub struct DefinitionFile {
     path: PathBuf,
-    /// `None`: the file cannot be read, so every tool is blocked. Locked while the file is written,
+    /// `None` if the file cannot be read: every tool is blocked. Locked while the file is written,
     /// on a blocking thread.
     servers: Mutex<Option<BTreeMap<String, Tools>>>,
 }
 
 impl DefinitionFile {
-    /// Reads the file of a data directory; blocks. A file that cannot be read stays as it is.
+    /// Reads the file of a data directory; blocks. An unreadable file is never overwritten.
     pub fn open(data_dir: &Path) -> Arc<Self> {
         let path = data_dir.join(FILE_NAME);
         let servers = read(&path)
@@ -81,7 +81,7 @@ impl DefinitionFile {
         })
     }
 
-    /// Accepts the changed definition of a tool; blocks. On disk when it returns.
+    /// Accepts the changed definition of a tool. Blocks until the change is on disk.
     pub fn accept(&self, server: &str, tool: &str) -> Result<(), AcceptError> {
         let (named, name) = (server.to_owned(), tool.to_owned());
         let mut servers = self.servers.lock();
@@ -129,7 +129,7 @@ impl DefinitionFile {
             let is_full = updated.len() >= MAX_TOOLS_PER_SERVER;
             match updated.get_mut(&**tool) {
                 Some(pinned) if pinned.accepted == digest => {
-                    // A change that was taken back is forgotten.
+                    // The server reverted the change.
                     pinned.changed = None;
                     Pin::Accepted
                 }
@@ -165,7 +165,7 @@ impl DefinitionFile {
         Ok(Compared { pins, changes })
     }
 
-    /// The new file is complete and on disk before it takes the old one's name.
+    /// Replaces the file atomically: the new one is on disk before it is renamed.
     fn write(&self, servers: &BTreeMap<String, Tools>) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
@@ -191,10 +191,10 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The port, over blocking threads.
+/// Implements [`Definitions`] with a [`DefinitionFile`], on blocking threads.
 pub struct PinnedDefinitions {
     pub file: Arc<DefinitionFile>,
-    /// Counts changes.
+    /// Counts changed definitions.
     pub metrics: McpMetrics,
 }
 
@@ -220,7 +220,7 @@ impl Definitions for PinnedDefinitions {
 mod tests {
     use super::*;
 
-    /// The pins alone.
+    /// Compares digests and returns only the pins.
     fn pins(
         file: &DefinitionFile,
         server: &str,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_once_until_another_one_takes_its_place() {
+    fn each_change_of_a_definition_is_counted_once() {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
         for (digest, changes) in [(1, 0), (2, 1), (2, 0), (3, 1), (1, 0), (3, 1)] {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_accepted_says_why() {
+    fn accepting_an_unknown_or_unchanged_definition_fails() {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
         pins(&file, "files", &tools(&[("read", 1)])).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_blocks_every_tool_and_stays() {
+    fn an_unreadable_file_blocks_every_tool_and_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE_NAME);
         fs::write(&path, "{").unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_invents_names_is_bounded() {
+    fn the_tools_of_a_server_are_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
         let many = (0..MAX_TOOLS_PER_SERVER).map(|number| (Arc::from(number.to_string()), [0; 32]));

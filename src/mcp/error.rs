@@ -1,4 +1,4 @@
-//! Errors of JSON-RPC: those of the protocol, and denials in its form.
+//! JSON-RPC errors: those of the protocol, and denials.
 
 use std::borrow::Cow;
 
@@ -6,13 +6,13 @@ use addons::contract::{Code, Denial, RpcError};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-/// The text is no JSON.
+/// The text is not JSON.
 pub const PARSE_ERROR: i64 = -32700;
-/// The JSON is no request.
+/// The JSON is not a request.
 pub const INVALID_REQUEST: i64 = -32600;
 /// The method is unknown.
 pub const METHOD_NOT_FOUND: i64 = -32601;
-/// The params are not those of the method.
+/// The params are invalid for the method.
 pub const INVALID_PARAMS: i64 = -32602;
 /// Any other denial or failure.
 pub const SERVER_ERROR: i64 = -32000;
@@ -20,10 +20,10 @@ pub const SERVER_ERROR: i64 = -32000;
 pub const HEADER_MISMATCH: i64 = -32020;
 /// The request needs a capability that the client did not declare (2026-07-28).
 pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
-/// We do not speak the revision (2026-07-28).
+/// The gateway does not support the revision (2026-07-28).
 pub const UNSUPPORTED_VERSION: i64 = -32022;
 
-/// An error of the protocol.
+/// A protocol error without data.
 pub fn protocol_error(code: i64, message: impl Into<Cow<'static, str>>) -> RpcError {
     RpcError {
         code,
@@ -32,12 +32,12 @@ pub fn protocol_error(code: i64, message: impl Into<Cow<'static, str>>) -> RpcEr
     }
 }
 
-/// An unknown method.
+/// The error for an unknown method.
 pub fn method_not_found(method: &str) -> RpcError {
     protocol_error(METHOD_NOT_FOUND, format!("Method not found: {method}"))
 }
 
-/// A denial as an MCP client gets it. `data` holds the denial's code and status, and its details.
+/// Renders a denial for an MCP client. `data` holds the denial's code, status and details.
 pub fn rpc_error(denial: &Denial) -> RpcError {
     let (code, name) = number_of(denial.code());
     RpcError {
@@ -50,7 +50,7 @@ pub fn rpc_error(denial: &Denial) -> RpcError {
     }
 }
 
-/// The number of a code, and the message of those that have one of their own.
+/// The JSON-RPC code of a denial code, and its message if it has a specific one.
 const fn number_of(code: Code) -> (i64, Option<&'static str>) {
     match code {
         Code::PolicyDenied => (-32950, Some(code.as_str())),
@@ -101,8 +101,8 @@ const fn number_of(code: Code) -> (i64, Option<&'static str>) {
     }
 }
 
-/// The details of a denial, with its code and status. The sentence is not among them: it is the
-/// message, or the policy's reason is a detail.
+/// The details of a denial, with its code and status. The sentence is left out: it is the message
+/// of the error, or the details contain the policy's reason.
 fn data(denial: &Denial) -> Value {
     let code = denial.code();
     let mut data = Map::new();
@@ -115,7 +115,7 @@ fn data(denial: &Denial) -> Value {
     Value::Object(data)
 }
 
-/// A value as raw JSON. A [`Value`] always can be written.
+/// Converts a value to raw JSON. Never `None`: a [`Value`] can always be written.
 pub fn raw(value: impl Into<Value>) -> Option<Box<RawValue>> {
     to_raw_value(&value.into()).ok()
 }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_codes_have_their_number_and_name_and_keep_their_details() {
+    fn reserved_errors_have_their_code_name_and_details() {
         each_row(
             [
                 (Code::PolicyDenied, -32950, 403),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn other_denials_say_their_sentence_and_when_to_come_back() {
+    fn other_denials_have_their_sentence_and_retry_after() {
         let unknown = Denial::new(Code::ToolNotFound, "Unknown tool: mail");
         assert_eq!(rendered(&unknown)["code"], INVALID_PARAMS);
         assert_eq!(rendered(&unknown)["message"], "Unknown tool: mail");

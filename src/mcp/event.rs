@@ -1,4 +1,4 @@
-//! Messages of servers other than answers.
+//! Messages of servers that are not answers.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::message::Outcome;
 
-/// Events that may wait for one client or one call. A notification that finds the queue full is
-/// dropped, a request is answered with an error.
+/// The most events that wait for one client or one call. If the queue is full, a notification is
+/// dropped and a request is answered with an error.
 pub const EVENT_QUEUE: usize = 256;
 
 /// Sender of a queue of events.
@@ -30,7 +30,7 @@ pub enum Event {
         method: Arc<str>,
         /// Its params.
         params: Option<Box<RawValue>>,
-        /// Takes the answer. Dropped, it tells the server that nobody answers.
+        /// Takes the answer. Dropping it answers the server with an error.
         reply: oneshot::Sender<Outcome>,
     },
 }

@@ -1,4 +1,4 @@
-//! JSON-RPC messages, whose params and results stay the text that was received.
+//! JSON-RPC messages, which keep params and results as the received text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use addons::strict_json::{self, StrictJsonError};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// What a request is answered with.
+/// The result or error of a request.
 pub type Outcome = RpcOutcome;
 
 /// The longest id, in bytes of its JSON text.
 const MAX_ID: usize = 256;
 
-/// The id of a request: a string or a number, in the form that its sender gave it.
+/// The id of a request: a string or a number, as the JSON text of its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Id(Arc<str>);
 
 impl Id {
-    /// An id of our own.
+    /// An id that the gateway assigns.
     pub fn number(number: u64) -> Self {
         Self(number.to_string().into())
     }
@@ -30,7 +30,7 @@ impl Id {
         &self.0
     }
 
-    /// The id that a JSON text is.
+    /// Reads an id from its JSON text; `None` if it is invalid or too long.
     pub fn parse(text: &str) -> Option<Self> {
         let first = text.bytes().next()?;
         let is_id = first == b'"' || first == b'-' || first.is_ascii_digit();
@@ -47,32 +47,32 @@ impl fmt::Display for Id {
 /// One message.
 #[derive(Debug)]
 pub enum Message {
-    /// It is to be answered.
+    /// A message that requires an answer.
     Request {
         id: Id,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     },
-    /// It is not answered.
+    /// A message without an answer.
     Notification {
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     },
-    /// It answers a request.
+    /// The answer to a request. The id is `None` if the sender could not read the request's.
     Response { id: Option<Id>, outcome: Outcome },
 }
 
-/// Why a text is no message. `id` is that of the request, where it could be read.
+/// Why a text is not a message. `id` is that of the request, if it could be read.
 #[derive(Debug, Error)]
 pub enum MessageError {
-    /// The text is no JSON with one reading.
+    /// The text is not JSON, or ambiguous.
     #[error("{0}")]
     Json(#[from] StrictJsonError),
     /// Several messages in an array.
-    #[error("batches are not taken: send one message at a time")]
+    #[error("batches are not accepted: send one message at a time")]
     Batch,
     /// JSON, but not JSON-RPC 2.0.
-    #[error("no JSON-RPC 2.0 message: {reason}")]
+    #[error("not a JSON-RPC 2.0 message: {reason}")]
     NotRpc {
         id: Option<Id>,
         reason: &'static str,
@@ -80,8 +80,8 @@ pub enum MessageError {
 }
 
 impl Message {
-    /// Reads one message of at most `most_values` JSON values. Keys that stand twice at any depth,
-    /// text that is not UTF-8 and batches are refused.
+    /// Reads one message of at most `most_values` JSON values. Refuses repeated keys at any depth,
+    /// text that is not UTF-8, and batches.
     pub fn parse(bytes: &[u8], most_values: usize) -> Result<Self, MessageError> {
         let text = strict_json::check_at_most(most_values, bytes)?;
         let text = text.trim_ascii_start();
@@ -175,7 +175,7 @@ pub fn write_request(id: Option<&Id>, method: &str, params: Option<&RawValue>) -
     text
 }
 
-/// Writes a response; `id` is `null` where the request's could not be read.
+/// Writes a response; `id` is `null` if the request's could not be read.
 pub fn write_response(id: Option<&Id>, outcome: &Outcome) -> String {
     let id = id.map_or("null", Id::as_json);
     match outcome {
@@ -190,7 +190,7 @@ pub fn write_response(id: Option<&Id>, outcome: &Outcome) -> String {
             parts.concat()
         }
         Err(error) => {
-            // It was read from JSON, or made of JSON: it always can be written.
+            // Built from JSON values, so it can always be written.
             let error = serde_json::to_string(error).unwrap_or_else(|_| "null".to_owned());
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}")
         }

@@ -31,7 +31,7 @@ pub use mounts::{
     MAX_CALLS, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine, MakeProcess,
     MessageLimits, MessageMemory, Mount, MountError, MountHealth, MountPorts, MountSession,
     MountState, Mounted, Mounts, OpenMemory, OpenWayOut, Opening, Origin, Pooled, ProcessConfig,
-    ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport, Transport,
-    Transports, Unsolicited, WayOut, add_param_fields, process_manager, request_fields,
+    ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport, StreamEvent,
+    Transport, Transports, Unsolicited, WayOut, add_param_fields, process_manager, request_fields,
 };
 pub use version::{Era, Version};

@@ -1,16 +1,16 @@
-//! Tasks (2025-11-25, an extension later): refused, since their results would not pass the chain.
+//! Removes tasks (2025-11-25, later an extension), since their results would bypass the chain.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 const TASKS: &str = "tasks";
-/// The extension that tasks are since 2026-07-28.
+/// The name of the extension that defines tasks since 2026-07-28.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// The capabilities of a client or a server without tasks.
+/// Removes tasks from the capabilities of a client or a server.
 pub fn without_tasks(capabilities: Box<RawValue>) -> serde_json::Result<Box<RawValue>> {
     let text = capabilities.get();
-    // The name may be written with escapes.
+    // The name may contain escapes.
     if !text.contains(TASKS) && !text.contains('\\') {
         return Ok(capabilities);
     }

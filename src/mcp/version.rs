@@ -1,6 +1,6 @@
 //! Revisions of the protocol.
 
-/// A revision that we speak, oldest first.
+/// A revision that the gateway supports, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// HTTP with a stream and a second endpoint.
@@ -9,7 +9,7 @@ pub enum Version {
     V2025_03_26,
     /// Elicitation, structured results.
     V2025_06_18,
-    /// The last one with a handshake.
+    /// The last revision with a handshake.
     V2025_11_25,
     /// Stateless.
     V2026_07_28,
@@ -20,12 +20,12 @@ pub enum Version {
 pub enum Era {
     /// It begins with `initialize`: up to 2025-11-25.
     Legacy,
-    /// There is none; each request describes its client: from 2026-07-28 on.
+    /// No handshake; each request describes its client: from 2026-07-28 on.
     Modern,
 }
 
 impl Version {
-    /// All of them, newest first, as an answer lists them.
+    /// All revisions, newest first, as answers list them.
     pub const ALL: [Self; 5] = [
         Self::V2026_07_28,
         Self::V2025_11_25,
@@ -33,10 +33,10 @@ impl Version {
         Self::V2025_03_26,
         Self::V2024_11_05,
     ];
-    /// The newest with a handshake.
+    /// The newest revision with a handshake.
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
 
-    /// As it is written.
+    /// The date in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -47,14 +47,14 @@ impl Version {
         }
     }
 
-    /// The revision of a date, if we speak it.
+    /// The revision of a date, if the gateway supports it.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|version| version.as_str() == text)
     }
 
-    /// The era that it belongs to.
+    /// The era of the revision.
     pub const fn era(self) -> Era {
         match self {
             Self::V2026_07_28 => Era::Modern,

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// The shortest and the longest delay. Without file descriptors, `accept` would fail again at once.
+/// The shortest and the longest delay. Without a delay, `accept` would fail again at once while
+/// there are no free file descriptors.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Interval between two log lines.
+/// The shortest interval between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Waits after failures, longer after each, and logs them once a minute.
+/// Waits after failures, twice as long after each up to 1 s, and logs them at most once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
@@ -36,7 +37,7 @@ impl AcceptBackoff {
         self.next = SHORTEST;
     }
 
-    /// Waits after a failure. One that a peer caused is ignored.
+    /// Waits after a failure. Returns at once for one that a peer caused.
     pub async fn after(&mut self, error: &io::Error) {
         use io::ErrorKind::{
             ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable,

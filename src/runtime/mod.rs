@@ -8,15 +8,24 @@ pub(crate) mod waker;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
 
 pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
-/// Whether the peer of a socket has closed the connection or its sending side. Reads nothing.
+/// Waits for `period`. Returns `false` at once when `shutdown` is cancelled.
+pub(crate) async fn pause(period: Duration, shutdown: &CancellationToken) -> bool {
+    let sleep = tokio::time::sleep(period);
+    shutdown.run_until_cancelled(sleep).await.is_some()
+}
+
+/// Whether the peer of a socket has closed the connection or its sending side. Does not read from
+/// the socket and does not block.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];

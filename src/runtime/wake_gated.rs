@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 
 /// A future that is polled only after it was woken.
 ///
-/// A connection is polled for every packet. Checking the other events that may end it (its lease, a
-/// reload, a shutdown, a timeout) takes locks that all connections share; gated, the check is one
-/// atomic load.
+/// The task of a connection is polled for every packet. Polling the other events that may end the
+/// connection (the end of its lease, a reload, a shutdown, a timeout) takes locks that all
+/// connections share; gated, each poll is one atomic load.
 pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,
@@ -25,7 +25,7 @@ pub struct WakeGated<'a, T> {
 /// Whether the future was woken, and the waker of the task that polls it.
 struct Call {
     called: AtomicBool,
-    /// Replaced, never taken: a late wake-up must not remove the waker that the next one needs.
+    /// Replaced, never taken: a late wake-up must not remove the waker that the next wake-up needs.
     task: Mutex<Option<Waker>>,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use crate::runtime::waker::CountingWaker;
 
     #[tokio::test]
-    async fn it_is_polled_when_it_was_woken_and_not_when_others_were() {
+    async fn a_future_is_polled_only_after_its_own_wake_up() {
         let (word, polled) = (Notify::new(), AtomicUsize::new(0));
         let mut inner = Box::pin(word.notified());
         let gated = WakeGated::new(std::future::poll_fn(|context| {

@@ -11,12 +11,12 @@ pub const GENESIS: Digits = [b'0'; 64];
 /// A SHA-256 in lower-case hexadecimal digits.
 pub type Digits = [u8; 64];
 
-/// The hash of a line, which is the `prev` of the next line.
+/// The hash of a line without its line feed, which is the `prev` of the next line.
 pub fn hash(line: &[u8]) -> Digits {
     hex(digest(&SHA256, line).as_ref())
 }
 
-/// The name of a rotated log; 1 is the newest.
+/// The path of a rotated log; number 1 is the newest.
 pub fn rotated(path: &Path, number: usize) -> PathBuf {
     suffixed(path, &format!(".{number}"))
 }

@@ -10,7 +10,7 @@ use super::audit_head::AuditHead;
 use super::lost::Lost;
 use crate::config::AuditConfig;
 
-/// The bytes that are gathered before a write.
+/// The most bytes that are gathered before they are written.
 const GATHERED: usize = 64 * 1024;
 
 /// The log, open for appending.
@@ -26,7 +26,8 @@ pub struct AuditFile {
 }
 
 impl AuditFile {
-    /// Opens the log to continue its chain. Removes a last line that a crash cut off.
+    /// Opens the log, or creates it, to continue its chain. Removes a last line that a crash cut
+    /// off.
     pub fn open(config: AuditConfig) -> io::Result<Self> {
         if let Some(directory) = config.path.parent() {
             fs::create_dir_all(directory)?;
@@ -44,6 +45,7 @@ impl AuditFile {
     }
 
     /// Appends a JSON object as a line, with the hash of the previous line as its last member.
+    /// Rotates first if the line would make the file longer than `max_bytes`.
     pub fn append(&mut self, object: &[u8]) -> io::Result<()> {
         let start = self.gathered.len();
         let members = object.strip_suffix(b"}").unwrap_or(object);
@@ -64,8 +66,9 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes what was appended, and the head: the last hash, so that lines cut from the end are
-    /// detected, and the lost lines that the log has no record of.
+    /// Writes the appended lines, then the head: the last hash, so that lines cut from the end are
+    /// detected, and the lost lines that the log has no record of. Does not wait until the kernel
+    /// has written them to disk.
     pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
         let head = AuditHead {
@@ -98,7 +101,8 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Begins a new file, with the gathered bytes from `start` on.
+    /// Writes the gathered bytes before `start`, renames the files, and opens a new one for the
+    /// other bytes.
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;
         let path = &self.config.path;
@@ -116,7 +120,7 @@ impl AuditFile {
     }
 }
 
-/// The lost lines of an earlier process that the log has no record of.
+/// The lost lines in the head of an earlier process, unless the log ends in their record.
 pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
     let lost = AuditHead::read(path)?.lost?;
     let last = File::open(path).and_then(|mut log| {
@@ -161,7 +165,7 @@ fn whole_length(file: &mut File) -> io::Result<u64> {
     Ok(length - trailing_bytes(file, length, |byte| byte != b'\n')?)
 }
 
-/// The log's last line, from the newest rotated file if the present one is empty.
+/// The log's last line, from the newest rotated file if the current file is empty.
 fn newest_line(path: &Path, file: &mut File, length: u64) -> io::Result<Option<Vec<u8>>> {
     let last = last_line(file, length)?;
     match File::open(rotated(path, 1)) {
@@ -263,7 +267,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_has_the_length_that_a_budget_counts() {
+    fn a_line_has_the_length_of_its_object_and_the_chain() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 7..8);

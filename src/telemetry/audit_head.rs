@@ -1,7 +1,7 @@
 //! The head file beside the audit log: the hash of the log's last line, and lost lines.
 //!
-//! Its length never changes and it is overwritten in place, so that a full disk does not prevent
-//! it.
+//! Its length never changes and it is overwritten in place, so that it can be written on a full
+//! disk.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -22,7 +22,8 @@ pub struct AuditHead {
 }
 
 impl AuditHead {
-    /// Reads the head of a log; `None` if there is none, or if a full disk left it empty.
+    /// Reads the head of a log; `None` if it is missing or unreadable, or if a full disk left it
+    /// empty.
     pub fn read(log: &Path) -> Option<Self> {
         let text = fs::read(suffixed(log, ".head")).ok()?;
         if text.is_empty() {

@@ -14,7 +14,7 @@ use super::health_flag::{HealthFlag, HealthGuard};
 use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
-/// The longest time until a line is written.
+/// The longest time from a line to its write while the disk works, apart from [`GATHERING`].
 const FLUSH: Duration = Duration::from_millis(200);
 /// The pause in which the writer lets lines gather, so that not every flow wakes it.
 const GATHERING: Duration = Duration::from_millis(10);
@@ -28,7 +28,8 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Starts the thread. `flag` is on while the log can be written.
+    /// Starts the thread. `flag` is on while the log can be written. A loss that the last process
+    /// could not record is recorded by this one.
     pub fn start(
         config: AuditConfig,
         flag: HealthFlag,
@@ -61,7 +62,7 @@ impl AuditLog {
         Arc::clone(&self.flow_log)
     }
 
-    /// Writes the waiting lines and ends the thread.
+    /// Writes the waiting lines and ends the thread. Later lines are counted as lost.
     pub fn finish(&self) {
         self.flow_log.end();
         if let Some(writer) = self.writer.lock().take() {
@@ -174,8 +175,8 @@ impl Writer {
         written
     }
 
-    /// Logs an error and counts the lines that it lost. Flows continue: if a failed audit blocked
-    /// them, filling the disk would stop the appliance.
+    /// Logs the first error of an outage, and counts the appended lines that are lost with it.
+    /// Flows continue: if a failed audit blocked them, a full disk would stop the appliance.
     fn fail(&mut self, error: &io::Error) {
         if !self.has_failed {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
@@ -188,7 +189,7 @@ impl Writer {
         if let Some(lost) = self.flow_log.lost()
             && let Err(error) = AuditHead::note_lost(&self.config.path, lost)
         {
-            tracing::debug!(%error, "lost audit lines would not be known after a restart");
+            tracing::debug!(%error, "the number of lost audit lines cannot be stored for the next start");
         }
     }
 }

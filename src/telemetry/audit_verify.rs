@@ -12,7 +12,7 @@ use super::audit_chain::{Digits, GENESIS, hash, rotated};
 use super::audit_head::AuditHead;
 use super::lost::{self, Lost};
 
-/// The most gaps that are shown.
+/// The most records of lost lines that [`Verified`] lists.
 const GAPS: usize = 10;
 
 /// The contents of a log whose hash chain is intact.
@@ -28,7 +28,7 @@ pub struct Verified {
     pub lost: u64,
     /// The number of these records.
     pub gaps: u64,
-    /// The newest of these records, oldest first.
+    /// The newest 10 of these records, oldest first.
     pub newest_gaps: VecDeque<Gap>,
     /// Lost lines that the log has no record of yet.
     pub unrecorded: Option<Lost>,
@@ -78,8 +78,9 @@ pub enum AuditBroken {
     Cut { path: PathBuf },
 }
 
-/// Verifies the whole chain, oldest file first. Rotation deletes the oldest files, so if there are
-/// rotated files, the `prev` of the oldest line is not checked.
+/// Verifies the whole chain, oldest file first, and that it contains the last hash of the head.
+/// Rotation deletes the oldest files, so if there are rotated files, the `prev` of the oldest line
+/// is not checked.
 pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
     let newest_rotated = (1..)
         .take_while(|number| rotated(path, *number).exists())

@@ -9,7 +9,7 @@ use addons::contract::{
 };
 use addons::observe::{Audit, AuditSettings, AuditSink};
 
-/// Ends `count` flows, with the ports 0, 1 and so on.
+/// Ends `count` flows to the ports 0, 1 and so on; `sink` gets their audit lines.
 pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
     let settings = AuditSettings {
         lines_per_minute_per_container: NonZeroU32::MAX,

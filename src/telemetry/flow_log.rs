@@ -1,8 +1,8 @@
 //! The lines of ended flows, on their way to the audit log and to live readers.
 //!
 //! A flow writes its line once, to the buffer of its thread. Readers drain the buffers of all
-//! threads: the writer of the audit log a while after the first line, and the admin API when it is
-//! asked for the newest flows.
+//! threads: the writer of the audit log after it is notified of a line, and the admin API for a
+//! request for the newest flows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use super::lost::Lost;
 use super::newest_flows::NewestFlows;
 use super::thread_buffer::{Bounds, ROOM, ThreadBuffer, Waiting};
 
-/// The most text in the buffers of all threads, in bytes; each buffer has an equal share. Lines
-/// beyond it are dropped from the log and counted. The same amount may be drained but not yet taken
-/// by the writer, the same again may be held by a writer whose disk hangs, and the same again may
-/// be moving during a drain. A growing buffer allocates up to twice its text.
+/// The most text for the log in the buffers of all threads, in bytes; each buffer has an equal
+/// share. Lines beyond it are dropped from the log and counted. As much again may be in each of
+/// three further places: drained but not yet taken by the writer, held by a writer whose disk
+/// hangs, and moving during a drain. A growing buffer allocates up to twice its text.
 const WAITING: usize = 16 * 1024 * 1024;
 /// The most lines for the log in one buffer, which bounds the memory of their spans.
 const LINES: usize = 16 * 1024;
@@ -70,7 +70,7 @@ impl FlowLog {
         self.drain().flows.subscribe()
     }
 
-    /// Counts lines that are lost to the log.
+    /// Counts lines that are lost to the log, in the metric and for its next record of lost lines.
     pub(super) fn count_dropped(&self, lines: u64) {
         if lines > 0 {
             self.dropped.inc_by(lines);
@@ -78,7 +78,7 @@ impl FlowLog {
         }
     }
 
-    /// Lost lines that the log has no record of yet.
+    /// Returns the lost lines that the log has no record of yet.
     pub(super) fn lost(&self) -> Option<Lost> {
         *self.lost.lock()
     }
@@ -94,7 +94,8 @@ impl FlowLog {
         *lost = Some(lost.map_or(more, |lost| lost.and(more)));
     }
 
-    /// Shows a record of the log itself to readers of flows.
+    /// Adds a record that the writer made, not a flow, to the newest flows, and sends it to
+    /// subscribers.
     pub(super) fn show(&self, record: &[u8]) {
         self.drain().flows.push(record);
     }
@@ -119,7 +120,8 @@ impl FlowLog {
         std::mem::swap(&mut self.drain().log, done);
     }
 
-    /// Ends the log: it takes no more lines, and the writer takes those that wait.
+    /// Ends the log: further lines for it are lost and counted; the writer still takes those that
+    /// wait.
     pub(super) fn end(&self) {
         self.buffers.all().for_each(|buffer| buffer.lock().close());
         self.notify.end();
@@ -165,7 +167,7 @@ struct Drained {
     flows: NewestFlows,
     /// Lines that wait for the writer of the log.
     log: LineBuffer,
-    /// Empty buffers that are swapped with those of the threads; only their allocation counts.
+    /// Empty buffers, which a drain swaps with those of the threads to reuse their allocations.
     taken: Vec<Waiting>,
 }
 
@@ -207,7 +209,7 @@ struct Notify {
 
 #[derive(Default)]
 struct NotifyState {
-    /// Since the last call of [`Notify::wait`].
+    /// A line was written since the last call of [`Notify::wait`].
     notified: bool,
     ended: bool,
 }

@@ -6,7 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::Logging;
 
-/// Begins to log. An error says what is wrong with the level.
+/// Starts to log to standard error. The error is a sentence: the level is invalid, or logging was
+/// started before.
 pub fn init(logging: &Logging) -> Result<(), String> {
     let filter = EnvFilter::try_new(directives(&logging.level))
         .map_err(|error| format!("logging.level {:?}: {error}", logging.level))?;
@@ -23,7 +24,8 @@ pub fn init(logging: &Logging) -> Result<(), String> {
     started.map_err(|error| error.to_string())
 }
 
-/// The filter for a level: a bare level applies to our own lines, and libraries log warnings.
+/// The filter for a level: a bare level applies to the lines of this crate, and libraries log
+/// warnings. Any other text is used as the filter.
 fn directives(level: &str) -> String {
     if level.parse::<tracing::Level>().is_ok() {
         format!("warn,unified_proxy={level}")

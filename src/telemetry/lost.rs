@@ -28,7 +28,7 @@ impl Lost {
         }
     }
 
-    /// The sum of both counts, over both periods.
+    /// The sum of both counts, over the shortest period that contains both.
     pub fn and(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -43,7 +43,7 @@ impl Lost {
         format!("{{\"ts\":\"{ts}\",{}}}", self.members()).into_bytes()
     }
 
-    /// The members of the record that identify these lines.
+    /// The members of the record that identify the loss: its kind, count and period.
     pub fn members(self) -> String {
         let (count, [since, until]) = (self.count, self.period());
         format!("\"kind\":\"{KIND}\",\"count\":{count},\"since\":\"{since}\",\"until\":\"{until}\"")

@@ -1,4 +1,4 @@
-//! Logs, the audit log and the newest flows.
+//! Log lines of the process, the audit log, and the newest flows for the admin API.
 
 mod audit_chain;
 mod audit_file;

@@ -10,8 +10,8 @@ use super::newest_lines::{KEPT, NewestLines};
 #[derive(Default)]
 pub struct NewestFlows {
     lines: NewestLines,
-    /// The channel to the readers; `None` if there are none. A reader that falls more than
-    /// [`KEPT`] lines behind misses some.
+    /// The channel to the readers; `None` if there are none. A reader that falls more than 1024
+    /// lines behind ([`KEPT`] rounded up to a power of two) misses the oldest.
     live: Option<broadcast::Sender<Arc<str>>>,
 }
 

@@ -2,11 +2,11 @@
 
 use super::line_buffer::LineBuffer;
 
-/// The number of lines that are kept at least, and the lines of a page.
+/// The lines of a full page, which are the fewest lines that are kept.
 pub const KEPT: usize = 1000;
 
-/// The newest 1000 lines, and at most 1000 older ones. A line has at most 3 KiB, apart from long
-/// names of the operator, so the two pages hold at most 6 MiB of text. They allocate at most twice
+/// The newest 1000 lines, and at most 1000 older ones. A line has at most 5 KiB, apart from long
+/// names of the operator, so the two pages hold at most 10 MiB of text. They allocate at most twice
 /// as much, and seldom more than 1 MiB.
 pub struct NewestLines<M = ()> {
     /// The full page; empty until there is one.

@@ -8,7 +8,7 @@ use super::line_buffer::LineBuffer;
 use super::newest_lines::NewestLines;
 
 /// The allocation that a drained buffer keeps, in bytes for text and as many for the spans: enough
-/// for sustained load. What a burst or a slow disk needed on top is freed.
+/// for sustained load. The rest, which a burst or a slow disk needed, is freed.
 pub const ROOM: usize = 256 * 1024;
 
 /// The most lines, and the most bytes of text, that may wait for the disk.
@@ -38,8 +38,8 @@ pub struct ThreadBuffer {
 pub struct Waiting {
     /// Lines for the log.
     logged: LineBuffer<Mark>,
-    /// Lines that are not for the log, separately, so that a flood of them takes no room from
-    /// lines for the log. Only as many as readers are shown are kept.
+    /// Lines that only live readers get, kept separately, so that a flood of them takes no room
+    /// from lines for the log. Older ones than the newest 1000 may be dropped.
     unlogged: NewestLines<Instant>,
 }
 

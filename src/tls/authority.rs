@@ -19,16 +19,17 @@ use time::{Duration, OffsetDateTime};
 
 use super::ca_files::{Ca, CaError, CaFiles};
 
-/// The most cached leaves; each is a few KiB.
+/// The most cached leaves; each takes a few KiB of memory.
 const CACHE_CAPACITY: u64 = 4096;
 /// A leaf's validity after its minting, and before it, for clients whose clock is behind: 25 hours
 /// together.
 const LEAF_LIFETIME: Duration = Duration::hours(24);
 const LEAF_SKEW: Duration = Duration::hours(1);
-/// Half of the validity, so that a leaf from the cache is never about to expire.
+/// Half of the lifetime: a leaf from the cache is valid for 12 more hours, unless the CA expires
+/// earlier.
 const CACHE_LIFETIME: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
-/// TLS 1.3 session tickets sent after a handshake. Each resumes one connection; a client that opens
-/// several gets one from each.
+/// TLS 1.3 session tickets sent after a handshake. A ticket resumes one connection, and each
+/// connection gets a new one.
 const TICKETS: usize = 1;
 
 /// Why a leaf could not be minted.
@@ -59,15 +60,15 @@ struct Minted {
 }
 
 impl Minted {
-    /// Whether the leaf is valid now. The cache expires by elapsed time; a change of the system
-    /// clock can make a cached leaf too old or too young.
+    /// Whether the leaf may be served at `now`. The cache expires by elapsed time; a change of the
+    /// system clock can make a cached leaf too old or too young.
     fn serves(&self, now: OffsetDateTime) -> bool {
         self.at - LEAF_SKEW <= now && now < self.at + CACHE_LIFETIME
     }
 }
 
 impl Authority {
-    /// Loads the CA, or generates it on the first start.
+    /// Loads the CA of `files`, or generates it on the first start.
     pub fn open(files: CaFiles, provider: Arc<CryptoProvider>) -> Result<Self, CaError> {
         let ca = files.load_or_create(OffsetDateTime::now_utc())?;
         let leaf_key = KeyPair::generate()?;
@@ -92,7 +93,8 @@ impl Authority {
         })
     }
 
-    /// Reads the CA's files again: a rotated CA takes over at the end of its grace period.
+    /// Reads the CA's files again: a rotated CA takes over at the end of its grace period, and the
+    /// cache is emptied. On an error the loaded CA stays in use.
     pub fn refresh(&self) -> Result<(), CaError> {
         let ca = self.files.load_or_create(OffsetDateTime::now_utc())?;
         if ca.pem != self.ca.load().pem {
@@ -102,12 +104,13 @@ impl Authority {
         Ok(())
     }
 
-    /// The cached server configuration for a host.
+    /// The cached server configuration for a host; `None` if there is none with a valid leaf.
     pub fn cached(&self, host: &Host) -> Option<Arc<ServerConfig>> {
         self.cached_at(host, OffsetDateTime::now_utc())
     }
 
-    /// Mints a leaf for a host. Concurrent calls for one host mint once.
+    /// Mints and caches a leaf for a host, and returns the server configuration with it. Returns
+    /// the cached one if there is one; concurrent calls for one host mint once.
     pub fn mint(&self, host: &Host) -> Result<Arc<ServerConfig>, MintError> {
         self.mint_at(host, OffsetDateTime::now_utc())
     }

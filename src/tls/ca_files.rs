@@ -17,12 +17,12 @@ use super::trusted::Trusted;
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
-/// How far a container's clock may be behind the proxy's.
+/// How far a container's clock may be behind the proxy's for a CA that signs at once.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
 
-/// Why the CA cannot be used. Each message says what to do.
+/// Why the CA cannot be used or rotated. Each message but that of rcgen says what to do.
 #[derive(Debug, Error)]
 pub enum CaError {
     /// A file or folder cannot be read or written.
@@ -31,7 +31,7 @@ pub enum CaError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Either the key or the certificate is missing.
+    /// One of key and certificate is missing.
     #[error(
         "{missing} is missing although {present} is there; restore it from a backup, or move {present} away \
          to have a new CA made (sandboxes must then trust the new one)"
@@ -42,7 +42,7 @@ pub enum CaError {
         "{path}: {why}; restore it from a backup, or move key and certificate away to have a new CA made"
     )]
     Broken { path: PathBuf, why: String },
-    /// The clock is before the certificate's `notBefore`.
+    /// The system clock is before the certificate's `notBefore`.
     #[error(
         "the clock says {now}, which is before the CA became valid ({not_before}); set the clock"
     )]
@@ -52,11 +52,11 @@ pub enum CaError {
     },
     /// The certificate has expired.
     #[error(
-        "the CA ran out at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
+        "the CA expired at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
     )]
     Expired { not_after: OffsetDateTime },
     /// A rotation is already under way.
-    #[error("a new CA is published already and will sign from {from} on")]
+    #[error("a rotation is under way: the new CA signs from {from} on; rotate again after that")]
     RotationPending { from: OffsetDateTime },
     /// rcgen failed.
     #[error("cannot make a certificate: {0}")]
@@ -74,7 +74,7 @@ pub(super) struct Ca {
     pub(super) not_after: OffsetDateTime,
 }
 
-/// The folders of the CA.
+/// The folders with the files of the CA.
 #[derive(Clone, Debug)]
 pub struct CaFiles {
     data_dir: PathBuf,
@@ -82,7 +82,8 @@ pub struct CaFiles {
 }
 
 impl CaFiles {
-    /// Uses `data_dir` for keys, `certs_dir` for the files that containers read.
+    /// Uses `data_dir` for keys and their certificates, `certs_dir` for the files that containers
+    /// read.
     #[must_use]
     pub fn new(data_dir: &Path, certs_dir: &Path) -> Self {
         Self {
@@ -140,8 +141,8 @@ impl CaFiles {
         Ok(next.not_before)
     }
 
-    /// Describes the CAs for a person, with their certificates as PEM. Readers of PEM skip the
-    /// lines around them, so that the text can be kept as a file.
+    /// Describes the current and the next CA for a person, with their certificates as PEM. PEM
+    /// parsers skip the lines in between, so that the text can be saved as a PEM file.
     pub fn describe(&self) -> Result<String, CaError> {
         let mut text = String::new();
         for (name, what) in [("ca", "signs now"), ("ca-next", "signs next")] {
@@ -217,8 +218,8 @@ impl CaFiles {
         }))
     }
 
-    /// Generates a CA. The key is written first: a crash before the certificate leaves a lone key,
-    /// which is reported, and never a certificate without a key.
+    /// Generates a CA. The key is written first: a crash before the certificate is written leaves a
+    /// lone key, which the next start reports, and never a certificate without a key.
     fn create(&self, name: &str, not_before: OffsetDateTime) -> Result<Ca, CaError> {
         let key = KeyPair::generate()?;
         let not_before = not_before.replace_nanosecond(0).unwrap_or(not_before);

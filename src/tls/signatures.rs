@@ -1,9 +1,9 @@
 //! Caches the verification of signatures on the certificates of upstreams.
 //!
 //! Many hosts have the same few intermediates, and many share a certificate. Whether a signature is
-//! valid depends only on key, message and signature, so that a valid one stays valid. Names,
-//! validity periods, usages and the chain up to a root are checked each time, and so is the
-//! signature of the handshake, by which a server proves that it holds the certificate's key.
+//! valid depends only on key, message and signature, so a valid one stays valid. Names, validity
+//! periods, usages and the chain up to a root are checked each time, and so is the signature of the
+//! handshake, by which a server proves that it holds the certificate's key.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -30,7 +30,7 @@ static CACHING: LazyLock<Vec<CachingVerifier>> = LazyLock::new(|| {
 static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> =
     LazyLock::new(|| CACHING.iter().map(|one| one as _).collect());
 
-/// The provider with the same algorithms, which cache the valid signatures of certificate chains.
+/// The provider with verification algorithms that cache the valid signatures of certificate chains.
 pub(super) fn caching(provider: &CryptoProvider) -> CryptoProvider {
     let mut provider = provider.clone();
     debug_assert_eq!(

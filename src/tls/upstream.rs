@@ -14,14 +14,15 @@ use super::signatures::caching;
 /// The most TLS sessions that one lease caches for resumption.
 const SESSIONS_PER_LEASE: usize = 64;
 
-/// The roots that upstream certificates are verified against.
+/// The TLS configuration for upstreams, whose certificates are verified against its roots.
 #[derive(Clone)]
 pub struct UpstreamTls {
     config: Arc<ClientConfig>,
 }
 
 impl UpstreamTls {
-    /// Loads the system's roots, and those of a PEM bundle in addition.
+    /// Loads the system's roots, and those of a PEM bundle in addition. The error is a sentence,
+    /// which names the bundle if that cannot be used.
     pub fn load(bundle: Option<&Path>, provider: Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -49,8 +50,8 @@ impl UpstreamTls {
         })
     }
 
-    /// Two configurations for one lease, which offer HTTP/1.1 only, and HTTP/2 as well. They share
-    /// a session cache that no other lease uses.
+    /// Two configurations for one lease: the first offers HTTP/1.1 only, the second HTTP/2 as well.
+    /// They share a session cache that no other lease uses.
     #[must_use]
     pub fn for_lease(&self) -> (Arc<ClientConfig>, Arc<ClientConfig>) {
         let mut http1 = ClientConfig::clone(&self.config);

@@ -1,6 +1,7 @@
 //! Environment variables that make tools use the proxy and trust its CA.
 //!
-//! A variable is listed only if a tool reads it and no other listed variable serves that tool.
+//! A variable is listed only if a tool reads it and no other listed variable has the same effect
+//! for that tool.
 
 use std::path::Path;
 
@@ -77,13 +78,13 @@ const ADDED: [&str; 2] = [
 const FIXED: [(&str, &str); 2] = [
     // Makes Node's fetch and https obey the proxy variables, from 22.21 and 24 on.
     ("NODE_USE_ENV_PROXY", "1"),
-    // Makes Electron's download obey them.
+    // Makes the installer of Electron, which downloads it, obey them.
     ("ELECTRON_GET_USE_PROXY", "1"),
 ];
 
 /// The names and values for clients that reach the proxy at the URL `proxy` (`http://HOST:PORT`)
-/// and find `certs_dir` at `certs`; `gateway` is the MCP gateway's URL, `None` where clients reach
-/// no gateway. No value is secret.
+/// and find the files of `certs_dir` at `certs`. `gateway` is the MCP gateway's URL, `None` if
+/// clients reach no gateway. No value is secret.
 pub(crate) fn variables(
     proxy: &str,
     certs: &Path,
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_named_by_host_and_port_too() {
+    fn host_and_port_of_the_proxy_have_variables_too() {
         each_row(
             [
                 ("http://proxy:8080", "proxy", "8080"),

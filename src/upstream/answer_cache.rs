@@ -1,4 +1,4 @@
-//! Answers of nameservers for their time to live, and the questions under way.
+//! Caches answers of nameservers for their time to live, and tracks the questions under way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::Answer;
 
-/// Answers in one generation. The cache holds two generations.
+/// The most answers in one generation. The cache holds two generations.
 const GENERATION: usize = 2048;
 
 pub(super) type Key = (Host, RecordType);
@@ -37,7 +37,8 @@ struct Kept {
 }
 
 impl AnswerCache {
-    /// The answer, with the remaining time to live of its records.
+    /// The answer, with the remaining time to live of its records; `None` if there is none or it
+    /// has expired.
     pub fn find(&self, key: &Key) -> Option<Answer> {
         let (kept, forgotten) = self.0.lock().find(key)?;
         // Freed outside of the lock.
@@ -70,8 +71,8 @@ impl Kept {
 }
 
 impl Generations {
-    /// An answer that has not expired, moved to the young generation; and the generation dropped
-    /// to make room for it, for the caller to free outside of the lock.
+    /// Returns an answer that has not expired and moves it to the young generation. Also returns
+    /// the generation removed to make room for it, for the caller to free outside of the lock.
     fn find(&mut self, key: &Key) -> Option<(Arc<Kept>, Generation)> {
         if let Some(kept) = self.young.get(key) {
             return kept.holds().then(|| (Arc::clone(kept), HashMap::new()));
@@ -93,11 +94,11 @@ impl Generations {
     }
 }
 
-/// Questions under way: equal ones at the same time are asked once.
+/// Questions under way, so that an equal question waits for the answer to the first.
 #[derive(Default)]
 pub(super) struct UnderWay(Mutex<HashMap<Key, CancellationToken>>);
 
-/// Who asks the nameservers.
+/// The task that asks the nameservers.
 pub(super) enum Turn<'u> {
     /// The caller, until it drops this.
     Ours(Asking<'u>),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// Why a request's body broke off.
+/// Why a request's body broke off: the client's fault or a denial.
 pub type BodyError = Box<dyn Error + Send + Sync>;
 
 /// A request's body; most requests have none. Boxed, since a request is moved several times on its

@@ -22,19 +22,22 @@ use tokio_util::sync::CancellationToken;
 use super::UpstreamSocket;
 use super::{Driver, Http1, Http2, Network, Upstream};
 
-/// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
+/// HTTP/2 receive windows in bytes: enough for a fast download at usual round-trip times.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
 /// Silence of a connection with open streams before an HTTP/2 PING, and the limit for its answer.
-/// A connection that died without a FIN would take every further request to the endpoint.
+/// Without the PING, a connection that died without a FIN would take every further request to the
+/// endpoint.
 const PING_AFTER: Duration = Duration::from_secs(20);
 const PING_ANSWER: Duration = Duration::from_secs(20);
-/// Bytes of a response's header list, the same limit as for requests of clients.
+/// The most bytes of a response's header list, equal to the default of `limits.max_header_bytes`
+/// for requests.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// Why a connection cannot be used.
 pub enum DialError {
-    /// The upstream does not speak HTTP/1.1.
+    /// The upstream refused every ALPN protocol that was offered, so it is assumed to speak HTTP/2
+    /// only.
     OnlyHttp2,
     Denied(Denial),
 }
@@ -70,7 +73,8 @@ pub async fn open_raw(
     Ok((socket, address))
 }
 
-/// Opens an HTTP connection for a flow. It ends with the lease of `owner`.
+/// Opens an HTTP connection for a flow, of the protocol that the upstream chooses from those that
+/// `config` offers. An HTTP/2 or detached connection ends with the lease of `owner`.
 pub async fn open_http(
     owner: &Container,
     live: &mut LiveFlow,
@@ -119,13 +123,13 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
     match host {
         Host::Name(name) => DnsName::try_from(name.to_string())
             .map(ServerName::DnsName)
-            .map_err(|_| Denial::malformed("the name cannot stand in a certificate")),
+            .map_err(|_| Denial::malformed("the host name is not valid in a certificate")),
         Host::Address(address) => Ok(ServerName::IpAddress((*address).into())),
     }
 }
 
-/// The denial names the handshake and the host. It repeats rustls' words only where they say what
-/// is wrong with the certificate.
+/// The denial names the handshake and the host. It repeats rustls' words only if they say what is
+/// wrong with the certificate.
 fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
     let cause = error
         .get_ref()

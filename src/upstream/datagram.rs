@@ -1,8 +1,9 @@
-//! One question to one nameserver, one datagram each way, which settles nearly every look-up.
+//! Asks one nameserver a question with one datagram each way, which settles nearly every look-up.
 //!
-//! No answer in time, a truncated one and a failure are left to the caller, which asks again
-//! through hickory-resolver. An answer is accepted only from the nameserver's address, at a port
-//! that is open for 2 s at most, with the random id and the random letter case of its question.
+//! After a timeout, a truncated answer or a failure, the caller asks again through
+//! hickory-resolver. An answer is accepted only from the nameserver's address, with the random id
+//! and the random letter case of its question, at a port that sends no further question when it is
+//! older than 2 s.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,22 +17,25 @@ use parking_lot::Mutex;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// How long an answer may take. A nameserver that has the answer in its cache needs a fraction.
+/// The longest time to wait for an answer. A nameserver that has the answer in its cache needs a
+/// fraction of it.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Consecutive questions without an answer before the nameserver rests. One alone may be a slow
-/// name, and a container that asks for it must not slow down the others.
+/// Consecutive questions without an answer before the nameserver gets no datagram for [`REST`]. A
+/// single one may be for a slow name, and a container that asks for it must not slow down the
+/// others.
 const SILENCES: u32 = 3;
 
-/// How long a nameserver that did not answer is asked no datagram.
+/// How long a nameserver that did not answer gets no datagram.
 const REST: Duration = Duration::from_secs(5);
 
-/// Questions from one port, and how long it stays open. Opening a port for every question doubles
-/// the cost of a question; a port that stays open gives an off-path attacker time to find it.
+/// The most questions from one port, and its age after which it sends no further one. Opening a
+/// port for every question doubles the cost of a question; a port in use for long gives an off-path
+/// attacker time to find it.
 const QUESTIONS_PER_PORT: u8 = 64;
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
 
-/// The most ports kept open for a next question.
+/// The most idle ports kept for the next questions.
 const IDLE_PORTS: usize = 64;
 
 /// The EDNS payload size, which needs no fragmentation on today's networks (DNS flag day 2020).
@@ -70,8 +74,8 @@ impl Datagrams {
         }
     }
 
-    /// The answer, if it is complete and its code is `NoError` or `NXDomain`. `None`: ask by other
-    /// means.
+    /// The answer, if it is complete and its code is `NoError` or `NXDomain`. `None`: the caller
+    /// must ask through hickory-resolver.
     pub async fn ask(&self, name: &str, record_type: RecordType) -> Option<Message> {
         if self.rests() {
             return None;
@@ -100,7 +104,8 @@ impl Datagrams {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Sends the question and waits for its answer. Dropping the future closes the port.
+    /// Sends the question and waits for a datagram with its id; `None` if that does not answer this
+    /// question. Dropping the future closes the port.
     async fn exchange(&self, question: &[u8], choice: u8) -> io::Result<Option<Message>> {
         let mut port = match self.take(choice) {
             Some(port) => port,
@@ -127,7 +132,7 @@ impl Datagrams {
         }
     }
 
-    /// An idle port, with the datagrams discarded that arrived in the meantime.
+    /// An idle port that may send another question. Discards the datagrams that have arrived at it.
     fn take(&self, choice: u8) -> Option<Port> {
         let mut idle = self.idle.lock();
         let port = loop {
@@ -253,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plain_answer_is_taken_and_its_port_used_again_for_a_while() {
+    async fn a_plain_answer_is_returned_and_its_port_is_reused() {
         let datagrams = nameserver(|question| vec![answer(question)]).await;
         for _ in 0..QUESTIONS_PER_PORT {
             assert!(datagrams.ask(NAME, RecordType::A).await.is_some());
@@ -263,14 +268,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_under_another_id_is_passed_over() {
+    async fn an_answer_with_another_id_is_ignored() {
         let datagrams =
             nameserver(|question| vec![changed(question, 0, |byte| !byte), answer(question)]);
         assert!(datagrams.await.ask(NAME, RecordType::A).await.is_some());
     }
 
     #[tokio::test]
-    async fn what_is_unusual_is_asked_by_other_means() {
+    async fn unusual_answers_are_left_to_the_caller() {
         let unusual: [Answers; 7] = [
             |question| vec![changed(question, 2, |flags| flags & 0x7f)],
             |question| vec![changed(question, 2, |flags| flags | 0x08)],
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_is_slow_by_itself_rests_nobody() {
+    async fn questions_for_one_slow_name_do_not_rest_the_nameserver() {
         // Told apart by the length of the first label.
         let datagrams = nameserver(|question| match question[HEADER] {
             4 => Vec::new(),
@@ -320,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_came_before_its_question_is_thrown_away() {
+    async fn a_datagram_that_arrived_before_the_question_is_discarded() {
         let datagrams = nameserver(|question| vec![answer(question), answer(question)]).await;
         assert!(datagrams.ask(NAME, RecordType::A).await.is_some());
         let idle = datagrams.idle.lock().pop().unwrap();
@@ -332,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_the_name_in_some_case() {
+    fn a_question_has_the_name_in_random_letter_case() {
         let question = question(NAME, RecordType::AAAA, &[0xff; 35]).unwrap();
         assert_eq!(
             question,

@@ -1,4 +1,4 @@
-//! The only code that connects to the world.
+//! The only code that opens TCP connections to upstreams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,17 +11,17 @@ use tokio::time::{sleep, timeout};
 
 use super::socket::{SocketBudget, SocketPermit, UpstreamSocket};
 
-/// How long one address is tried alone before the next joins in (RFC 8305, section 5).
+/// Delay after an attempt before the next address is tried in parallel (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// The most addresses tried for one connection, so that a DNS answer cannot make us send SYNs to
-/// hundreds of hosts.
+/// The most addresses tried for one connection, so that a DNS answer cannot make the proxy send
+/// SYNs to hundreds of hosts.
 const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first permitted address that accepts, within `limit`.
 ///
-/// Addresses are tried in their order, the next one as soon as one is slow. Each attempt takes a
-/// socket permit of the principal.
+/// The first 16 addresses are tried in their order, the next one as soon as an attempt fails or
+/// [`STAGGER`] has passed. Each attempt takes a socket permit of the principal.
 pub async fn dial(
     permit: &Permit,
     limit: Duration,

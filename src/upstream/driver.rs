@@ -1,10 +1,10 @@
 //! Polls an HTTP/1.1 connection in the task of the exchange that uses it.
 //!
-//! hyper leaves polling a connection to its user. The usual task for each connection costs a
-//! switch of tasks, often of cores, for the request, for the response head and for each piece of
-//! the body. Only one exchange at a time uses an HTTP/1.1 connection, so the task of that exchange
-//! polls it. An idle connection is not polled; its next user sees what happened meanwhile. See
-//! ADR 007.
+//! hyper leaves polling a connection to its user. The usual task for each connection costs a switch
+//! of tasks, often of cores, for the request, for the response head and for each piece of the body.
+//! Only one exchange at a time uses an HTTP/1.1 connection, so the task of that exchange polls it.
+//! An idle connection is polled only when it is checked or used again, and notices then that the
+//! upstream has closed it. See ADR 007.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::runtime::WakeGated;
 /// Polls of the connection in one turn of the task before it yields.
 const ROUNDS: usize = 8;
 
-/// The future of a connection, which is ready when the connection has ended.
+/// Owns the future of a connection, which is ready when the connection has ended.
 pub struct Driver {
-    /// `None` once it has ended, so that its socket is closed.
+    /// `None` once it has ended, which closes its socket, or was detached.
     connection: Option<Connection>,
     call: Arc<Call>,
     /// The waker that the connection is polled with; it wakes `call`.
@@ -61,7 +61,8 @@ impl Driver {
     }
 
     /// Polls `wanted`, which only progress of this connection can make ready, and the connection
-    /// for as long as it makes progress. `wanted` need not register a waker.
+    /// for as long as it makes progress. `wanted` must register the waker that it gets only after
+    /// the connection was detached; until then this driver wakes the task.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -98,7 +99,8 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Runs `act`, whose wake-ups of the connection need not wake the task: the caller polls next.
+    /// Runs `act`. A wake-up of the connection in it wakes no task, so the caller must call
+    /// [`Driver::poll`] next.
     pub fn before_poll<T>(&self, act: impl FnOnce() -> T) -> T {
         self.call.attended.store(true, Ordering::Relaxed);
         let done = act();
@@ -118,7 +120,7 @@ impl Driver {
         self.call.task.take();
     }
 
-    /// Moves the connection to a task of its own, for an exchange that stops polling it.
+    /// Moves the connection to a separate task, for an exchange that stops polling it.
     pub fn detach(&mut self) {
         if let Some(connection) = self.connection.take() {
             let lease_ended = WakeGated::new(self.lease_ended.clone().cancelled_owned());

@@ -1,4 +1,4 @@
-//! Connections to the world: dialled with a permit, owned by a lease.
+//! Connections to upstreams: dialled with a permit of the chain, owned by a lease.
 
 mod answer;
 mod answer_cache;
@@ -66,16 +66,18 @@ pub struct Http1 {
     pub idle_since: Instant,
     /// Moves the bytes; the exchange that uses the connection polls it.
     pub driver: Driver,
-    /// The thread whose runtime watches the socket; other threads pay for a wake-up across cores.
+    /// The thread whose runtime watches the socket. If another thread uses the connection, each
+    /// event of the socket costs a wake-up across cores.
     pub home: ThreadId,
-    /// Timer of its last request, kept to be reset for the next.
+    /// Timer of its last request, kept for the next one on the same client connection.
     pub timer: Option<Timer>,
 }
 
 /// Limits the wait for a response head.
 pub type Timer = Pin<Box<Sleep>>;
 
-/// A share of an HTTP/2 connection.
+/// A handle to an HTTP/2 connection, which all requests of the lease to the endpoint share. A
+/// separate task polls the connection.
 #[derive(Clone)]
 pub struct Http2 {
     pub sender: http2::SendRequest<RequestBody>,
@@ -90,7 +92,8 @@ pub enum Upstream {
 }
 
 impl Upstream {
-    /// Polls `wanted`, which becomes ready through this connection.
+    /// Polls `wanted`, which becomes ready through progress of this connection, and the connection
+    /// itself if it is HTTP/1.1.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -110,7 +113,7 @@ impl Upstream {
         }
     }
 
-    /// Place of the reusable timer; HTTP/2 requests have none.
+    /// Place of the reusable timer; an HTTP/2 connection has none.
     pub fn timer(&mut self) -> Option<&mut Option<Timer>> {
         match self {
             Self::Http1(one) => Some(&mut one.timer),
@@ -118,7 +121,8 @@ impl Upstream {
         }
     }
 
-    /// Moves the connection to a task of its own.
+    /// Moves an HTTP/1.1 connection to a separate task, which polls it from then on; HTTP/2 has one
+    /// already.
     pub fn detach(&mut self) {
         if let Self::Http1(one) = self {
             one.driver.detach();

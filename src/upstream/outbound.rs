@@ -1,4 +1,5 @@
-//! The appliance's own HTTP client. Its requests pass the chain and the audit like any other.
+//! The HTTP client of the addons, for example to refresh tokens. Its requests pass the chain and
+//! the audit like any other.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,18 +21,19 @@ use tokio::time::timeout;
 
 use super::{DialError, Network, handshake, open_raw};
 
-/// Limit from the DNS look-up to the last byte of the response. A client's request waits for it.
+/// Limit for a whole exchange, from the chain's judgement to the last byte of the response. A
+/// client's request may wait for it.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The same for a look-up at a forge, which runs within the deadline of a hook.
+/// The same for a look-up at a git forge, which runs within the deadline of a hook.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
-/// The longest response body: tokens and answers of APIs are far shorter.
+/// The longest response body in bytes: tokens and answers of APIs are far shorter.
 const MAX_ANSWER: usize = 1 << 20;
 
 /// The network of the configuration in force; `None` once the process has no configuration.
 type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
 
-/// Sends the appliance's own requests: HTTP/1.1 over TLS with verified certificates (in clear text
-/// only where the principal trusts private addresses), no redirects followed.
+/// Sends requests of addons: HTTP/1.1 over TLS with verified certificates, or in clear text if the
+/// chain permits that; follows no redirects.
 #[derive(Default)]
 pub struct OutboundClient {
     /// Set after the start, since a network is built from parts that hold this client.
@@ -207,7 +209,10 @@ async fn read_whole(
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|_| {
-        let sentence = format!("{} broke off, or sent too much", live.host());
+        let sentence = format!(
+            "{} closed the connection within the body, or sent more than 1 MiB",
+            live.host()
+        );
         Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
     })?;
     Ok(Response::from_parts(parts, body.to_bytes()))
@@ -215,7 +220,7 @@ async fn read_whole(
 
 fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
     let why = if error.is_parse() {
-        "sent what is not HTTP"
+        "sent a malformed HTTP response"
     } else {
         "closed the connection"
     };

@@ -1,4 +1,4 @@
-//! Our own listeners, which no flow may reach.
+//! The appliance's own TCP listeners, which no flow may reach.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use addons::contract::{OwnAddresses, fold_address};
 
-/// The ports we listen on, on every address of this machine.
+/// The ports of the appliance's listeners, on every address of this machine.
 ///
 /// The port is compared first, since the other check is a system call. Addresses that a NAT in
 /// front of this machine maps to a listener are not known here.
@@ -16,7 +16,7 @@ pub struct OwnListeners {
 }
 
 impl OwnListeners {
-    /// Guards the listeners at these addresses, as they were bound.
+    /// Guards the ports of these addresses, which are those of the bound listeners.
     pub fn new(listeners: impl IntoIterator<Item = SocketAddr>) -> Self {
         let ports = listeners.into_iter().map(|address| address.port());
         Self {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_port_is_ours_on_every_address_of_this_machine() {
+    fn the_port_of_a_listener_is_own_on_every_address_of_this_machine() {
         let own = OwnListeners::new(["127.0.0.1:8080".parse().unwrap()]);
         each_row(
             [

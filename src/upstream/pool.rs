@@ -16,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
 
-/// Idle connections kept for one endpoint; further ones are closed.
+/// The most idle HTTP/1.1 connections kept for one endpoint; further ones are closed.
 const MAX_IDLE: usize = 16;
-/// How long an idle connection is kept: most servers close theirs after a minute.
+/// How long an idle connection is kept, checked every 15 s: most servers close theirs after a
+/// minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
 const SHARED_LIFETIME: Duration = Duration::from_secs(120);
@@ -29,11 +30,11 @@ const READY: Duration = Duration::from_millis(100);
 /// The kind of connection that an exchange can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// HTTP/1.1, an idle one if there is one.
+    /// HTTP/1.1, idle or new; HTTP/2 if the endpoint does not speak HTTP/1.1.
     Http1,
-    /// HTTP/1.1 on a new connection, which is never pooled.
+    /// HTTP/1.1 on a new connection.
     Websocket,
-    /// A stream of the endpoint's HTTP/2 connection; HTTP/1.1 where the endpoint has no HTTP/2.
+    /// A stream of the endpoint's HTTP/2 connection; HTTP/1.1 if the endpoint has no HTTP/2.
     Http2,
 }
 
@@ -65,7 +66,7 @@ struct Idle {
     serves_several: bool,
 }
 
-/// The one HTTP/2 connection to an endpoint.
+/// The HTTP/2 connection to an endpoint, if there is one, and the result of the last attempt.
 struct Shared {
     /// Locked while dialling, so that requests that begin together share one connection.
     state: tokio::sync::Mutex<State>,
@@ -83,7 +84,7 @@ struct State {
 struct Current(Mutex<Arc<LeasePool>>);
 
 impl LeasePool {
-    /// The pool of a lease under the configuration of a flow.
+    /// The pool of a lease under the configuration of `network`, which is the flow's.
     pub fn of(container: &Container, network: &Network) -> Arc<Self> {
         let current = container.state_or_init(|| Current(Mutex::new(Self::new(network))));
         let mut current = current.0.lock();
@@ -109,7 +110,9 @@ impl LeasePool {
         })
     }
 
-    /// An idle connection for a flow that the chain has permitted.
+    /// An idle HTTP/1.1 connection for a flow that the chain has permitted. `None` if there is
+    /// none, for a WebSocket, and for [`Want::Http2`] unless the endpoint is known to speak
+    /// HTTP/1.1 only.
     pub async fn reuse(
         self: &Arc<Self>,
         owner: &Container,
@@ -134,8 +137,8 @@ impl LeasePool {
         None
     }
 
-    /// A connection for a flow that the chain has permitted and that found no idle one, closed when
-    /// the lease of `owner` ends.
+    /// A new connection, or a stream of the endpoint's HTTP/2 connection, for a flow that the chain
+    /// has permitted and that found no idle one. `owner` is the lease of the pool.
     pub async fn open(
         self: &Arc<Self>,
         owner: &Container,
@@ -219,14 +222,16 @@ impl LeasePool {
         self.connections.lock().take(endpoint, only_here)
     }
 
-    /// Whether an idle connection to an endpoint is open.
+    /// Whether the pool has an open idle HTTP/1.1 connection to an endpoint.
     pub fn has_idle(&self, endpoint: &Endpoint) -> bool {
         let mut connections = self.connections.lock();
         let idle = connections.idle.get_mut(endpoint);
         idle.is_some_and(|idle| idle.connections.iter_mut().any(is_open))
     }
 
-    /// Returns a connection after its last response was read.
+    /// Returns a connection to the pool after its last response was read. Closes it if the upstream
+    /// has closed it, if it was dialled under another configuration, if the pool is full or if the
+    /// lease has ended.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
         if connection.sender.is_closed() || self.generation != connection.generation {
@@ -272,9 +277,9 @@ impl LeasePool {
 
 impl Connections {
     /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
-    /// cores. With `only_here` no other, if the upstream serves several at once: every request of
-    /// a mount takes its connection from the pool, so a foreign one would cost a wake-up for each
-    /// call.
+    /// cores. `only_here` refuses those of other threads if the upstream serves several connections
+    /// at once: every request of an MCP mount takes its connection from the pool, so a foreign one
+    /// would cost a wake-up for each call.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let here = std::thread::current().id();
         let idle = self.idle.get_mut(endpoint)?;
@@ -321,7 +326,8 @@ fn is_open(idle: &mut Box<Http1>) -> bool {
     !idle.sender.is_closed()
 }
 
-/// Waits until the connection can take a request; false if the upstream closed it.
+/// Waits until the connection can take a request, for 100 ms at most; false if the upstream closed
+/// it or it is not ready by then.
 pub async fn ready(connection: &mut Http1) -> bool {
     let Http1 { sender, driver, .. } = connection;
     driver.look();
@@ -383,7 +389,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mount_takes_no_connection_of_another_thread_from_a_server_of_several() {
+    async fn a_mount_takes_no_connection_of_another_thread_if_the_server_serves_several() {
         let (container, mut connections) = (container(), Connections::default());
         let (foreign, _foreign_end) = foreign(&container).await;
         let (own, _own_end) = connection(&container).await;
@@ -396,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_of_one_connection_at_a_time_is_asked_over_the_one_that_is_open() {
+    async fn a_server_of_one_connection_at_a_time_gets_requests_on_the_open_one() {
         let (container, mut connections) = (container(), Connections::default());
         let (closed, other_end) = foreign(&container).await;
         let endpoint = closed.endpoint.clone();
@@ -408,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pool_and_one_whose_lease_ended_keep_no_further_connection() {
+    async fn a_full_pool_and_the_pool_of_an_ended_lease_keep_no_connection() {
         let (container, mut connections) = (container(), Connections::default());
         for _ in 0..MAX_IDLE {
             let (kept, _) = connection(&container).await;

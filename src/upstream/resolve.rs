@@ -48,21 +48,21 @@ const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// Time to live of a static host's record, in seconds: a reload may change the record.
 const STATIC_TTL: u32 = 30;
 
-/// Questions to the nameservers at once, of all flows together.
+/// The most concurrent questions to the nameservers, of all flows together.
 const MAX_QUESTIONS: usize = 1024;
 
-/// Questions in flight on one TCP connection to a nameserver.
+/// The most questions in flight on one TCP connection to a nameserver.
 const MAX_TCP_QUESTIONS: usize = 256;
 
-/// CNAMEs followed from one name.
+/// The most CNAMEs followed from one name.
 const MAX_CNAMES: usize = 8;
-/// Records kept of one answer: far more than a client tries.
+/// The most records kept of one answer: far more than a client tries.
 const MAX_RECORDS: usize = 256;
 
 /// Why no resolver can be built.
 #[derive(Debug, Error)]
 pub enum ResolverError {
-    /// `upstream.nameservers` is empty and the system has none either.
+    /// `upstream.nameservers` is empty and the system's resolv.conf cannot be read.
     #[error(
         "the system's nameservers cannot be read ({0}): list some in upstream.nameservers of proxy.yaml"
     )]
@@ -72,9 +72,10 @@ pub enum ResolverError {
     Build(NetError),
 }
 
-/// Asks the nameservers and caches their answers. Equal questions at the same time are sent once.
+/// Asks the nameservers and caches their answers. A question that is under way already is not sent
+/// again unless it fails.
 ///
-/// A datagram to the first nameserver settles nearly every question. Where it does not,
+/// A datagram to the first nameserver settles nearly every question. If it does not,
 /// hickory-resolver asks: all nameservers, with retries, over TCP after a truncated answer, and
 /// along CNAMEs.
 pub struct Resolver {
@@ -84,13 +85,13 @@ pub struct Resolver {
     first: Option<Datagrams>,
     upstream: TokioResolver,
     watch: Option<Arc<NameserverWatch>>,
-    /// Limits the questions to nameservers at once, each of which holds sockets.
+    /// Limits the concurrent questions to nameservers, each of which holds sockets.
     room: Semaphore,
 }
 
 impl Resolver {
-    /// Builds a resolver with an empty cache. Reads the nameservers of the system's resolv.conf
-    /// where the configuration names none; ignores search lists and the hosts file.
+    /// Builds a resolver with an empty cache. Reads the nameservers of the system's resolv.conf if
+    /// the configuration names none; ignores search lists and the hosts file.
     pub fn new(config: &UpstreamConfig) -> Result<Self, ResolverError> {
         let nameservers = if config.nameservers.is_empty() {
             let (system, _) =
@@ -118,22 +119,24 @@ impl Resolver {
         })
     }
 
-    /// Limits the questions to nameservers at once.
+    /// Limits the concurrent questions to nameservers to `questions`, at most 1024. A question
+    /// beyond the limit is denied.
     #[must_use]
     pub fn with_room_for(mut self, questions: usize) -> Self {
         self.room = Semaphore::new(questions.min(MAX_QUESTIONS));
         self
     }
 
-    /// Reports the outcome of every question to `watch`.
+    /// Reports the outcomes of questions to `watch`.
     #[must_use]
     pub fn watched_by(mut self, watch: Arc<NameserverWatch>) -> Self {
         self.watch = Some(watch);
         self
     }
 
-    /// The addresses to try for the permitted host, IPv4 first. A static host comes before the
-    /// nameservers; an address literal is returned as it is.
+    /// The addresses to try for the permitted host, IPv4 first. A static host (`upstream.hosts`)
+    /// has its configured address, and port if one is configured; an address literal is returned as
+    /// it is.
     pub async fn lookup(&self, permit: &ResolvePermit) -> Result<Vec<SocketAddr>, Denial> {
         let (host, port) = (permit.host(), permit.port());
         if let Some(fixed) = self.hosts.get(host) {
@@ -169,7 +172,7 @@ impl Resolver {
     }
 
     /// The records of one type that the permitted name has, for a DNS client. A denial means that
-    /// the nameservers failed.
+    /// the look-up failed or timed out, not that there is no such name.
     pub async fn records(
         &self,
         permit: &ResolvePermit,
@@ -183,7 +186,8 @@ impl Resolver {
         }
     }
 
-    /// The answer from the static hosts or the cache, without a question to a nameserver.
+    /// The answer from the static hosts or the cache, without a question to a nameserver; `None` if
+    /// neither has one.
     pub fn cached(
         &self,
         permit: &ResolvePermit,
@@ -252,7 +256,7 @@ impl Resolver {
         self.room.try_acquire().map_err(full)
     }
 
-    /// Reports the outcome of a question that this task asked. Questions that waited for the answer
+    /// Reports the outcome of a question that this task asked. Look-ups that waited for the answer
     /// and failures of this machine (no free descriptor) do not count.
     fn report(&self, answer: &Result<Answer, Denial>) {
         let Some(watch) = &self.watch else { return };
@@ -265,7 +269,8 @@ impl Resolver {
         }
     }
 
-    /// Sends one datagram to the first nameserver. `None`: its answer does not settle the question.
+    /// Sends one datagram to the first nameserver. `None`: there is no answer, or it does not
+    /// settle the question.
     async fn ask_first(&self, key: &Key, name: &Name) -> Option<Answer> {
         let (Host::Name(text), record_type) = key else {
             return None;
@@ -283,7 +288,7 @@ impl Resolver {
         is_whole.then(|| self.keep(key, records))
     }
 
-    /// Asks all nameservers, with retries and over TCP where needed.
+    /// Asks all nameservers, with retries and over TCP if needed.
     async fn ask_all(&self, key: &Key, name: &Name) -> Result<Answer, Denial> {
         let (host, record_type) = key;
         let lookup = self.upstream.lookup(name.clone(), *record_type);
@@ -321,7 +326,7 @@ impl Resolver {
         }
     }
 
-    /// Caches records for the shortest of their times to live.
+    /// Caches records for the shortest of their times to live, each within [`POSITIVE_TTL`].
     fn keep(&self, key: &Key, mut records: Vec<Record>) -> Answer {
         records.truncate(MAX_RECORDS);
         let mut lifetime = POSITIVE_TTL.1;
@@ -343,7 +348,7 @@ fn clamp(seconds: u32, (least, most): (Duration, Duration)) -> Duration {
     Duration::from_secs(seconds.into()).clamp(least, most)
 }
 
-/// Time to live of the answer that there is no record (RFC 2308, section 5).
+/// Time to live of a negative answer, within [`NEGATIVE_TTL`] (RFC 2308, section 5).
 fn none_lifetime(message: &Message) -> Duration {
     let soa = message
         .authorities
@@ -355,7 +360,7 @@ fn none_lifetime(message: &Message) -> Duration {
     clamp(soa.unwrap_or(0), NEGATIVE_TTL)
 }
 
-/// Sends datagrams to the nameserver, if it speaks UDP.
+/// The client for datagrams to the nameserver; `None` if it takes no UDP.
 fn datagrams(config: &NameServerConfig) -> Option<Datagrams> {
     let udp = |connection: &&ConnectionConfig| matches!(connection.protocol, ProtocolConfig::Udp);
     let connection = config.connections.iter().find(udp)?;
@@ -395,7 +400,8 @@ fn absolute(name: &str) -> Result<Name, Denial> {
     Ok(name)
 }
 
-/// Waits for both. Once one has found records, the other has [`FAMILY_GRACE`].
+/// Waits for both. Once one has found records, the other has [`FAMILY_GRACE`], after which it is
+/// `None`.
 async fn both<F>(v4: F, v6: F) -> (Option<F::Output>, Option<F::Output>)
 where
     F: Future<Output = Result<Answer, Denial>>,
@@ -447,8 +453,8 @@ fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record
     chain
 }
 
-/// The record under the name in the client's letter case: the nameserver repeats the random case
-/// of our question.
+/// A copy of the record with `owner` as its name: the nameserver repeats the random letter case of
+/// our question, which the client did not send.
 fn owned_by(owner: &Name, record: &Record) -> Record {
     let mut record = record.clone();
     record.name = owner.clone();

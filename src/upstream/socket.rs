@@ -12,15 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One lease may take this part of all sockets (a quarter), and as many are reserved for the
-/// appliance's own requests.
+/// One lease may take a quarter of all sockets. Another quarter is reserved for the appliance's own
+/// requests.
 const PART: usize = 4;
 
 /// Limits the connections to upstreams.
 pub struct SocketBudget {
     sandboxes: Arc<Semaphore>,
     of_lease: usize,
-    /// For the appliance's own requests, such as refreshes of tokens that many flows wait for.
+    /// For the appliance's own requests, such as token refreshes, for which many flows wait.
     ours: Arc<Semaphore>,
 }
 
@@ -36,7 +36,8 @@ pub struct SocketPermit {
 }
 
 impl SocketBudget {
-    /// Allows `all` sockets in total.
+    /// Allows `all` sockets in total: three quarters to all leases together, at least one, and the
+    /// rest to the appliance.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
         let part = all.div_ceil(PART);
@@ -47,7 +48,8 @@ impl SocketBudget {
         }
     }
 
-    /// Takes a permit for a principal; `None` if there is none left.
+    /// Takes a permit for a principal; `None` if its lease, all sandboxes or the appliance have
+    /// used up theirs.
     pub fn take(&self, principal: &Principal) -> Option<SocketPermit> {
         let Some(container) = principal.lease() else {
             return Some(SocketPermit {

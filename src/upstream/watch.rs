@@ -9,15 +9,15 @@ use prometheus::{IntCounter, Registry};
 /// The shortest time between two log lines about failures.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// Gets the outcome of every question to the nameservers; kept over reloads.
+/// Gets the outcomes of questions to the nameservers; kept over reloads.
 pub struct NameserverWatch {
     failures: IntCounter,
-    /// Whether the last question failed. Read with each answer, so it is beside the lock.
+    /// Whether the last question failed. Read with each answer, so it is outside the lock.
     failing: AtomicBool,
     outage: Mutex<Outage>,
 }
 
-/// What was logged about the failures so far.
+/// The state of the log lines about failures.
 #[derive(Default)]
 struct Outage {
     /// Failures that no log line has counted yet.
@@ -63,12 +63,12 @@ impl NameserverWatch {
         })
     }
 
-    /// Whether the last question was answered.
+    /// Whether the last question was answered; true before the first.
     pub fn is_well(&self) -> bool {
         !self.failing.load(Ordering::Relaxed)
     }
 
-    /// A question was answered.
+    /// Notes that a question was answered.
     pub(super) fn answered(&self) {
         let was_failing = self.failing.load(Ordering::Relaxed);
         if was_failing && self.failing.swap(false, Ordering::Relaxed) && self.outage.lock().ended()
@@ -77,7 +77,7 @@ impl NameserverWatch {
         }
     }
 
-    /// A question failed at all nameservers; `why` is the sentence of its denial.
+    /// Notes that a question failed at all nameservers; `why` is the sentence of its denial.
     pub(super) fn failed(&self, why: &str) {
         self.failures.inc();
         self.failing.store(true, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl NameserverWatch {
             tracing::warn!(
                 count,
                 newest = why,
-                "names cannot be looked up: look at upstream.nameservers in proxy.yaml, or at the system's resolv.conf where it lists none"
+                "names cannot be looked up: check upstream.nameservers in proxy.yaml, or the system's resolv.conf if it lists none"
             );
         }
     }

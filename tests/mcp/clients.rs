@@ -1,5 +1,5 @@
-//! Real clients before real servers: each client lists the tools and calls one of each server, in
-//! each transport that it has. `docs/mcp-compatibility.md` says how.
+//! Real clients with real servers: each client lists the tools and calls one of each server, over
+//! each transport that it supports. `docs/mcp-compatibility.md` has the results.
 
 use std::fs;
 
@@ -14,10 +14,10 @@ use crate::support::{Origin, Ran};
 use crate::table;
 use crate::tools::Tools;
 
-/// What the file of the filesystem server says.
+/// The content of the filesystem server's file.
 const NOTE: &str = "kept in a file";
 
-/// How a client reaches the gateway.
+/// The transport between a client and the gateway.
 #[derive(Clone, Copy, Debug)]
 pub enum Transport {
     Http,
@@ -53,7 +53,7 @@ impl Transport {
     }
 }
 
-/// A client, and what `client.py` or `client.mjs` calls its library.
+/// A client, and the name of its library in `client.py` or `client.mjs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     pub name: &'static str,
@@ -104,13 +104,13 @@ pub const CLIENTS: [Client; 8] = [
     },
 ];
 
-/// What a client printed.
+/// The output of a client.
 #[derive(Debug, Deserialize)]
 pub struct Found {
-    /// The revision of the protocol that client and gateway agreed on, where the client tells.
+    /// The negotiated revision of the protocol, if the client prints it.
     pub revision: Option<String>,
     pub tools: Vec<Value>,
-    /// The text of each call's result.
+    /// The text of each result.
     pub results: Vec<String>,
 }
 
@@ -144,9 +144,9 @@ const INSPECTOR: &str = "inspector/clients/launcher/build/index.js";
 const EVERYTHING: &str = "server-everything/dist/index.js";
 const FILESYSTEM: &str = "server-filesystem/dist/index.js";
 
-/// A mounted server, the tool that each client calls, and what the tool answers.
+/// A mounted server, the tool that each client calls, and the tool's expected answer.
 pub struct Mount {
-    /// The column of the table.
+    /// Its column in the table.
     pub name: &'static str,
     key: &'static str,
     definition: Value,

@@ -1,4 +1,4 @@
-//! The suite finds nothing through the gateway that it does not find without it.
+//! Compares the suite's results with and without the gateway.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::suite::{Check, Checks, REVISIONS, Run, client_scenarios};
 use crate::support::{Origin, SOON, closed_address, eventually};
 use crate::tools::Tools;
 
-/// The one server of a gateway keeps its names, which the suite knows.
+/// Mounts a server without a prefix, since the suite knows the names of its tools.
 fn alone(mut mount: Value) -> Value {
     mount["prefix"] = "".into();
     json!({ "mcpServers": { "everything": mount } })
@@ -37,7 +37,7 @@ fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
     assert!(stale.is_empty(), "no longer different: {stale:#?}");
 }
 
-/// What the suite finds of the server without a gateway: every scenario that counts passes.
+/// The suite's results for the server without a gateway, where every scored scenario passes.
 fn bare(tools: &Tools, revision: &str) -> Checks {
     let server = Server::everything(tools);
     let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
@@ -63,7 +63,7 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
 }
 
 #[test]
-fn a_server_mounted_over_http_passes_what_it_passes_alone() {
+fn a_server_mounted_over_http_passes_the_same_scenarios() {
     if let Some(tools) = Tools::install("conformance of a server mounted over HTTP") {
         let server = Server::everything(&tools);
         let mount = over_http(&server.url("/mcp"));
@@ -72,7 +72,7 @@ fn a_server_mounted_over_http_passes_what_it_passes_alone() {
 }
 
 #[test]
-fn a_server_mounted_over_stdio_passes_what_it_passes_alone() {
+fn a_server_mounted_over_stdio_passes_the_same_scenarios() {
     if let Some(tools) = Tools::install("conformance of a server mounted over stdio") {
         let mount = alone(everything_on_stdio(&tools));
         compare_server(Leg::Stdio, &tools, &REVISIONS, &mount);
@@ -80,7 +80,7 @@ fn a_server_mounted_over_stdio_passes_what_it_passes_alone() {
 }
 
 #[test]
-fn a_modern_client_finds_at_a_legacy_server_what_a_modern_server_has() {
+fn a_legacy_server_passes_the_scenarios_of_a_modern_one() {
     if let Some(tools) = Tools::install("conformance of a legacy server for modern clients") {
         let server = Server::everything_in("legacy", &tools);
         let mount = over_http(&server.url("/mcp"));
@@ -89,7 +89,7 @@ fn a_modern_client_finds_at_a_legacy_server_what_a_modern_server_has() {
 }
 
 #[test]
-fn a_legacy_client_finds_at_a_modern_server_what_a_legacy_server_has() {
+fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
     if let Some(tools) = Tools::install("conformance of a modern server for legacy clients") {
         let server = Server::everything_in("modern", &tools);
         let mount = over_http(&server.url("/mcp"));
@@ -97,10 +97,11 @@ fn a_legacy_client_finds_at_a_modern_server_what_a_legacy_server_has() {
     }
 }
 
-/// How long one scenario may take its client: the suite stops it after 30 s.
+/// Time limit for the client in a scenario: the suite stops it after 30 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
-/// Without it, a suite that stopped at the first refused connection would find no difference.
+/// Guards against a suite that stops at the first refused connection, which would report no
+/// difference.
 #[test]
 fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     let Some(tools) = Tools::install("conformance of an address without a gateway") else {
@@ -119,14 +120,14 @@ fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     });
 }
 
-/// The scenarios of checks, without those of tasks: they do not count, and some of their checks
-/// succeed where nothing answers.
+/// The scenarios of checks, without those of tasks, which are not scored and have checks that
+/// succeed without any server.
 fn scenarios<'a>(checks: impl Iterator<Item = &'a Check>) -> BTreeSet<&'a str> {
     let names = checks.map(|(scenario, _)| scenario.as_str());
     names.filter(|name| !name.starts_with("tasks-")).collect()
 }
 
-/// The client that the Python SDK is tested with. It knows each scenario by its name.
+/// The client that the Python SDK is tested with. It implements each scenario by name.
 fn client(tools: &Tools) -> String {
     tools.text("source/.github/actions/conformance/client.py")
 }
@@ -144,7 +145,7 @@ fn without_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks 
     bare
 }
 
-/// The suite's server has an address once the client is started with it, so the client waits for
+/// The suite passes its server's address to the client when it starts it, so the client waits for
 /// the gateway.
 fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let (meeting, origin) = (TempDir::new().unwrap(), Origin::start());
@@ -163,19 +164,19 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let gateway = Gateway::start(&origin, &over_http(&server));
     appear(&at("gateway"), &gateway.url("/mcp"));
     eventually("the client ends", CLIENT_ENDS, || at("done").exists());
-    // The suite's server ends once nobody is connected, and the gateway keeps its sessions.
+    // The suite's server ends once no client is connected, and the gateway keeps its sessions open.
     drop(gateway);
     run.end("through").checks
 }
 
-/// Makes a file that is there only with its content.
+/// Creates a file atomically with its content.
 fn appear(path: &Path, text: &str) {
     let part = path.with_extension("part");
     fs::write(&part, text).unwrap();
     fs::rename(part, path).unwrap();
 }
 
-/// The client leg: the suite is the server that is mounted.
+/// The client leg: the suite is the mounted server.
 fn compare_client(revision: &str) {
     let test = format!("conformance of a client, {revision}");
     let Some(tools) = Tools::install(&test) else {
@@ -195,11 +196,11 @@ fn compare_client(revision: &str) {
 }
 
 #[test]
-fn a_client_of_2025_11_25_passes_before_the_gateway_what_it_passes_alone() {
+fn a_client_of_2025_11_25_passes_the_same_scenarios() {
     compare_client("2025-11-25");
 }
 
 #[test]
-fn a_client_of_2026_07_28_passes_before_the_gateway_what_it_passes_alone() {
+fn a_client_of_2026_07_28_passes_the_same_scenarios() {
     compare_client("2026-07-28");
 }

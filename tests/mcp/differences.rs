@@ -1,4 +1,4 @@
-//! What the suite finds with the gateway and not without it, compared with
+//! Compares the differences between the suite's results with and without the gateway with
 //! `expected-differences.txt`.
 
 use crate::suite::{Check, Checks};
@@ -6,19 +6,19 @@ use crate::suite::{Check, Checks};
 const FILE: &str = include_str!("expected-differences.txt");
 const SUCCESS: &str = "SUCCESS";
 const FAILURE: &str = "FAILURE";
-/// In place of a check: the whole scenario is not tried.
+/// Stands for a check: the whole scenario is not run.
 const NOT_TRIED: &str = "not tried";
 
-/// What the gateway stands between.
+/// The parties that the gateway is between.
 #[derive(Clone, Copy, Debug)]
 pub enum Leg {
-    /// The suite and a server that is mounted over HTTP and speaks both eras.
+    /// The suite and a server of both eras that is mounted over HTTP.
     Http,
     /// The suite and the same server on stdio.
     Stdio,
-    /// The suite of 2026-07-28, and the server without that revision.
+    /// The suite of 2026-07-28, and a server without that revision.
     Legacy,
-    /// The suite of 2025-11-25, and the server without that revision.
+    /// The suite of 2025-11-25, and a server without that revision.
     Modern,
     /// A client and the suite.
     Client,
@@ -78,12 +78,12 @@ impl Expected {
         }
     }
 
-    /// Whether a scenario is not tried at all.
+    /// Whether a scenario is not run at all.
     pub fn leaves_out(&mut self, scenario: &str) -> bool {
         self.covers(scenario, NOT_TRIED)
     }
 
-    /// The differences that no line expects, as lines that lack their reason.
+    /// The differences that no line expects, as lines without a reason.
     pub fn unexpected(&mut self, bare: &Checks, through: &Checks) -> Vec<String> {
         let mut found = differences(bare, through);
         found.retain(|((scenario, check), _)| !self.covers(scenario, check));
@@ -94,7 +94,7 @@ impl Expected {
         lines.collect()
     }
 
-    /// The lines whose difference is not there any more.
+    /// The lines whose difference no longer exists.
     pub fn stale(&self) -> Vec<&'static str> {
         let stale = self.lines.iter().filter(|line| !line.matched);
         stale.map(|line| line.text).collect()
@@ -120,13 +120,13 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a check succeeded each time that it was made.
+/// Whether a check succeeded every time.
 pub fn succeeds(statuses: &[String]) -> bool {
     statuses.iter().all(|status| status == SUCCESS)
 }
 
-/// The checks that succeed without the gateway and not with it, and those that fail with the
-/// gateway alone.
+/// The checks that succeed without the gateway but not with it, and those that exist only with it
+/// and fail.
 pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
     let mut found = Vec::new();
     for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {
@@ -161,7 +161,7 @@ fn checks(made: &[(&str, &str, &[&str])]) -> Checks {
 }
 
 #[test]
-fn what_fails_is_skipped_or_is_missing_through_the_gateway_is_a_difference() {
+fn a_check_that_fails_or_is_missing_through_the_gateway_is_a_difference() {
     let bare = checks(&[
         ("a", "same", &[SUCCESS]),
         ("a", "fails", &[SUCCESS]),
@@ -185,7 +185,7 @@ fn what_fails_is_skipped_or_is_missing_through_the_gateway_is_a_difference() {
 }
 
 #[test]
-fn a_line_excuses_its_difference_and_is_stale_without_it() {
+fn a_line_covers_its_difference_and_is_stale_without_one() {
     const FILE: &str = "# a comment\n\
         http | * | tasks-* | x/* | tasks are removed\n\
         http | 2026-07-28 | caching | y | gone\n\

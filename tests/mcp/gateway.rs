@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Origin, Proxy, Setup, eventually, free_address, read_reply};
 
-/// Servers start slowly on a busy machine, and a list does not wait for them.
+/// Time limit for servers to start, which is slow on a busy machine; a list does not wait for them.
 const STARTUP: Duration = Duration::from_secs(60);
 
 pub struct Gateway {
@@ -39,7 +39,7 @@ impl Gateway {
         });
     }
 
-    /// The tools that are listed by now.
+    /// The listed tools.
     fn list(&self) -> io::Result<Vec<Value>> {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -63,7 +63,7 @@ impl Gateway {
             body.len()
         )?;
         let reply = read_reply(&mut stream)?.text();
-        // The answer is JSON, or an event.
+        // The answer is JSON or an event stream.
         let lines = reply.lines();
         let mut json = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));
         let answer: Option<Value> = json.find_map(|line| serde_json::from_str(line).ok());
@@ -71,7 +71,7 @@ impl Gateway {
         Ok(tools.unwrap_or_default())
     }
 
-    /// The command that speaks stdio to a client and HTTP to the gateway.
+    /// The command that bridges stdio of a client to HTTP of the gateway.
     pub fn bridge(&self) -> [String; 5] {
         let program = env!("CARGO_BIN_EXE_unified-proxy");
         let words = [program, "mcp", "stdio", "--url"];

@@ -1,5 +1,5 @@
-//! The MCP gateway as others see it: the official conformance suite with and without it, real
-//! clients before real servers, an agent whose tools are simplified.
+//! Compatibility of the MCP gateway: the official conformance suite with and without it, real
+//! clients with real servers, and an agent with simplified tools.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -12,7 +12,7 @@ use crate::programs::{Server, program};
 use crate::support::Origin;
 use crate::tools::Tools;
 
-/// The configuration as agents' own files have it, with the values that are computed for each call.
+/// A configuration with an override that hides fields and sets defaults, one computed per call.
 fn configuration(url: &str) -> Value {
     json!({
         "mcpServers": { "weather": { "type": "http", "url": url } },
@@ -31,7 +31,7 @@ fn configuration(url: &str) -> Value {
     })
 }
 
-/// What the server was called with.
+/// The arguments of the calls that the server received.
 fn received(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().map(serde_json::from_str);
@@ -48,7 +48,7 @@ fn call(tools: &Tools, gateway: &Gateway, arguments: &[Value]) -> Found {
 }
 
 #[test]
-fn an_agent_calls_a_simplified_tool_and_the_server_receives_what_was_hidden() {
+fn an_agent_calls_a_simplified_tool_and_the_server_gets_the_hidden_fields() {
     let Some(tools) = Tools::install("overrides for an agent of LangChain") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Others' programs as child processes that end with the value.
+//! Third-party programs as child processes, which end when the value is dropped.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::support::{eventually, free_address};
 use crate::tools::Tools;
 
-/// Interpreters start slowly on a busy machine.
+/// Time limit for a program to start; interpreters start slowly on a busy machine.
 const STARTUP: Duration = Duration::from_secs(60);
 
-/// The program in an environment with nothing of the machine's but `PATH`.
+/// The program with an environment that contains only `PATH`.
 pub fn program(program: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it with the address that it is to listen on.
+    /// Starts the server of a command for this listening address.
     pub fn start(command: impl FnOnce(SocketAddr) -> Command) -> Self {
         let address = free_address();
         let mut command = command(address);
@@ -45,7 +45,7 @@ impl Server {
         server
     }
 
-    /// The server that the conformance suite expects, in both eras.
+    /// Starts the server that the conformance suite expects, in both eras.
     pub fn everything(tools: &Tools) -> Self {
         Self::start(|address| {
             let mut command = program(&tools.python(2));
@@ -57,7 +57,7 @@ impl Server {
         })
     }
 
-    /// The same in one era: `legacy` or `modern`.
+    /// Starts that server in one era: `legacy` or `modern`.
     pub fn everything_in(era: &str, tools: &Tools) -> Self {
         Self::start(|address| {
             let mut command = program(&tools.python(2));
@@ -81,10 +81,10 @@ impl Drop for Server {
     }
 }
 
-/// Where the source distribution has that server.
+/// The path of that server in the source distribution.
 const EVERYTHING: &str = "source/examples/servers/everything-server";
 
-/// The same server as a stdio mount.
+/// The server that the conformance suite expects, as a stdio mount.
 pub fn everything_on_stdio(tools: &Tools) -> Value {
     let run = "from mcp_everything_server.server import mcp; mcp.run(transport='stdio')";
     json!({

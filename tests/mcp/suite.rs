@@ -1,4 +1,4 @@
-//! The official conformance suite, and the files that it leaves.
+//! Runs the official conformance suite, and reads its result files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,24 +15,24 @@ use crate::tools::Tools;
 /// The revisions of the specification that have a set of requirements.
 pub const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 
-/// Milliseconds that a scenario may take; without the gateway the longest takes 4 seconds.
+/// Time limit of a scenario, in milliseconds; without the gateway the longest takes 4 s.
 const SCENARIO_TIMEOUT: &str = "20000";
 
-/// A check's scenario, and its id and name. Ids alone repeat within a scenario.
+/// The scenario of a check, and its id and name: ids are not unique within a scenario.
 pub type Check = (String, String);
 
-/// The statuses of each check, one for each time that it was made.
+/// The statuses of each check, one for each execution.
 pub type Checks = BTreeMap<Check, Vec<String>>;
 
-/// What a run found.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Findings {
     pub checks: Checks,
-    /// Whether all scenarios passed that the revision's score is made of.
+    /// Whether all scenarios passed that count for the revision's score.
     pub passed: bool,
 }
 
-/// The scenarios of clients that a revision requires, then those that it has tried but not scored.
+/// The scenarios that a revision requires of clients, followed by those that are run unscored.
 pub fn client_scenarios(tools: &Tools, revision: &str) -> Vec<String> {
     let path = tools.package(&format!("conformance/requirements/{revision}.yaml"));
     let requirements = yaml(&fs::read_to_string(path).unwrap());
@@ -52,14 +52,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// Tries all that a revision requires of a server.
+    /// Starts all scenarios that a revision requires of a server.
     pub fn server(tools: &Tools, revision: &str, url: &str) -> Self {
         Self::start(tools, |suite| {
             suite.args(["server", "--requirements", revision, "--url", url]);
         })
     }
 
-    /// Tries a client in one scenario; `set` adds what the client's command needs.
+    /// Starts one scenario with a client; `set` extends the environment of the client's command.
     pub fn client(
         tools: &Tools,
         revision: &str,
@@ -89,8 +89,8 @@ impl Run {
         }
     }
 
-    /// Waits for the end of the run, and reads what it found; prints what did not succeed, with the
-    /// name of the run.
+    /// Waits for the end of the run, and reads its results; prints the checks that did not succeed,
+    /// with the name of the run.
     pub fn end(mut self, name: &str) -> Findings {
         let status = self.child.wait().unwrap();
         let mut checks = Checks::new();
@@ -114,7 +114,7 @@ impl Drop for Run {
     }
 }
 
-/// Each check with its status and error, from the directories that hold a `checks.json`. They are
+/// Reads each check with its status and error from the directories with a `checks.json`, which are
 /// named after a scenario and the time.
 fn read(directory: &Path) -> Vec<(Check, String, String)> {
     let mut found = Vec::new();
@@ -124,7 +124,7 @@ fn read(directory: &Path) -> Vec<(Check, String, String)> {
         let scenario = &name[..name.len() - TIME.len()];
         let scenario = scenario.strip_prefix("server-").unwrap_or(scenario);
         let checks: Vec<Value> = serde_json::from_str(&text).unwrap();
-        // What is marked INFO are the messages that were exchanged.
+        // Entries with the status INFO are exchanged messages.
         for check in checks.iter().filter(|check| check["status"] != "INFO") {
             let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
             let key = (

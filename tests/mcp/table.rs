@@ -1,11 +1,11 @@
-//! `docs/mcp-compatibility.md`, as the test finds things.
+//! Compares `docs/mcp-compatibility.md` with the results of the test.
 
 use std::fs;
 use std::path::Path;
 
 use crate::clients::{Client, Found, Mount, Transport};
 
-/// Names the variable that has the document written instead of compared.
+/// The environment variable with which the document is written instead of compared.
 const RECORD: &str = "RECORD_COMPATIBILITY";
 
 const HEAD: &str = "\

@@ -1,4 +1,4 @@
-//! The suite, clients and servers: installed once, in pinned versions, below the target directory.
+//! Installs the suite, clients and servers once, in pinned versions, below the target directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::process::Command;
 use crate::support::{installed, summarize};
 
 const NODE: &str = include_str!("package.json");
-/// Virtual environments: the two versions of the SDK cannot share one.
+/// The virtual environments: the two versions of the SDK cannot share one.
 const PYTHON: [(&str, &str); 2] = [
     ("python-1", include_str!("requirements-1.txt")),
     ("python-2", include_str!("requirements-2.txt")),
 ];
-/// The source distribution with the server and the client that the SDK is tested with. The package
-/// that is installed has neither.
+/// The source distribution with the server and the client that the SDK is tested with, which the
+/// installed package lacks.
 const SOURCE: &str = "mcp==2.3.0";
 const PROGRAMS: [(&str, &str); 5] = [
     ("client.py", include_str!("programs/client.py")),
@@ -23,12 +23,12 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("weather.py", include_str!("programs/weather.py")),
 ];
 
-/// The directory of what is installed.
+/// The installation directory.
 pub struct Tools(PathBuf);
 
 impl Tools {
-    /// Installs what is missing; `None` where this machine cannot have it, which is said in the
-    /// summary that `scripts/test` prints. A second process waits for the first.
+    /// Installs missing parts; `None` if that is not possible on this machine, which the summary of
+    /// `scripts/test` reports. A second process waits for the first.
     pub fn install(test: &str) -> Option<Self> {
         let (dir, _lock) = installed::directory("mcp");
         for (name, text) in PROGRAMS {
@@ -48,7 +48,7 @@ impl Tools {
         self.0.join(name)
     }
 
-    /// The same as text, for arguments and configuration.
+    /// The path as text, for arguments and configuration.
     pub fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
@@ -67,8 +67,8 @@ impl Tools {
         self.text(&format!("node_modules/@modelcontextprotocol/{file}"))
     }
 
-    /// What servers in a sandbox must read: these directories, and the Python that the environments
-    /// refer to where it is not the system's.
+    /// The paths that servers in a sandbox must read: these directories, and the Python that the
+    /// environments refer to if it is not the system's.
     pub fn readable(&self) -> Vec<String> {
         let python = fs::canonicalize(self.python(2)).unwrap();
         let prefix = python.ancestors().nth(2).unwrap();

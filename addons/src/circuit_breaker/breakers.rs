@@ -22,7 +22,7 @@ pub struct Breakers {
     leases: Arc<Mutex<Vec<Weak<LeaseCircuits>>>>,
     /// The number of circuits, shared and of leases.
     circuit_count: Arc<AtomicUsize>,
-    /// The entries of the allowlist in force.
+    /// The labels of the entries of the allowlist in force.
     upstreams: Arc<Mutex<Vec<Arc<str>>>>,
     state: IntGaugeVec,
     failures: IntCounterVec,
@@ -58,7 +58,8 @@ impl Breakers {
         Ok(breakers)
     }
 
-    /// Sets the entries of the allowlist in force, so that the metrics have those without a fault.
+    /// Sets the labels of the allowlist's entries, so that the metrics also have a series for
+    /// entries without a fault.
     pub fn name_upstreams(&self, upstreams: impl Iterator<Item = Arc<str>>) {
         let upstreams: Vec<_> = upstreams.collect();
         for upstream in &upstreams {

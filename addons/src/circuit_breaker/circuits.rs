@@ -23,11 +23,11 @@ const WHILE_PROBING: Duration = Duration::from_secs(1);
 /// When a circuit opens and closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Consecutive faults that open it.
+    /// Number of consecutive faults that open it.
     pub failures: NonZeroU32,
     /// How long it stays open before a probe may pass.
     pub recovery: Duration,
-    /// Successful flows that close it once it is half-open.
+    /// Number of successful flows that close it once it is half-open.
     pub successes: NonZeroU32,
 }
 
@@ -122,8 +122,8 @@ impl Circuits {
         }
     }
 
-    /// Like [`check`](Self::check), but if the circuit is half-open, the flow becomes its probe, or
-    /// has to wait for the present one.
+    /// Like [`check`](Self::check), but if the circuit is half-open, the flow becomes its probe; if
+    /// another flow is the probe, returns the time to wait.
     pub fn admit(
         self: &Arc<Self>,
         endpoint: &Endpoint,

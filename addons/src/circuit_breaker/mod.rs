@@ -1,4 +1,4 @@
-//! Circuit breakers: denies flows to an upstream that keeps failing, for a while.
+//! Circuit breakers: after consecutive faults of an upstream, denies flows to it for a while.
 //!
 //! Only faults of the upstream count, never a denial. Faults of connecting do not depend on the
 //! container, so they are counted for all containers together. Faulty responses depend on the
@@ -39,9 +39,9 @@ pub struct SharedFault;
 /// The scope of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultScope {
-    /// Connecting to the host: counts for all containers.
+    /// A fault of connecting to the host: counts for all containers.
     Host,
-    /// Its responses: counts for one container.
+    /// A fault of its responses: counts for one container.
     Answers,
 }
 
@@ -87,8 +87,8 @@ impl CircuitBreaker {
         Ok(())
     }
 
-    /// Counts a response: a success of connecting, and a success or, from status 500, a fault of
-    /// responding.
+    /// Counts a response as a success of connecting and, depending on its status, as a fault (500
+    /// and above) or a success of responding.
     fn answered(&self, flow: &mut Flow, status: u16) {
         let breakers = &self.breakers;
         let fails = status >= 500;
@@ -182,8 +182,8 @@ impl Addon for CircuitBreaker {
     }
 }
 
-/// The scope of the fault that a denial stands for. `None`: no fault of the host, such as a name
-/// that does not resolve, or a protocol that the client requires and the host does not speak.
+/// The scope of the fault that a denial reports. `None`: no fault of the host, such as a name that
+/// does not resolve, or a protocol that the client requires and the host does not speak.
 fn fault_scope(denial: &Denial) -> Option<FaultScope> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
     match (denial.code(), denial.stage()?) {

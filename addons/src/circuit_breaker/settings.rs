@@ -19,9 +19,9 @@ const PATIENT_UPSTREAMS: [&str; 3] = ["api.anthropic.com", "api.openai.com", "ap
 /// When circuits open and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitBreakerSettings {
-    /// For hosts that `upstreams` does not match.
+    /// The thresholds of hosts that `upstreams` does not match.
     pub defaults: Thresholds,
-    /// By host pattern.
+    /// The thresholds by host pattern.
     pub upstreams: EntryMap<Thresholds>,
     /// Hosts whose tunnels are not decrypted.
     pub passthrough: EntryMap<Origin>,

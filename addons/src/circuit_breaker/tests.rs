@@ -52,7 +52,7 @@ fn breaker(failures: u32) -> Breaker {
     }
 }
 
-/// How an exchange ends.
+/// The end of an exchange.
 enum End {
     Status(u16),
     Denied(Code, Option<Stage>),

@@ -28,10 +28,11 @@ pub(super) enum StepKind<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Passes, now.
+    /// The flow passes.
     pub const PASS: Step<'static> = Step(StepKind::Ready(Ok(())));
 
-    /// The verdict of a future. It is denied when the phase's deadline passes first.
+    /// The verdict of a future. The flow is denied if the phase's deadline, which all addons share,
+    /// passes first.
     pub fn wait(future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -39,7 +40,8 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// The verdict of a future under a limit of its own, for waits on people.
+    /// The verdict of a future with its own limit in place of the phase's deadline, for a person's
+    /// approval.
     pub fn wait_up_to(limit: Duration, future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -49,7 +51,7 @@ impl<'a> Step<'a> {
 }
 
 impl Step<'_> {
-    /// The verdict of a hook that answered at once, for tests of a single addon.
+    /// The verdict of a hook that decided at once, for tests of a single addon.
     #[must_use]
     pub fn ready(self) -> Option<Verdict> {
         match self.0 {
@@ -84,7 +86,7 @@ pub struct Order {
 /// Requests run through the addons first to last, responses last to first, so that the addon that
 /// injects secrets is the first to see a response that echoes them.
 pub trait Addon: Send + Sync {
-    /// Its name in logs, in `explain` and in the order of others.
+    /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;
 
     /// Its constraints on the order of the chain.
@@ -92,13 +94,14 @@ pub trait Addon: Send + Sync {
         Order::default()
     }
 
-    /// Judges a CONNECT, or a plain request's authority, before a byte is sent.
+    /// Judges the destination of a CONNECT, or of a request outside a tunnel, before a byte is
+    /// sent.
     fn tunnel<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }
 
     /// Judges a request of the appliance itself, before the host is resolved. Such a flow passes
-    /// this phase instead of `tunnel` and `request`, then `dial`.
+    /// this phase instead of `tunnel` and `request`, then `dial` and `response`.
     fn system<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }
@@ -108,7 +111,7 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
-    /// Judges the addresses that the name resolved to, before one of them is connected to.
+    /// Judges the addresses of the flow's host, before one of them is connected to.
     fn dial<'a>(&'a self, _flow: &'a mut Flow, _addresses: &'a mut Addresses) -> Step<'a> {
         Step::PASS
     }
@@ -128,16 +131,17 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
-    /// Judges an MCP request or notification, of either side.
+    /// Judges an MCP request or notification, from the client or the server.
     fn mcp_request<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
         Step::PASS
     }
 
-    /// Judges the response to an MCP request, of either side.
+    /// Judges the response to an MCP request, from the server or the client.
     fn mcp_response<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
         Step::PASS
     }
 
-    /// Observes the end of a flow: called exactly once for each flow that began.
+    /// Observes the end of a flow: called exactly once for each flow that began, never for a dry
+    /// run.
     fn finished(&self, _flow: &Flow, _outcome: &Outcome) {}
 }

@@ -12,8 +12,8 @@ use super::denial::Verdict;
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Filters a body as it streams. Chunks may be cut anywhere, and the result must not depend on
-/// where.
+/// Filters a body as it streams. Chunks have arbitrary sizes; verdict and output must not depend on
+/// where they are cut.
 ///
 /// A filter holds back at most 64 KiB; a check that needs more is a
 /// [`BodyJudge`](super::BodyJudge). After a denial nothing more of the body is sent.

@@ -31,8 +31,8 @@ use super::waits::{MAX_WAITS, Waits};
 /// The links in their checked order, with the allowlist that labels flows. Immutable: a reload
 /// builds another chain, and a flow keeps the one it began with.
 ///
-/// A clone is another handle to the same links. Each thread has one, so that threads do not share
-/// a reference count.
+/// A clone is another handle to the same links. The flows of a thread share the thread's clone in
+/// an `Arc`, so that threads do not change the same reference count.
 #[derive(Clone)]
 pub struct Chain {
     links: Arc<[Link]>,
@@ -43,8 +43,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Checks the order and returns all violations. `deadline` bounds a phase from the first wait
-    /// of an addon on.
+    /// Builds the chain, or returns all violations of its order. In each phase, steps that wait
+    /// without their own limit must end within `deadline` after the first of them began to wait.
     pub fn new(links: Vec<Link>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
         let errors = check_order(&links);
         if errors.is_empty() {
@@ -88,7 +88,7 @@ impl Chain {
         FlowStart::new(Kind::Mcp, client, Subject::Mcp(subject), None)
     }
 
-    /// Judges a CONNECT, or a plain request's authority.
+    /// Judges the destination of a CONNECT, or of a request outside a tunnel.
     pub async fn tunnel(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
         let identify =
             |identity: &dyn Identify, flow: &Flow, (): &mut ()| Some(identity.identify(flow, None));
@@ -127,7 +127,8 @@ impl Chain {
         Ok(ResolvePermit::mint(flow))
     }
 
-    /// Lets each judge see a buffered body in turn. Each has the deadline of a phase.
+    /// Passes a buffered body through its judges in turn, with a new deadline for each. Returns the
+    /// bytes to send.
     pub async fn judge<Head>(
         &self,
         flow: &mut Flow,
@@ -141,7 +142,7 @@ impl Chain {
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
-    /// Judges the addresses that the name resolved to. The only place where a [`Permit`] is minted.
+    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted.
     pub async fn dial(
         &self,
         flow: &mut Flow,
@@ -286,7 +287,7 @@ fn panicked() -> Denial {
     Denial::internal().rule("panic")
 }
 
-/// For phases that follow another one: they keep the principal.
+/// For phases that do not call `identify`: the principal stays as it is.
 fn no_identity<S>(_: &dyn Identify, _: &Flow, _: &mut S) -> Option<Identified> {
     None
 }

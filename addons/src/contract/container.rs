@@ -54,12 +54,12 @@ pub enum Source {
     Listener(ContainerId),
 }
 
-/// Whether pushes are a person's, or a bot's that may only use its own branches.
+/// Whether pushes are a person's or a bot's, which decides the branches that they may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// To any branch.
+    /// A person's: to any branch.
     User,
-    /// Only to branches below the bot prefixes.
+    /// A bot's: only to branches below `git.bot_branch_prefixes`.
     Bot,
 }
 
@@ -86,12 +86,12 @@ impl AuthMode {
 pub struct Repo {
     /// `owner/name` as it was registered; compare with [`Repo::is`].
     pub name: Box<str>,
-    /// A push limit of its own, in bytes.
+    /// The push limit of this repository in bytes; `None`: that of `git.push_limits`.
     pub max_receive_pack_bytes: Option<u64>,
 }
 
 impl Repo {
-    /// Whether this is the repository, without regard to case.
+    /// Whether `name` (`owner/name`) is this repository, without regard to case.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
@@ -106,11 +106,11 @@ pub struct Container {
     pub id: ContainerId,
     /// The lease's id, different from that of any other lease, also of the same container.
     pub lease: LeaseId,
-    /// How its connections are recognised.
+    /// The source of its connections.
     pub source: Source,
     /// The repositories it may use.
     pub repos: Box<[Repo]>,
-    /// Whose pushes it makes.
+    /// Whether it pushes as a person or as a bot.
     pub auth_mode: AuthMode,
     /// When it was first registered under this lease.
     pub created_at: OffsetDateTime,
@@ -128,7 +128,7 @@ struct Narrowing {
     map: EntryMap<()>,
 }
 
-/// The state of a lease, made at its first use: most of many containers are idle.
+/// The state of a lease, made at its first use, since most containers are idle.
 #[derive(Default)]
 struct LeaseState {
     ended: CancellationToken,
@@ -150,11 +150,11 @@ pub struct Registration {
     pub auth_mode: AuthMode,
     /// See [`Container::created_at`].
     pub created_at: OffsetDateTime,
-    /// When the lease runs out.
+    /// When the lease expires.
     pub expires_at: OffsetDateTime,
     /// See [`Container::allowed_domains`].
     pub allowed_domains: Option<Vec<HostPattern>>,
-    /// The level and the latch that its tool calls have reached.
+    /// The security level and the abort latch that the lease has at first.
     pub standing: Standing,
 }
 
@@ -186,20 +186,20 @@ impl Container {
         }
     }
 
-    /// When the lease runs out.
+    /// When the lease expires.
     pub fn expires_at(&self) -> OffsetDateTime {
         let millis = self.expires_at.load(Ordering::Relaxed);
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 
-    /// Moves the end of the same lease.
+    /// Changes the expiry of the lease.
     pub fn extend(&self, expires_at: OffsetDateTime) {
         self.expires_at
             .store(unix_millis(expires_at), Ordering::Relaxed);
     }
 
-    /// Whether the lease has run out.
+    /// Whether the lease has expired.
     pub fn expired(&self, now: OffsetDateTime) -> bool {
         unix_millis(now) >= self.expires_at.load(Ordering::Relaxed)
     }
@@ -215,7 +215,7 @@ impl Container {
         self.ended().cancel();
     }
 
-    /// Cancelled when the lease ends by deletion, replacement or expiry.
+    /// The token that is cancelled when the lease ends by deletion, replacement or expiry.
     pub fn ended(&self) -> &CancellationToken {
         &self.lease_state().ended
     }
@@ -231,7 +231,8 @@ impl Container {
         !self.has_ended() && !self.expired(now)
     }
 
-    /// The patterns that narrow the allowlist for this container, as they were registered.
+    /// The patterns that narrow the allowlist for this container, as they were registered; `None`
+    /// if the whole allowlist holds.
     pub fn allowed_domains(&self) -> Option<&[HostPattern]> {
         let narrowing = self.narrowing.as_ref();
         narrowing.map(|narrowing| &*narrowing.patterns)
@@ -289,8 +290,8 @@ impl Container {
         self.aborted.store(false, Ordering::Release);
     }
 
-    /// A value that the lease owns, made at its first use. A value that must outlive the lease is
-    /// an `Arc`.
+    /// The value of type `T` that the lease owns, made at its first use and dropped with the lease.
+    /// Use an `Arc` for a value that must outlive the lease.
     pub fn state_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         self.lease_state().values.get_or_init(make)
     }

@@ -10,10 +10,11 @@ use serde_json::{Map, Value};
 /// A hook's result: pass, or a [`Denial`] that ends the flow.
 pub type Verdict = Result<(), Denial>;
 
-/// Who caused a denial. The circuit breaker counts `Upstream` only.
+/// Who caused a denial. The outcome of the flow is `denied` for `Policy` and `Client`, and `failed`
+/// for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A rule denied.
+    /// A rule or a limit denied.
     Policy,
     /// The client violated a protocol.
     Client,
@@ -54,27 +55,31 @@ macro_rules! codes {
 codes! {
     /// The peer's address is unknown.
     ClientAddressUnknown = "client_address_unknown", 403, Policy;
-    /// No container is registered at the peer's address.
+    /// No container is registered at the peer's address, or the lease of its connection has ended.
     UnknownSource = "unknown_source", 403, Policy;
     /// `X-Container-Id` names another container.
     ContainerIdMismatch = "container_id_mismatch", 403, Policy;
     /// The lease ran out.
     RegistrationExpired = "registration_expired", 403, Policy;
-    /// The registry cannot be read.
+    /// The registry, or a record that must survive a restart, cannot be read or written.
     RegistryUnavailable = "registry_unavailable", 503, Us;
-    /// A budget of requests, tunnels, questions or certificates is spent.
+    /// A budget of requests, tunnels, DNS questions or certificates is spent, or too many flows
+    /// wait.
     RateLimited = "rate_limited", 429, Policy;
     /// A cap on connections is reached.
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
-    /// No allowlist entry matches the host.
+    /// The host is not on the allowlist, on the container's own list that narrows it, or on the
+    /// list of a part of the appliance.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
-    /// The address is guarded, or an address literal was asked for.
+    /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
+    /// public address in clear text.
     AddressNotAllowed = "address_not_allowed", 403, Policy;
     /// The entry does not list the port.
     PortNotAllowed = "port_not_allowed", 403, Policy;
-    /// TRACE, TRACK, CONNECT in a tunnel, or an unknown method.
+    /// TRACE, TRACK, CONNECT in a tunnel, an unknown method, or one that an endpoint of the proxy
+    /// does not have.
     MethodNotAllowed = "method_not_allowed", 405, Policy;
     /// The entry says `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
@@ -85,39 +90,41 @@ codes! {
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.
     RuleDenied = "rule_denied", 403, Policy;
-    /// An approver has not answered yet.
+    /// No approver has answered yet.
     ApprovalPending = "approval_pending", 403, Policy;
-    /// An approver rejected it.
+    /// An approver rejected the request.
     ApprovalRejected = "approval_rejected", 403, Policy;
     /// Host or `:authority` differ from the tunnel's authority.
     HostMismatch = "host_mismatch", 421, Client;
-    /// The bytes in a tunnel are neither TLS nor HTTP.
+    /// The bytes in a tunnel are neither TLS nor HTTP, or a request asks to upgrade to another
+    /// protocol than WebSocket.
     ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
     /// A blocked API call.
     ApiBlocked = "api_blocked", 403, Policy;
-    /// A write outside the allowlist of writes.
+    /// A write outside the allowlist of writes, or a push to a ref that no push may write.
     WriteNotAllowed = "write_not_allowed", 403, Policy;
-    /// A repository outside the container's list.
+    /// A repository outside the container's list, or a request that names no repository.
     RepoNotAuthorized = "repo_not_authorized", 403, Policy;
     /// A push deletes a branch or a tag.
     BranchDeletionBlocked = "branch_deletion_blocked", 403, Policy;
     /// A bot pushes outside its prefixes.
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
-    /// A push is over its limit.
+    /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
     /// A body that must be judged is over a limit.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
     /// The memory for buffered bodies is used up.
     InspectionBusy = "inspection_busy", 503, Policy;
-    /// A buffered body was not complete in time.
+    /// A buffered request body was not complete in time.
     BodyTimeout = "body_timeout", 408, Client;
-    /// A content encoding that cannot be inspected.
+    /// A content encoding that cannot be inspected, or a media type that an endpoint of the proxy
+    /// does not take.
     UnsupportedEncoding = "unsupported_encoding", 415, Policy;
     /// The request is malformed or ambiguous.
     MalformedRequest = "malformed_request", 400, Client;
-    /// A secret could not be read or refreshed.
+    /// A secret could not be read, or a token not fetched or refreshed.
     CredentialUnavailable = "credential_unavailable", 502, Us;
-    /// A placeholder or foreign credential where it does not belong.
+    /// A placeholder in a request to which no secret is added.
     CredentialMisuse = "credential_misuse", 403, Policy;
     /// The upstream could not be resolved or connected to, or broke off.
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
@@ -140,7 +147,7 @@ codes! {
     ToolUnavailable = "tool_unavailable", 503, Upstream;
     /// The MCP server did not answer within its `timeout`.
     ToolTimeout = "tool_timeout", 504, Upstream;
-    /// This version does not implement it.
+    /// This version does not implement the requested function.
     NotImplemented = "not_implemented", 501, Us;
     /// The appliance failed.
     InternalError = "internal_error", 500, Us;
@@ -223,8 +230,8 @@ impl Denial {
         }))
     }
 
-    /// Not a refusal: an addon's own response, which ends the flow without an upstream. A renderer
-    /// that does not handle [`Answer`] refuses the request.
+    /// Not a refusal: an addon's own response, which ends the flow without a request to an
+    /// upstream. A renderer that does not handle [`Answer`] refuses the request.
     #[must_use]
     pub fn answered(sentence: impl Into<Cow<'static, str>>, answer: Answer) -> Self {
         let mut denial = Self::new(Code::InternalError, sentence);
@@ -258,7 +265,8 @@ impl Denial {
         self.with("step", stage.as_str())
     }
 
-    /// Sets the seconds until a retry can succeed, rounded up, in the body and in `Retry-After`.
+    /// Sets the seconds until a retry can succeed, rounded up and at least 1, in the body and in
+    /// `Retry-After`.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -288,7 +296,8 @@ impl Denial {
         self
     }
 
-    /// Names the addon that denied, unless one is named already. The chain calls this.
+    /// Names the addon, or the part of the engine, that denied, unless one is named already. The
+    /// chain calls this for addons.
     #[must_use]
     pub fn by(mut self, addon: &'static str) -> Self {
         if self.0.addon.is_empty() {
@@ -327,7 +336,7 @@ impl Denial {
         self.0.stage
     }
 
-    /// A text among the details.
+    /// The detail of this key, if it is a string.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.0.details.get(key)?.as_str()
     }

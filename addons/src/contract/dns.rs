@@ -9,7 +9,7 @@ use super::host::Host;
 pub struct DnsQuery {
     /// The name asked for.
     pub name: Host,
-    /// The record type, as its number in the registry of the DNS.
+    /// The number of the record type: 1 for A, 28 for AAAA.
     pub record_type: u16,
 }
 

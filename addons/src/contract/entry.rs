@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A host, or every name below one.
+/// A host, or all names below a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     /// Exactly this host.
@@ -41,8 +41,8 @@ pub enum PatternError {
     /// The host itself is malformed.
     #[error("{0}")]
     Host(#[from] AuthorityError),
-    /// `*` alone, or a star elsewhere than in front.
-    #[error("a wildcard stands in front of a name, as in *.example.com")]
+    /// `*` alone, a `*` that is not the whole first label, or `*.` before an address.
+    #[error("a wildcard is only allowed in front of a name, as in *.example.com")]
     Star,
     /// `*.com`: it would allow names that anybody can register.
     #[error("*.{0} is a public suffix: anybody can register a name below it")]
@@ -100,12 +100,13 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A name that the list does not know, such as one without a dot, counts as a public suffix too.
+/// Whether the name is in the public suffix list. A single label that the list does not know, such
+/// as `localhost`, counts as a public suffix too.
 fn is_public_suffix(name: &str) -> bool {
     psl::suffix_str(name).is_none_or(|suffix| suffix == name)
 }
 
-/// One line of the allowlist.
+/// One entry of the allowlist.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// What it matches.
@@ -134,8 +135,8 @@ pub type HostMap<T> = HashMap<Host, T, RandomState>;
 /// Hosts of the configuration.
 pub type HostSet = HashSet<Host, RandomState>;
 
-/// Maps hosts to values, by exact host or by the longest matching wildcard. A look-up takes one
-/// probe for each label, independent of the number of patterns.
+/// Maps hosts to values, by exact host or by the longest matching wildcard. A look-up takes at most
+/// one probe for each label, independent of the number of patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMap<T> {
     exact: HostMap<T>,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anonymous;
 
-/// An addon needs the response of this flow before it can judge another request of the same
-/// container. The flow counts as part of that request. Only the engine sets this.
+/// An addon sent this request to judge another request of the same container, which waits for the
+/// response. The flow counts as part of that request. Only the engine sets this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup;
 
@@ -15,7 +15,6 @@ pub struct Lookup;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct McpSession(pub Arc<str>);
 
-/// The addon of an API has judged the request. Addons that guard other uses of the same host skip
-/// it.
+/// The GitHub addon has handled the request as an API call, so the git addon skips it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiCall;

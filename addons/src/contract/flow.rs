@@ -30,7 +30,7 @@ pub struct FlowId(u64);
 
 impl FlowId {
     /// The next id. The first id of a process is derived from the clock, so that the logs of two
-    /// runs share none. Each thread reserves [`AT_ONCE`] ids.
+    /// runs share none. Each thread reserves [`AT_ONCE`] ids at a time.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         static START: OnceLock<u64> = OnceLock::new();
@@ -66,9 +66,9 @@ impl fmt::Display for FlowId {
 /// The kind of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A CONNECT.
+    /// A tunnel: a CONNECT.
     Tunnel,
-    /// A request, plain or inside a tunnel.
+    /// A request, inside a tunnel or outside.
     Http,
     /// A request that became a WebSocket.
     Websocket,
@@ -100,7 +100,7 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
 }
 
-/// Facts for the audit that are found out while the flow is under way.
+/// Facts for the audit that become known while the flow is under way.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The method, or the DNS record type.
@@ -126,7 +126,7 @@ pub struct Note {
     pub text: String,
 }
 
-/// What a flow asks for.
+/// The destination or content of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A connection to an upstream: a tunnel, a request, a WebSocket.
@@ -137,9 +137,9 @@ pub enum Subject {
     Mcp(McpSubject),
 }
 
-/// The gateway's name for MCP clients: the host of every MCP flow.
+/// The name under which the MCP gateway is the host of every MCP flow.
 pub const GATEWAY: &str = "unified-proxy";
-/// Its port.
+/// The port of every MCP flow: the gateway's default port, also if it listens on another one.
 const GATEWAY_PORT: u16 = 8090;
 
 static GATEWAY_HOST: LazyLock<Host> = LazyLock::new(|| Host::Name(GATEWAY.into()));
@@ -156,18 +156,18 @@ pub struct FlowStart {
     pub at: SystemTime,
     /// Who sent it.
     pub client: Client,
-    /// The container's name as a CONNECT's own head claims it, read with
-    /// [`crate::identity::claimed_id`]. A claim proves nothing; a wrong one denies.
+    /// The container id that the head of the CONNECT claims, read with
+    /// [`crate::identity::claimed_id`]. A claim proves nothing; a wrong one denies the flow.
     pub claimed_id: Option<Box<str>>,
-    /// On whose behalf it runs. The engine sets it where identity found it earlier on the same
-    /// connection; the identity link may replace it.
+    /// On whose behalf it runs. The engine sets it if it is known already, for example from an
+    /// earlier flow on the connection; the identity link may replace it.
     pub principal: Option<Principal>,
-    /// What it asks for.
+    /// Its destination or content.
     pub subject: Subject,
     /// The allowlist entry that matches the host, for labels and limits. It permits nothing: the
     /// policy addon decides.
     pub entry: Option<Arc<Entry>>,
-    /// Bytes that passed so far.
+    /// The bytes passed so far.
     pub counters: Arc<Counters>,
 }
 
@@ -189,8 +189,8 @@ impl FlowStart {
         }
     }
 
-    /// Begins the flow outside a chain, to test single addons. The engine begins a
-    /// [`LiveFlow`](super::LiveFlow), which reports its end to the chain.
+    /// Begins the flow without reporting its end, to test single addons. The engine uses a
+    /// [`LiveFlow`](super::LiveFlow), which reports the end to the chain.
     #[must_use]
     pub fn begin(self) -> OwnedFlow {
         Flow {
@@ -216,7 +216,7 @@ impl FlowStart {
         self.id
     }
 
-    /// The host that it asks for; the gateway's own name for an MCP message.
+    /// The host of the destination, or the name of a DNS question; [`GATEWAY`] for an MCP message.
     pub fn host(&self) -> &Host {
         match &self.subject {
             Subject::Upstream(endpoint) => &endpoint.host,
@@ -225,7 +225,7 @@ impl FlowStart {
         }
     }
 
-    /// The port that it asks for; 53 for a DNS question.
+    /// The port of the destination; 53 for a DNS question, 8090 for an MCP message.
     pub fn port(&self) -> u16 {
         match &self.subject {
             Subject::Upstream(endpoint) => endpoint.port,
@@ -234,13 +234,13 @@ impl FlowStart {
         }
     }
 
-    /// The scheme of the upstream; `Http` for a DNS question.
+    /// The scheme of the upstream; `Http` for a DNS question or an MCP message.
     pub fn scheme(&self) -> Scheme {
         self.endpoint()
             .map_or(Scheme::Http, |endpoint| endpoint.scheme)
     }
 
-    /// The upstream that it asks for; `None` for a DNS question or an MCP message.
+    /// The upstream; `None` for a DNS question or an MCP message.
     pub fn endpoint(&self) -> Option<&Endpoint> {
         match &self.subject {
             Subject::Upstream(endpoint) => Some(endpoint),
@@ -256,20 +256,20 @@ impl FlowStart {
         }
     }
 
-    /// The container, or a denial where the flow has none.
+    /// The container on whose behalf the flow runs; a denial if there is none.
     pub fn container(&self) -> Result<&Arc<Container>, Denial> {
         self.known_container()
             .ok_or_else(|| Denial::new(Code::UnknownSource, "Unknown source IP"))
     }
 
-    /// The container, if there is one.
+    /// The container on whose behalf the flow runs, if there is one.
     pub fn known_container(&self) -> Option<&Arc<Container>> {
         let lease = self.principal.as_ref()?.lease()?;
         Some(lease)
     }
 
-    /// The metric label of the upstream: the allowlist entry that matched, or the MCP server, or
-    /// `none`. A client cannot make up label values.
+    /// The metric label of the upstream: the allowlist entry that matched, the MCP server, or
+    /// `none`. Clients cannot invent new labels.
     pub fn upstream(&self) -> &str {
         let server = self.mcp().and_then(|subject| subject.server.as_deref());
         let label = self.entry.as_ref().map(|entry| &*entry.label);
@@ -278,7 +278,7 @@ impl FlowStart {
 }
 
 /// One flow on its way through the chain. It dereferences to its [`FlowStart`]; addons may add
-/// facts for the audit and slots.
+/// facts for the audit, and leave values in slots.
 ///
 /// Addons get an unsized flow, so they can neither change its start nor swap it for another flow:
 ///
@@ -390,13 +390,13 @@ impl<Size: ?Sized> Flow<Size> {
         self.slots.take()
     }
 
-    /// The value of a slot that an addon declared to provide; a denial if it is empty.
+    /// The value of a slot that an addon declared to provide; an internal error if it is empty.
     pub fn slot<T: Any>(&self) -> Result<&T, Denial> {
         self.slots.get()
     }
 
-    /// Runs `act`, which changes counters, budgets, files or hosts. `None` in a dry run, which has
-    /// no effects.
+    /// Runs `act`, an effect such as counting, writing a file or sending a request. A dry run does
+    /// not run it and returns `None`.
     pub fn effect<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         self.dry_run.is_none().then(act)
     }
@@ -420,7 +420,7 @@ impl<Size: ?Sized> Flow<Size> {
         }
     }
 
-    /// The reasons given so far.
+    /// The reasons given so far in a dry run; otherwise empty.
     pub fn notes(&self) -> Vec<Note> {
         let dry_run = self.dry_run.as_ref();
         dry_run.map_or_else(Vec::new, |dry_run| dry_run.lock().notes.clone())

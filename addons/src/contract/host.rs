@@ -37,16 +37,16 @@ pub enum AuthorityError {
     #[error("the host name is too long")]
     TooLong,
     /// A byte that is not allowed, or a label that is empty or begins or ends with a hyphen.
-    #[error("the host name has a character or label that no host name has")]
+    #[error("the host name has an invalid character or label")]
     BadName,
-    /// A last label that is a number without the whole being an address, or brackets around
-    /// something else than an IPv6 address.
+    /// The last label is a number but the text is no IPv4 address, the brackets hold no IPv6
+    /// address, or text other than a port follows them.
     #[error("the address is malformed")]
     BadAddress,
-    /// Not one to five digits without a leading zero, or 0, or over 65535.
+    /// Not a decimal number from 1 to 65535 without a leading zero.
     #[error("the port is malformed")]
     BadPort,
-    /// No port where one is required.
+    /// No port although one is required.
     #[error("the port is missing")]
     NoPort,
     /// `user@host`.
@@ -58,7 +58,8 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
 impl Host {
-    /// Parses a name, an IPv4 address in any `inet_aton` form, or an IPv6 address in brackets.
+    /// Parses a name (converted to A-labels by IDNA), an IPv4 address in any `inet_aton` form, or
+    /// an IPv6 address in brackets.
     pub fn parse(text: &str) -> Result<Self, AuthorityError> {
         if let Some(inner) = text.strip_prefix('[') {
             let inner = inner.strip_suffix(']').ok_or(AuthorityError::BadAddress)?;
@@ -112,7 +113,7 @@ impl fmt::Display for Host {
 }
 
 impl Authority {
-    /// Parses `host:port`, or `host` alone where `default_port` is given.
+    /// Parses `host:port`, or `host` alone if `default_port` is given.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, AuthorityError> {
         if text.contains('@') {
             return Err(AuthorityError::UserInfo);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_host_name_has_is_refused_and_never_stripped() {
+    fn invalid_characters_and_labels_are_refused_and_never_stripped() {
         each_row(
             [
                 "",

@@ -9,7 +9,7 @@ use super::principal::Principal;
 /// The link of the chain that finds the principal of a flow. It returns the principal, and only
 /// the chain can set it.
 pub trait Identify: Send + Sync {
-    /// Its name in logs, in `explain` and in the order of others.
+    /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;
 
     /// Its constraints on the order of the chain.
@@ -17,14 +17,15 @@ pub trait Identify: Send + Sync {
         Order::default()
     }
 
-    /// Finds the principal of a flow. It removes its own header fields from a request's head.
+    /// Finds the principal of a flow. Removes the header fields that identify the container from a
+    /// request's head.
     fn identify(&self, flow: &Flow, request: Option<&mut Request>) -> Identified;
 }
 
-/// The principal of a flow, and whether it may begin one. A denied principal is returned too, so
+/// The principal of a flow, and whether the flow may go on. A denied principal is returned too, so
 /// that the audit names it.
 pub struct Identified {
-    /// On whose behalf the flow runs; `None` keeps the principal found before.
+    /// On whose behalf the flow runs; `None` keeps the principal that the flow already has.
     pub principal: Option<Principal>,
     /// Whether the flow may go on.
     pub verdict: Verdict,

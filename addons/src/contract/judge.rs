@@ -32,20 +32,22 @@ pub trait BodyJudge<Head>: Send {
     /// Name of the addon that judges, for its denials.
     fn addon(&self) -> &'static str;
 
-    /// Whether the judge may need only the beginning of a body, which may then be longer than the
-    /// limit. By default a judge needs the whole body.
+    /// Whether the judge may need only the beginning of a request's body, which may then be longer
+    /// than the limit. By default a judge needs the whole body; of a response it always gets the
+    /// whole body.
     fn needs_beginning_only(&self) -> bool {
         false
     }
 
     /// Whether the judge needs no more of the body. Called with all bytes buffered so far, each time
-    /// some arrive. The rest of the body then streams after the bytes that the judge returns.
+    /// some arrive. If all judges return `true`, the rest of the body streams after the bytes that
+    /// the last judge returns.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
 
-    /// Adds the field that clients of this API show to people to a denial that the engine made
-    /// while it buffered the body: many clients show one member of the JSON and nothing else.
+    /// Adapts a denial that the engine made while it buffered the body. Many clients of an API show
+    /// people a single member of the JSON; the judge adds that member.
     fn for_client(&self, denial: Denial) -> Denial {
         denial
     }
@@ -110,8 +112,8 @@ impl<Head> Judges<Head> {
         Ok(true)
     }
 
-    /// Lets each judge see what the one before returned, within `deadline` each. A judge that panics
-    /// or misses its deadline denies.
+    /// Runs the judges in turn, each on the bytes that the one before returned and for at most
+    /// `deadline`. A judge that panics or misses its deadline denies.
     pub async fn judge(
         self,
         flow: &mut Flow,
@@ -137,8 +139,8 @@ impl<Head> Judges<Head> {
     }
 }
 
-/// Memory and threads for parsing one buffered body; the engine implements it. When they are used
-/// up, it denies with [`Code::InspectionBusy`].
+/// Memory and threads for parsing one buffered body, provided by the engine. It denies with
+/// [`Code::InspectionBusy`] when they are used up.
 pub trait InspectionBudget: Send + Sync {
     /// Reserves bytes besides those of the body, until the budget is dropped.
     fn reserve(&self, bytes: usize) -> Verdict;
@@ -146,7 +148,7 @@ pub trait InspectionBudget: Send + Sync {
     /// Ties the budget to the bytes: it is dropped with their last reference.
     fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes;
 
-    /// Runs `work` on a thread that serves no connection; ready when it is done.
+    /// Runs `work` on a thread that serves no connection. The future is ready when it is done.
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict>;
 }
 
@@ -169,8 +171,8 @@ impl Buffered {
         }
     }
 
-    /// A body that the appliance itself made, such as a look-up's. Its size is bounded, so it is
-    /// parsed in place and nothing is reserved.
+    /// A body whose size the appliance itself bounds, such as the response to a look-up. It is
+    /// parsed in place, and nothing is reserved.
     #[must_use]
     pub fn own(bytes: Bytes) -> Self {
         Self::new(bytes, usize::MAX, Arc::new(InPlace))
@@ -181,7 +183,7 @@ impl Buffered {
         &self.bytes
     }
 
-    /// Runs a computation that is linear in the length of the body: in place for a short body,
+    /// Runs a computation that is linear in the length of the body: in place up to 16 KiB,
     /// otherwise like [`Buffered::compute`].
     pub async fn read<T: Send + 'static>(
         &self,
@@ -226,7 +228,8 @@ impl Buffered {
         strict_json::parse_at_most(most, &self.bytes).map_err(denied)
     }
 
-    /// The body as a JSON tree, within the bound on values.
+    /// The body as a JSON tree of at most `limits.inspect_values` values. Reserves its memory
+    /// first.
     pub fn json(&self) -> Result<Value, Denial> {
         self.json_at_most(usize::MAX)
     }
@@ -282,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// A budget of some bytes, which records the threads that computations ran on.
+    /// A budget of `left` bytes. Runs each computation on a new thread and records the thread.
     #[derive(Default)]
     struct Room {
         left: Mutex<usize>,

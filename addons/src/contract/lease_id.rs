@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 /// Identifies a lease across all containers, restarts, backups and proxies.
 ///
-/// A UUID of version 7 (RFC 9562, section 5.7): ids are never reused, and sort by the time at which
-/// they were generated, as far as clocks agree.
+/// A UUID of version 7 (RFC 9562, section 5.7): ids are never reused, and sort by the time of their
+/// generation if the clocks agree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(Uuid);
 
@@ -18,14 +18,14 @@ impl LeaseId {
         Self(Uuid::now_v7())
     }
 
-    /// The last 48 bits in hexadecimal, all of them random, for names that must be short.
+    /// The last 48 bits in hexadecimal, at least 32 of them random, for names that must be short.
     #[must_use]
     pub fn short(self) -> String {
         let (_, node) = self.0.as_u64_pair();
         format!("{:012x}", node & 0xffff_ffff_ffff)
     }
 
-    /// Parses the form that `Display` writes, and no other.
+    /// Parses the hyphenated lower-case form that `Display` writes; `None` for any other.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let id = Uuid::try_parse(text).ok()?;

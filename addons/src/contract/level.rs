@@ -31,13 +31,14 @@ impl Level {
     }
 }
 
-/// The restrictions that a container has reached by its tool calls. They survive restarts; only an
-/// operator resets them.
+/// The restrictions that a lease has reached by its tool calls. They survive restarts; an operator
+/// can reset them, and a new lease begins without them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// How confidential the data is that it has read.
     pub level: Level,
-    /// A policy denied a tool call with `deny_abort`; every later call is denied too.
+    /// The abort latch: a policy denied a tool call with `deny_abort`, so every later call is denied
+    /// too.
     pub aborted: bool,
 }
 

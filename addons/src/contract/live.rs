@@ -39,12 +39,12 @@ impl LiveFlow {
         }
     }
 
-    /// Facts for the audit that the engine finds out: method, path, address.
+    /// Facts for the audit that the engine adds: method, path, address.
     pub fn record(&mut self) -> &mut Record {
         &mut self.flow.record
     }
 
-    /// Makes the flow a WebSocket, as the request's head asks.
+    /// Changes the kind of the flow to WebSocket, when the request's head asks for one.
     pub fn opens_websocket(&mut self) {
         self.flow.start.kind = Kind::Websocket;
     }
@@ -54,7 +54,7 @@ impl LiveFlow {
         self.flow.start.principal = Some(Arc::clone(container).into());
     }
 
-    /// Sets the container's name that the head of a CONNECT claims.
+    /// Sets the container id that the head of a CONNECT claims.
     pub fn claims(&mut self, id: Option<Box<str>>) {
         self.flow.start.claimed_id = id;
     }
@@ -69,7 +69,7 @@ impl LiveFlow {
         self.status
     }
 
-    /// Ends the flow by a denial, or by an addon's own answer.
+    /// Marks the flow as ended by a denial, or by an addon's own answer.
     pub fn denied(&mut self, denial: &Denial) {
         match denial.answer().filter(|_| !denial.refuses()) {
             Some(answer) => self.status = answer.status,
@@ -81,12 +81,12 @@ impl LiveFlow {
         self.completed = true;
     }
 
-    /// Ends the flow normally.
+    /// Marks the flow as ended normally. Its end is reported when it is dropped.
     pub fn complete(&mut self) {
         self.completed = true;
     }
 
-    /// Sets the time of the end; without it, the flow ends when it is dropped.
+    /// Sets the time of the end. Without it, the time of the drop counts.
     pub fn ended_at(&mut self, time: Instant) {
         self.ended = Some(time);
     }

@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 /// Which side sends the request that a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The client asks the server.
+    /// The client, for example `tools/call`.
     ToServer,
-    /// The server asks the client: sampling, elicitation, roots.
+    /// The server: sampling, elicitation, roots.
     ToClient,
 }
 
@@ -40,7 +40,8 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// The client must visit the URLs in `data.elicitations` first: 2025-11-25 alone.
+    /// The user must visit the URLs in `data.elicitations` first. Only in protocol version
+    /// 2025-11-25.
     pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 }
 
@@ -50,9 +51,9 @@ pub type RpcOutcome = Result<Box<RawValue>, RpcError>;
 /// The content of a frame as raw JSON, which keeps number forms, key order and unknown fields.
 #[derive(Clone, Debug)]
 pub enum FrameBody {
-    /// Of a request or notification; `None` where it has no `params`.
+    /// The params of a request or notification; `None` if it has no `params`.
     Params(Option<Box<RawValue>>),
-    /// Of a response.
+    /// The result or error of a response.
     Outcome(RpcOutcome),
 }
 
@@ -130,7 +131,7 @@ pub struct Definition {
     /// The server's hints about the tool. They are not trusted: they may only tighten the
     /// operator's settings.
     pub annotations: Annotations,
-    /// How the definition compares with the one that was seen first.
+    /// How the definition compares with the accepted one.
     pub pin: Pin,
 }
 
@@ -172,9 +173,9 @@ impl Annotations {
 /// How a tool's definition compares with the one that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// The first definition seen, or one that an operator accepted.
+    /// Equal to the first definition seen, or to the one that an operator accepted.
     Accepted,
-    /// A description or schema that differs, and that no operator has accepted.
+    /// Different from the accepted definition, and not accepted by an operator.
     Changed,
 }
 
@@ -225,7 +226,7 @@ impl CallPermit {
         (frame.kind != FrameKind::Response).then_some(Self { frame, server })
     }
 
-    /// The server that the message goes to or comes from.
+    /// The server that the message goes to or comes from; `None` if the gateway itself responds.
     pub fn server(&self) -> Option<&Arc<str>> {
         self.server.as_ref()
     }

@@ -16,9 +16,9 @@ pub struct Request {
     pub query: Option<Box<str>>,
     /// The header fields.
     pub headers: HeaderMap,
-    /// Whether this asks for a WebSocket.
+    /// Whether the request opens a WebSocket.
     pub websocket: bool,
-    /// The announced length of the body; `Some(0)` if there is none.
+    /// The announced length of the body in bytes; `None` without `Content-Length`.
     pub content_length: Option<u64>,
     filters: Vec<Box<dyn BodyFilter>>,
     judges: Option<Judges<Self>>,
@@ -51,8 +51,9 @@ impl Request {
     }
 
     /// Adds a judge of the body, which is buffered and judged before a byte of it is sent. A body
-    /// of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges
-    /// run in the order in which they were added, before the filters.
+    /// of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied unless
+    /// its beginning is enough for all judges. Judges run in the order in which they were added,
+    /// before the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         self.judges = Some(Judges::with(self.judges.take(), limit, judge));
     }
@@ -109,7 +110,7 @@ impl Response {
 
     /// Adds a judge of the body, which is buffered and judged before the client gets a byte of it.
     /// A body of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied.
-    /// Judges run after the filters.
+    /// Judges run in the order in which they were added, after the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         let before = self.take_judges();
         self.hooks().judges = Some(Judges::with(before, limit, judge));
@@ -122,8 +123,8 @@ impl Response {
 
     /// Adds a filter of the messages that the upstream sends on a WebSocket opened by this
     /// response. `make` is called for each message and for the payload of each control frame, which
-    /// is one body for the filter. A filter holds back a few KiB at most; a denial closes the
-    /// WebSocket. Filters run in the order in which they were added.
+    /// is one body for the filter. A denial closes the WebSocket. Filters run in the order in which
+    /// they were added.
     pub fn filter_messages<F: BodyFilter + 'static>(
         &mut self,
         make: impl Fn() -> F + Send + 'static,

@@ -1,8 +1,7 @@
 //! The contract between the engine and the addons.
 //!
 //! A flow enters at an ingress, passes the [`Chain`] phase by phase, and leaves with a permit.
-//! All values are in normal form: an addon never parses a raw string from the wire, and never
-//! opens a socket.
+//! Hosts, ports and paths arrive in normal form, and an addon never opens a socket.
 
 mod addon;
 mod body;

@@ -9,7 +9,7 @@ pub const AUDIT: &str = "audit";
 pub const TRACE: &str = "trace";
 /// Finds the container behind a flow.
 pub const IDENTITY: &str = "identity";
-/// Holds leases to their budgets.
+/// Limits the requests, tunnels and DNS questions of a lease.
 pub const RATE_LIMIT: &str = "rate_limit";
 /// Denies requests to failing upstreams.
 pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
@@ -24,9 +24,9 @@ pub const GIT: &str = "git";
 /// Injects secrets.
 pub const CREDENTIALS: &str = "credentials";
 
-/// The engine, where it refuses HTTP itself.
+/// The engine, when it refuses an HTTP request or a tunnel itself.
 pub const PROXY: &str = "proxy";
-/// The engine, where it refuses DNS itself.
+/// The engine, when it refuses a DNS question itself.
 pub const DNS: &str = "dns";
 /// The engine's resolver.
 pub const RESOLVE: &str = "resolve";

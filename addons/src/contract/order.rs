@@ -16,16 +16,16 @@ const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum OrderError {
     /// Two addons share a name.
-    #[error("{0} stands in the chain twice")]
+    #[error("{0} is in the chain twice")]
     Twice(&'static str),
     /// A required addon is missing.
     #[error("{0} is missing: it cannot be switched off")]
     Missing(&'static str),
-    /// There is none or more than one link that finds the principal.
+    /// The chain has no link that finds the principal, or more than one.
     #[error("the chain needs exactly one link that finds the principal")]
     NotOneIdentity,
     /// Two addons are in the wrong order.
-    #[error("{first} must stand before {second}")]
+    #[error("{first} must come before {second}")]
     Before {
         /// The addon that must come first.
         first: &'static str,
@@ -51,7 +51,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// Its name in logs and in the order of others.
+    /// Its name in logs and in the [`Order`] of other addons.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Identity(identity) => identity.name(),

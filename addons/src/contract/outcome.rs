@@ -7,9 +7,9 @@ use super::denial::Denial;
 /// How a flow ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The status that the client got; 0 where it got none.
+    /// The status that the client got; 0 if it got none.
     pub status: u16,
-    /// The denial that ended it.
+    /// The denial that ended the flow; `None` also for an addon's own answer.
     pub denial: Option<Denial>,
     /// Ended early: one side closed the connection, or the lease ended.
     pub aborted: bool,

@@ -1,13 +1,15 @@
-//! A request path in normal form, and why it is ambiguous.
+//! A request path, its normal form, and the reason if it is ambiguous.
 
 use std::borrow::Cow;
-use std::fmt;
+
+use thiserror::Error;
 
 /// A path as it was sent, and the normal form that addons judge.
 ///
-/// The normal form has unreserved characters decoded, other escapes in upper case and dot
-/// segments resolved. [`Path::ambiguity`] says why a server might read the path differently; hosts
-/// whose paths are judged refuse such a path.
+/// The normal form has unreserved characters decoded, other escapes in upper case, bytes other than
+/// printable ASCII escaped, and dot segments resolved. [`Path::ambiguity`] says why a server might
+/// read the path differently; an addon that judges the paths of a host denies requests with such a
+/// path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     sent: Box<str>,
@@ -17,45 +19,38 @@ pub struct Path {
 }
 
 /// Why a path has more than one reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Ambiguity {
-    /// `/./` or `/../`, plain or encoded.
+    /// A `.` or `..` segment, or a `%2e` anywhere.
+    #[error("the path has a dot segment or an encoded dot")]
     DotSegment,
     /// `%2f` or `%5c`.
+    #[error("the path has an encoded slash")]
     EncodedSlash,
     /// `\`.
+    #[error("the path has a backslash")]
     Backslash,
     /// `;` or `%3b`, which some servers take for parameters.
+    #[error("the path has a semicolon")]
     Semicolon,
     /// `//`.
+    #[error("the path has an empty segment")]
     EmptySegment,
     /// A control character, plain or encoded, or a plain space.
+    #[error("the path has a control character or space")]
     Control,
     /// A byte over 0x7f, plain or encoded.
+    #[error("the path has a byte that is not ASCII")]
     NonAscii,
-    /// `%25`, from which a second decoding would make something else.
+    /// `%25`, which a server that decodes twice reads differently.
+    #[error("the path has an encoded percent sign")]
     DoubleEncoding,
     /// A `%` without two hex digits.
+    #[error("the path has a malformed escape")]
     BadEscape,
     /// It does not begin with `/`.
+    #[error("the path does not begin with a slash")]
     NotAbsolute,
-}
-
-impl fmt::Display for Ambiguity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DotSegment => "the path has dot segments",
-            Self::EncodedSlash => "the path has an encoded slash",
-            Self::Backslash => "the path has a backslash",
-            Self::Semicolon => "the path has a semicolon",
-            Self::EmptySegment => "the path has an empty segment",
-            Self::Control => "the path has a control character or space",
-            Self::NonAscii => "the path has a byte that is not ASCII",
-            Self::DoubleEncoding => "the path is encoded twice",
-            Self::BadEscape => "the path has a malformed escape",
-            Self::NotAbsolute => "the path does not begin with a slash",
-        })
-    }
 }
 
 impl Path {
@@ -74,7 +69,7 @@ impl Path {
         }
     }
 
-    /// The path as the client sent it.
+    /// The path to send upstream: as the client sent it, until [`Path::send_normal`] replaces it.
     pub fn sent(&self) -> &str {
         &self.sent
     }
@@ -107,7 +102,8 @@ fn normalize(sent: &str) -> (Cow<'_, str>, Option<Ambiguity>) {
     (Cow::Owned(resolved), doubt)
 }
 
-/// Whether the path is in normal form already: the common case, in one pass without an allocation.
+/// Returns `true` only if the path is unambiguous and in normal form. Recognizes the common case in
+/// one pass without allocating; `normalize` parses every other path.
 fn is_plain(path: &str) -> bool {
     let mut previous = 0;
     for byte in path.bytes() {
@@ -244,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_says_why() {
+    fn ambiguous_paths_report_the_reason() {
         use Ambiguity::*;
         each_row(
             [

@@ -6,8 +6,9 @@ use super::flow::Flow;
 use super::host::Host;
 use super::principal::Principal;
 
-/// Permission to resolve one host, for one port. Only a phase of the chain that passed mints one,
-/// and the resolver takes the host from the permit: no host is resolved before it is judged.
+/// Permission to resolve one host, for one port. The chain mints one only after every addon has
+/// passed the flow in a phase; the resolver takes the host from the permit, so no host is resolved
+/// before it is judged.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{Host, ResolvePermit};
@@ -35,7 +36,7 @@ impl ResolvePermit {
         &self.host
     }
 
-    /// The port that its addresses are for.
+    /// The port to combine with the addresses that the host resolves to.
     pub fn port(&self) -> u16 {
         self.port
     }

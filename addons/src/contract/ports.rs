@@ -20,25 +20,26 @@ use super::level::Level;
 use super::mcp::{Frame, Pin};
 use super::principal::System;
 
-/// The registry cannot be read; every flow is denied until it can.
+/// The registry cannot be read: every flow is denied until it can. Also returned if a record of
+/// [`LeaseRecords`] or [`Definitions`] cannot be read or written.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the registry cannot be read")]
 pub struct Unavailable;
 
 /// Finds leases in memory.
 pub trait Containers: Send + Sync {
-    /// The lease at a source. A lease that has run out is still found, so that the denial of its
-    /// next flow says so; one that was deleted or replaced is not.
+    /// The lease at a source. An expired lease is found until it is removed, so that the next flow
+    /// is denied as expired; one that was deleted or replaced is not found.
     fn find(&self, source: &Source) -> Result<Option<Arc<Container>>, Unavailable>;
 
     /// Whether the registry can be read. Called for every request of a known connection.
     fn available(&self) -> bool;
 
-    /// Removes a lease that has run out. Returns before it is removed from disk.
+    /// Ends and removes an expired lease. Returns before it is removed from disk.
     fn expire(&self, container: &Arc<Container>);
 }
 
-/// Knows our own listeners.
+/// Recognises the addresses of the proxy's own listeners.
 pub trait OwnAddresses: Send + Sync {
     /// Whether a connection to this address would reach one of our own listeners.
     fn is_ours(&self, address: SocketAddr) -> bool;
@@ -47,8 +48,8 @@ pub trait OwnAddresses: Send + Sync {
 /// Sends requests of the appliance itself. Each is a flow that passes the chain and the audit:
 /// HTTP/1.1, TLS certificates verified, no redirect followed, one connection per request.
 ///
-/// The engine bounds time and size, and a response beyond either is an error. Dropping the future
-/// closes the connection and records the flow as aborted.
+/// A request fails if it takes more than 20 s (a look-up: 8 s) or if the response body is over
+/// 1 MiB. Dropping the future closes the connection and records the flow as aborted.
 pub trait Outbound: Send + Sync {
     /// Sends a request of a named part of the appliance, to one of that part's own hosts. Returns
     /// the whole response, whatever its status.
@@ -70,11 +71,11 @@ pub trait Outbound: Send + Sync {
 /// Why [`Outbound`] has no response.
 #[derive(Debug, Error)]
 pub enum OutboundError {
-    /// Asked before the first configuration was in force.
+    /// The first configuration is not in force yet.
     #[error("the proxy is still starting")]
     Starting,
     /// The request's target is not an absolute HTTP URL.
-    #[error("only https:// and http:// URLs are asked")]
+    #[error("the URL must begin with https:// or http:// and name a host")]
     NoUrl,
     /// Denied by the chain, or failed on the way.
     #[error("{0}")]
@@ -87,7 +88,7 @@ impl From<Denial> for OutboundError {
     }
 }
 
-/// Evaluates the operator's policies on MCP messages, on threads of its own.
+/// Evaluates the operator's policy bundles on MCP messages, on its own threads.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn asks(&self, method: &str) -> bool;
@@ -96,8 +97,8 @@ pub trait Evaluator: Send + Sync {
     /// method reads a member of the input that differs between both, or may read any.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// Evaluates the bundles that judge this method, in the order of the file, up to the first one
-    /// that redacts.
+    /// Evaluates the bundles that judge this method, in the order of the file, without the first
+    /// `question.decided` ones, up to and including the first one that redacts.
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
@@ -105,23 +106,24 @@ pub trait Evaluator: Send + Sync {
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>>;
 }
 
-/// What an evaluation is about.
+/// The input of an evaluation.
 #[derive(Clone, Debug)]
 pub struct PolicyQuestion {
-    /// A JSON text.
+    /// The input document of the policies, as JSON.
     pub input: String,
     /// Number of bundles that have decided on this message already.
     pub decided: usize,
-    /// When every bundle must have answered. `None`: later than clocks can say.
+    /// The time by which all bundles must have decided. `None`: no deadline, since the time would
+    /// be beyond the range of `Instant`.
     pub ends: Option<Instant>,
 }
 
 /// The decisions of consecutive bundles.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions {
-    /// One of each bundle. None but the last one redacts.
+    /// One decision of each evaluated bundle. Only the last one may redact.
     pub all: Vec<Decision>,
-    /// Whether bundles are left. They must see what the last decision replaced.
+    /// Whether bundles are left. They must be evaluated on the redacted message.
     pub more: bool,
 }
 
@@ -132,12 +134,12 @@ pub struct Decision {
     pub bundle: Arc<str>,
     /// What happens to the message.
     pub effect: Effect,
-    /// Why, in the policy's words.
+    /// The reason that the policy gave.
     pub reason: Option<Box<str>>,
 }
 
 impl Decision {
-    /// What replaces the arguments or the result.
+    /// The replacement of the arguments or of the result, if the decision redacts.
     #[must_use]
     pub fn modified(&self) -> Option<&RawValue> {
         match &self.effect {
@@ -158,7 +160,7 @@ pub enum Effect {
     Ask,
     /// It is denied.
     DenyContinue,
-    /// It is denied, and every later call of the container too.
+    /// It is denied, and so is every later tool call of the container until an operator resets it.
     DenyAbort,
 }
 
@@ -168,7 +170,7 @@ pub enum EvaluatorError {
     /// The policy failed: a conflict, a wrong type, an unknown decision.
     #[error("{0}")]
     Failed(String),
-    /// It did not answer within `policies.evaluator.timeout`.
+    /// It did not decide within `policies.evaluator.timeout`.
     #[error("the policy did not answer in time")]
     TimedOut,
     /// The queue of evaluations is full.
@@ -195,8 +197,9 @@ pub trait LeaseRecords: Send + Sync {
 
 /// Remembers the definitions of tools, to detect changes.
 pub trait Definitions: Send + Sync {
-    /// Compares the digests of a server's tools with the accepted ones, in the order given. The
-    /// first digest of a tool is accepted, and on disk before the future is ready.
+    /// Compares the digests of a server's tools with the accepted ones. Returns a pin for each, in
+    /// the same order. The first digest of a tool is accepted, and on disk before the future is
+    /// ready; a new tool beyond the engine's limit for a server counts as changed.
     fn pin<'a>(
         &'a self,
         server: &'a str,
@@ -226,13 +229,13 @@ pub trait SecretSource: Send + Sync {
     /// The current value; an error says what is wrong with the source, never the value.
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String>;
 
-    /// Changes whenever the value that [`SecretSource::read`] returns may have changed. Asked
-    /// before each use of something derived from the value.
+    /// Changes whenever the value that [`SecretSource::read`] returns may have changed. Callers
+    /// compare it before each use of data derived from the value.
     fn version(&self) -> u64;
 }
 
-/// Files that hold secrets. Every method may block for as long as the disk does; where a task
-/// must not block, call it through `run_blocking` of [`Tasks`].
+/// Files that hold secrets. Every method may block on the disk; async code calls them through
+/// `run_blocking` of [`Tasks`].
 pub trait SecretFiles: Send + Sync {
     /// The file's text as a secret, trimmed, read again within a second of a change.
     fn source(&self, path: &Path) -> Arc<dyn SecretSource>;
@@ -251,8 +254,8 @@ pub trait SecretFiles: Send + Sync {
     /// a new inode. Waits up to 30 s; the error names the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, String>;
 
-    /// Creates the file that will replace `path`, so that an error comes before a one-time token is
-    /// spent whose successor could not be stored.
+    /// Creates the temporary file that will replace `path`. Call it before a one-time refresh token
+    /// is spent: if the file cannot be created, the token's successor could not be stored.
     fn replace(&self, path: &Path) -> io::Result<Box<dyn Replacement>>;
 }
 
@@ -278,24 +281,25 @@ pub struct SecretText {
 /// A lock that is held until it is dropped, or the process ends.
 pub trait FileLock: Send {}
 
-/// A file that will replace another one. Dropped before [`Replacement::commit`], it is deleted.
+/// A temporary file that will replace another one; deleted if it is dropped without
+/// [`Replacement::commit`].
 pub trait Replacement: Send {
-    /// Writes the text to disk, with the mode of the replaced file, and with its owner where the
-    /// process may give files away. The replaced file is still as it was. Blocks.
+    /// Writes the text to disk, with the mode of the file to replace, and with its owner if the
+    /// process may change owners. The other file is unchanged. Blocks.
     fn fill(&mut self, text: &[u8]) -> io::Result<()>;
 
     /// Replaces the other file atomically and returns the new version. Blocks.
     fn commit(self: Box<Self>) -> io::Result<FileVersion>;
 }
 
-/// The ports of addons that do work of their own, as named parts of the appliance.
+/// The ports of addons that send requests of the appliance itself, such as token refreshes.
 #[derive(Clone)]
 pub struct SystemPorts {
-    /// Sends its requests.
+    /// Sends the requests.
     pub outbound: Arc<dyn Outbound>,
-    /// Reads and writes its files.
+    /// Reads and replaces the files.
     pub files: Arc<dyn SecretFiles>,
-    /// Runs its work.
+    /// Runs the work.
     pub tasks: Arc<dyn Tasks>,
 }
 
@@ -309,8 +313,8 @@ pub trait Tasks: Send + Sync {
 }
 
 impl dyn Tasks {
-    /// Runs a future to its end, also when the receiver is dropped. The receiver fails where the
-    /// future panicked.
+    /// Runs a future to its end, also when the receiver is dropped. The receiver returns an error
+    /// if the future panicked.
     pub fn run<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -323,7 +327,8 @@ impl dyn Tasks {
         receiver
     }
 
-    /// The same for a closure that may block.
+    /// Runs a closure to its end on a thread that may block, also when the receiver is dropped. The
+    /// receiver returns an error if the closure panicked.
     pub fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -11,14 +11,16 @@ use super::host::Host;
 /// The peer of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
-    /// The source that identifies its container; `None` if the socket has no address.
+    /// The source that identifies the container; `None` for a flow that the appliance begins
+    /// itself, without a socket.
     pub source: Option<Source>,
     /// Its address, for the log.
     pub peer: Option<SocketAddr>,
 }
 
-/// Shared handle to a lease, one for each client connection. The flows of a connection clone this
-/// handle; cloning the container's own `Arc` would move its count from core to core.
+/// Shared handle to a lease, normally one for each client connection. Its flows clone an `Arc` of
+/// the handle: if they cloned the container's `Arc`, all cores would contend for one reference
+/// count.
 #[derive(Debug)]
 pub struct LeaseHandle(Arc<Container>);
 
@@ -51,7 +53,8 @@ impl Principal {
         }
     }
 
-    /// The list of hosts that takes the place of the container's allowlist, if there is one.
+    /// The part of the appliance whose own `hosts` replace the allowlist; `None` for a container's
+    /// own flows.
     pub fn own_hosts(&self) -> Option<&System> {
         match self {
             Self::Container(_) => None,
@@ -67,16 +70,16 @@ impl From<Arc<Container>> for Principal {
     }
 }
 
-/// A part of the appliance that sends requests of its own, with the hosts that it may reach. They
-/// take the place of the allowlist.
+/// A part of the appliance that sends requests, with the hosts that it may reach. They replace the
+/// allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
     /// Its name, in the audit.
     pub name: Cow<'static, str>,
     /// The hosts and ports that it may reach.
     pub hosts: Vec<(Host, u16)>,
-    /// The hosts are named by the operator: private addresses and, where configured, clear text are
-    /// permitted. Without it only verified TLS to public addresses.
+    /// Whether private addresses and clear text are permitted for these hosts. If false, only
+    /// verified TLS to public addresses is permitted.
     pub trust_private: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Values that one addon hands to another, by type.
+//! Values that addons and the engine leave on a flow for other addons, by type.
 
 use std::any::{Any, TypeId, type_name};
 
@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::denial::Denial;
 
-/// A type that one addon provides and another needs. The chain checks the pair when it is built.
+/// The type of a value that one addon provides and another needs. A chain is built only if an
+/// earlier addon provides each needed slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     id: TypeId,
@@ -29,8 +30,7 @@ impl Slot {
     }
 }
 
-/// The values that addons left for each other on one flow: a list, since there are few, with room
-/// for one without an allocation.
+/// The values left on one flow. A list, since there are few; it has inline room for one box.
 #[derive(Default)]
 pub struct Slots(SmallVec<[Box<dyn Any + Send + Sync>; 1]>);
 
@@ -48,7 +48,8 @@ impl Slots {
         self.0.iter().find_map(|slot| slot.downcast_ref::<T>())
     }
 
-    /// The value of this type, or an internal error: it was declared as provided.
+    /// The value of this type; an internal error if it is missing although an addon declared to
+    /// provide it.
     pub fn get<T: Any>(&self) -> Result<&T, Denial> {
         self.find().ok_or_else(Denial::internal)
     }

@@ -12,8 +12,8 @@ use super::facts::Lookup;
 use super::flow::Flow;
 use super::principal::LeaseHandle;
 
-/// Flows that may wait at once under one chain, for a token, a look-up or a person. Each holds its
-/// connection, its head and its place at the upstream's breaker.
+/// Flows of containers that may wait at once under one chain, for a token, a look-up or a person.
+/// Each keeps its connection open and its head in memory.
 pub(super) const MAX_WAITS: usize = 8192;
 
 /// Flows of one lease that may wait at once.
@@ -24,9 +24,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 struct LeaseWaits(Arc<Semaphore>);
 
-/// The limits that a flow's waits count against: its lease's and the chain's.
+/// The limits that a flow's waits count against: that of its lease and that of the chain.
 pub(super) struct Waits<'c> {
-    /// `None` for look-ups, which are part of another flow, and for the appliance's own few flows.
+    /// `None` for a flow without limits: a look-up, or one of the appliance's own few flows.
     lease: Option<Arc<LeaseHandle>>,
     all: &'c Arc<Semaphore>,
 }
@@ -35,7 +35,8 @@ pub(super) struct Waits<'c> {
 pub(super) struct Full;
 
 impl<'c> Waits<'c> {
-    /// The limits of a flow. A look-up is part of a request that waits already, and has none.
+    /// The limits of a flow. A look-up has none, since the request that it belongs to is already
+    /// counted as waiting.
     pub(super) fn of(flow: &Flow, all: &'c Arc<Semaphore>) -> Self {
         let lease = match &flow.principal {
             Some(principal) if flow.find_slot::<Lookup>().is_none() => principal.lease().cloned(),
@@ -44,7 +45,8 @@ impl<'c> Waits<'c> {
         Self { lease, all }
     }
 
-    /// Awaits a future, which counts as a wait unless it is ready at its first poll.
+    /// Awaits a future. It counts as waiting from its first poll on, unless that poll is ready;
+    /// fails if a limit is reached.
     pub(super) async fn hold<F: Future>(&self, future: F) -> Result<F::Output, Full> {
         let mut future = pin!(future);
         let mut held = None;

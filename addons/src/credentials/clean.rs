@@ -1,5 +1,5 @@
-//! Removes the client's own credentials from requests: every field, parameter and cookie that the
-//! host could take for one.
+//! Removes the client's own credentials from requests: the header fields in which services take
+//! keys, and the fields, query parameters and cookies that an entry sets or lists for removal.
 
 use http::HeaderValue;
 use http::header::COOKIE;
@@ -52,7 +52,7 @@ impl ClientCredentials {
             .extend(credential.remove_cookies.iter().map(boxed));
     }
 
-    /// Removes them from a request.
+    /// Removes the client's credentials from a request.
     pub(super) fn remove_from(&self, request: &mut Request) {
         remove_fields(&mut request.headers, |name| {
             let mut names = KEY_FIELDS
@@ -117,8 +117,8 @@ impl ClientCredentials {
     }
 }
 
-/// Compares percent-decoded, without regard to case: servers decode names, and some ignore their
-/// case.
+/// Whether `names` has this name, compared percent-decoded and without regard to case: servers
+/// decode names, and some ignore their case.
 fn is_one_of(names: &[Box<str>], name: &str) -> bool {
     let name = name.replace('+', " ");
     let name = percent_decode_str(&name).decode_utf8_lossy();

@@ -1,5 +1,5 @@
-//! Answers the token requests of tools that refresh their own login, with placeholders and without
-//! an upstream.
+//! Answers requests of command-line tools about their login (token refresh, token info, user info)
+//! with placeholders, without contacting an upstream.
 
 use std::sync::Arc;
 
@@ -29,8 +29,9 @@ impl Endpoints {
         }
     }
 
-    /// The answer to a request for exactly one of these paths. An ambiguous path matches none of
-    /// them, nor does a path below one.
+    /// Returns the placeholder answer if host, port, method and path equal those of an endpoint,
+    /// the scheme is HTTPS, and the container may use the credential. The path to send is compared
+    /// byte for byte.
     pub(super) fn answer(&self, flow: &mut Flow, request: &Request) -> Option<Denial> {
         let container = flow.known_container()?;
         let (credential, answer) = self.0.iter().find(|(credential, answer)| {
@@ -52,8 +53,10 @@ impl Endpoints {
             return None;
         };
         let name = &credential.name;
-        flow.note(|| format!("answered with placeholders of {name}; no upstream is asked"));
-        let sentence = format!("Answered with placeholders of {name}");
+        flow.note(|| {
+            format!("answered with placeholders of credential {name}; no request is sent upstream")
+        });
+        let sentence = format!("Answered with placeholders of credential {name}");
         let answer = Answer {
             status: 200,
             content_type: "application/json",

@@ -77,8 +77,8 @@ impl HostCredentials {
         }
     }
 
-    /// The credentials for the request. Of several that set `Authorization`, only the first is
-    /// kept.
+    /// The credentials for the request. Of several of another kind than `set_headers`, which all
+    /// set `Authorization`, only the first is kept.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -189,7 +189,8 @@ async fn fetch(chosen: &[&Arc<Credential>], container: &Arc<Container>) -> Resul
     Ok(tokens)
 }
 
-/// Adds the fields that the request does not have yet. Returns whether any was added.
+/// Adds the fields that the request does not have yet. Returns whether any was added, or would be
+/// outside a dry run.
 fn add<'f>(
     flow: &Flow,
     request: &mut Request,
@@ -256,8 +257,8 @@ impl Credential {
     }
 }
 
-/// Whether the path is `/OWNER/NAME…`, with or without `.git`, or the API's `/repos/OWNER/NAME…`.
-/// An ambiguous path names no repository. names nothing.
+/// Whether the path begins with `/OWNER/NAME`, with or without `.git`, or with the API's
+/// `/repos/OWNER/NAME`. An ambiguous path names no repository.
 fn names_repo(path: &Path, repo: &str) -> bool {
     if path.ambiguity().is_some() {
         return false;
@@ -273,7 +274,8 @@ fn names_repo(path: &Path, repo: &str) -> bool {
     named.eq_ignore_ascii_case(repo) && (rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The client learns the entry's name; the reason is for `explain` and the operator.
+/// The denial if a secret cannot be read or fetched. The client learns the entry's name only; the
+/// hint, which `explain` shows, has the reason.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");
     Denial::new(Code::CredentialUnavailable, sentence)

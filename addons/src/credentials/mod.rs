@@ -42,7 +42,7 @@ pub struct Credential {
     pub hosts: Vec<(Host, u16)>,
     /// How it is put into a request.
     pub kind: CredentialKind,
-    /// Request fields to remove, in which a client could send a key of its own.
+    /// Request fields to remove, in which a client could send its own key.
     pub remove_headers: Vec<HeaderName>,
     /// Query parameters to remove.
     pub remove_query: Vec<String>,
@@ -74,7 +74,8 @@ pub enum CredentialKind {
         form: TokenForm,
         /// Fetches and replaces the token.
         source: Arc<dyn TokenSource>,
-        /// The login of the token, whose token endpoint is answered with placeholders.
+        /// The login of the token. Requests of containers to its endpoints are answered with
+        /// placeholders.
         login: Option<oauth::Login>,
     },
 }
@@ -85,7 +86,7 @@ pub struct Credentials {
     endpoints: Endpoints,
 }
 
-/// The scrubbers of a response, and the tokens that a 401 is reported to.
+/// The scrubbers of a response, and the injected tokens, whose sources must know of a 401.
 struct Guarded {
     scrubbers: SmallVec<[Arc<Scrubber>; 1]>,
     injected: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
@@ -116,7 +117,7 @@ impl Addon for Credentials {
 
     fn order(&self) -> Order {
         Order {
-            // The addon git marks the requests that must stay without a credential.
+            // The addons github and git mark the requests that must stay without a credential.
             after: &[
                 names::IDENTITY,
                 names::RATE_LIMIT,

@@ -14,10 +14,10 @@ use crate::contract::{Code, Denial, Flow, Request, Verdict};
 const PREFIX: &[u8] = b"up-placeholder-";
 const DIGITS: usize = 32;
 
-/// The placeholder of a credential: a function of its name, and never a secret.
+/// The placeholder of a credential. It is derived from the name alone, so it is no secret.
 #[must_use]
 pub fn placeholder(name: &str) -> String {
-    // FNV-1a suffices: the placeholders of different names must differ and stay the same.
+    // FNV-1a suffices: placeholders must only be stable, and different for different names.
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);

@@ -59,7 +59,7 @@ impl Scrubber {
         self.shortest
     }
 
-    /// Replaces echoes in every value.
+    /// Replaces echoes in every header value.
     pub(super) fn scrub_headers(&self, headers: &mut HeaderMap) {
         for value in headers.values_mut() {
             if value.len() < self.shortest || !self.automaton.is_match(value.as_bytes()) {
@@ -75,8 +75,8 @@ impl Scrubber {
         }
     }
 
-    /// Writes the data to `out` with echoes replaced, up to the first byte that may begin one.
-    /// Returns the rest, which must wait for more data.
+    /// Writes the data to `out` with echoes replaced, up to the first byte that may begin one, or
+    /// all of it if the body has `ended`. Returns the rest, which must wait for more data.
     fn scrub(&self, mut data: Bytes, ended: bool, out: &mut BodyOut) -> Bytes {
         if data.is_empty() {
             return data;
@@ -104,7 +104,8 @@ impl Scrubber {
         data
     }
 
-    /// The first index from which the rest of the data is the beginning of a form.
+    /// The first index from which the rest of the data is the beginning of a form; the length of
+    /// the data if there is none.
     fn first_beginning(&self, data: &[u8]) -> usize {
         let from = data.len().saturating_sub(self.longest.saturating_sub(1));
         let tail = data.get(from..).unwrap_or_default();

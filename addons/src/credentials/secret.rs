@@ -16,8 +16,8 @@ use super::wiped::Wiped;
 use super::{Credential, CredentialKind};
 use crate::contract::SecretSource;
 
-/// The most bytes of a secret: longer than any key or token, and short enough for the bytes that a
-/// body filter holds back.
+/// The most bytes of a secret: longer than any key or token. Percent-encoded, it is three times as
+/// long, which is below the 64 KiB that a body filter may hold back.
 const MAX_SECRET: usize = 16 * 1024;
 
 /// The credentials of one host as last read. It has no `Debug` on purpose.
@@ -40,7 +40,7 @@ pub(super) struct Ready {
 }
 
 impl Prepared {
-    /// Reads every secret. One that cannot be read disables its own credential only.
+    /// Reads every secret. One that cannot be read is an error of its own credential only.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
         let mut ready = Vec::new();
@@ -88,7 +88,7 @@ impl Prepared {
 }
 
 impl CredentialKind {
-    /// The fields it sets, and the sources of their values.
+    /// The fields it sets, and the sources of their values; none for tokens.
     pub(super) fn sources(&self) -> impl Iterator<Item = (&HeaderName, &Arc<dyn SecretSource>)> {
         let (list, one) = match self {
             Self::SetHeaders(headers) => (headers.as_slice(), None),

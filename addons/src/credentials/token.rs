@@ -37,8 +37,8 @@ pub trait TokenSource: Send + Sync {
     /// Whether the source has tokens for this container.
     fn is_for(&self, container: &Container) -> bool;
 
-    /// The token to send now; `None` if one must be fetched first. Never waits. Starts to replace a
-    /// token that is about to expire.
+    /// The token to send now; `None` if [`TokenSource::fetch`] must be called first. Never waits.
+    /// Starts to replace a token that is about to expire.
     fn current(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
 
     /// Fetches a token. Concurrent calls share one request. Dropping the future does not cancel it.
@@ -50,7 +50,8 @@ pub trait TokenSource: Send + Sync {
         None
     }
 
-    /// Records that the host answered 401 to this token, so that the next request gets another.
+    /// Records that the host answered 401 to this token, so that it is replaced. A source that
+    /// obtained it only seconds ago may keep it.
     fn refused(&self, container: &Container, token: &Arc<Token>);
 }
 

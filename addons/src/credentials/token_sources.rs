@@ -123,7 +123,7 @@ impl TokenSources {
         login.account()
     }
 
-    /// Whether every login can be read and refreshed, and none needs a new login. Drops sources
+    /// Whether the file of every login could be read, and its last refresh succeeded. Drops sources
     /// that are no longer configured and that no flow uses.
     pub fn are_valid(&self) -> bool {
         let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;
@@ -132,7 +132,7 @@ impl TokenSources {
         self.logins().iter().all(OauthTokens::is_valid)
     }
 
-    /// Waits for the refreshes under way, whose answers must be stored.
+    /// Waits for the refreshes under way, whose tokens must be stored.
     pub async fn drain(&self) {
         for login in self.logins() {
             login.drain().await;

@@ -6,7 +6,7 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// The most refs of one push: more than a person pushes, since the list is held until it is judged.
+/// The most refs of one push, whose list is held in memory until it is judged. People push fewer.
 const MAX_REFS: usize = 10_000;
 
 /// Bytes of the longest ref name. Forges accept a quarter of it, and a longer one would not fit
@@ -76,7 +76,7 @@ impl Commands {
             // Servers differ in whether they read capabilities in other places.
             if !self.list.is_empty() || memchr(0, capabilities).is_some() {
                 return Err(Denial::malformed(
-                    "capabilities stand elsewhere than on the first command",
+                    "capabilities are only allowed on the first command",
                 ));
             }
             self.capabilities = Capabilities::read(capabilities);
@@ -116,7 +116,7 @@ impl Commands {
         Err(Denial::malformed("a push command has a bad object id"))
     }
 
-    /// Refuses push options, which ask for more than ref updates.
+    /// Refuses push options, which request more of the server than ref updates.
     pub fn refuse_options(&self) -> Verdict {
         if self.capabilities.push_options {
             return Err(refused("push options", "push without --push-option"));

@@ -8,7 +8,8 @@ use http::header::USER_AGENT;
 use crate::contract::{Answer, Denial, Request};
 
 /// Answers a denied `info/refs` request of git in plain text, which git shows after `remote:`; git
-/// discards other bodies of a 403. Unchanged for other requests, other statuses and other clients.
+/// discards other bodies of a 403. Returns the denial of another request or with another status
+/// unchanged. A request is git's if it has the parameter `service` or git's user agent.
 #[must_use]
 pub fn as_git_shows(denial: Denial, request: &Request) -> Denial {
     if denial.code().status() != 403 || denial.answer().is_some() || !is_discovery(request) {

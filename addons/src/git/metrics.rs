@@ -5,7 +5,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::operation::Operation;
 use crate::contract::{Code, Outcome};
 
-/// The codes that a push is denied with.
+/// The codes with which pushes are denied most often; their series exist from the start.
 const PUSH_DENIALS: [Code; 10] = [
     Code::RepoNotAuthorized,
     Code::BranchDeletionBlocked,
@@ -19,14 +19,14 @@ const PUSH_DENIALS: [Code; 10] = [
     Code::WriteNotAllowed,
 ];
 
-/// Counts operations on git hosts. Made once and kept over reloads.
+/// Counts operations on git hosts, and denied pushes. Made once and kept over reloads.
 pub struct GitMetrics {
     operations: IntCounterVec,
     pushes_blocked: IntCounterVec,
 }
 
 impl GitMetrics {
-    /// Registers the metrics, every series with 0.
+    /// Registers the metrics, with a series of 0 for each operation, outcome and usual code.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counters = |name, help, labels: &[&str]| {
             let counters = IntCounterVec::new(Opts::new(name, help), labels)?;

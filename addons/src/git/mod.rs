@@ -44,7 +44,7 @@ pub struct Git {
 /// Marks the flow of a push, with its repository.
 struct Pushing(String);
 
-/// The largest push in bytes, and the setting that says so.
+/// The largest push in bytes, and the name of the setting.
 #[derive(Default)]
 struct Limit {
     bytes: u64,
@@ -97,7 +97,7 @@ impl Git {
         }
     }
 
-    /// Passes a read of a repository that is not the container's own, without a credential.
+    /// Passes a read of a repository outside the container's list, without a credential.
     fn read_anonymously(
         &self,
         flow: &mut Flow,
@@ -236,7 +236,7 @@ impl Addon for Git {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        // LFS files may be on any host.
+        // On every host, since LFS files may be stored anywhere.
         lfs::redeem(flow, request);
         let is_api = flow.find_slot::<ApiCall>().is_some();
         if is_api || !self.settings.hosts.contains(flow.host()) {

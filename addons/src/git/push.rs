@@ -30,7 +30,7 @@ pub(super) struct PushRules {
     pub allow_deletion: bool,
     /// The largest push in bytes, commands included.
     pub limit: u64,
-    /// Where the limit was set.
+    /// The name of the setting with the limit.
     pub limit_rule: String,
     /// Whether a denial is answered in git's own report.
     pub report: bool,
@@ -70,8 +70,9 @@ impl PushRules {
         size::too_large(size, self.limit).rule(self.limit_rule.as_str())
     }
 
-    /// Renders the denial as git's report. The report uses the memory budget of `body`, which holds
-    /// the commands; without memory left, the denial is rendered by its status.
+    /// Renders the denial as git's report, if that is configured and the client requested reports.
+    /// The report uses the memory budget of `body`, which holds the commands; without memory left,
+    /// the denial is rendered by its status.
     fn reported(&self, denial: Denial, commands: &Commands, body: &Buffered) -> Denial {
         if !self.report {
             return denial;
@@ -146,7 +147,8 @@ impl CommandList {
         Ok(())
     }
 
-    /// Whether the push has no commands: git asks whether it would be accepted.
+    /// Whether the push has no commands: git sends such a request before a large push, to test
+    /// whether the server accepts it.
     fn is_probe(&self) -> bool {
         self.commands.list.is_empty()
     }
@@ -222,7 +224,7 @@ impl BodyJudge<Request> for JudgePush {
     }
 }
 
-/// Enforces the limit while a push streams, commands included.
+/// Enforces the limit while a push streams. The bytes of the commands count too.
 struct Pack {
     rules: PushRules,
     announced: Option<u64>,
@@ -235,7 +237,8 @@ struct Pack {
 }
 
 impl Pack {
-    /// Denies a push of which `size` bytes have arrived if it exceeds the limit.
+    /// Denies a push of which `size` bytes have arrived if it exceeds the limit, or if data follows
+    /// an empty list of commands.
     fn check(&mut self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
             return Err(Denial::malformed("data after a push without commands"));

@@ -10,8 +10,8 @@ use crate::contract::{Answer, Buffered, Denial};
 const REPORT: u8 = 1;
 const REMOTE: u8 = 2;
 
-/// The largest report is this many times the commands, or [`FREE_BYTES`]: a denial must not let a
-/// client cause a large response with a small request.
+/// The largest report is this many times the commands, or [`FREE_BYTES`], whichever is more: a
+/// small request must not cause a large response.
 const MAX_FACTOR: usize = 3;
 const FREE_BYTES: usize = 64 * 1024;
 

@@ -23,11 +23,11 @@ pub struct GitSettings {
     pub bot_branch_prefixes: Vec<String>,
     /// Whether a push may delete refs.
     pub allow_branch_deletion: bool,
-    /// Whether other repositories may be read, without a credential.
+    /// Whether repositories outside the container's list may be read, without a credential.
     pub public_reads: bool,
     /// Whether a denied push is answered with git's own report instead of an HTTP status.
     pub report_push_denials: bool,
-    /// Pushes above this size in bytes are logged.
+    /// Pushes above this size in bytes are logged once they have passed.
     pub warning_bytes: u64,
     /// Pushes above this size in bytes are denied, unless the repository has its own limit.
     pub hard_limit_bytes: u64,
@@ -65,7 +65,7 @@ impl GitSettings {
         }
     }
 
-    /// Refuses a passthrough for any host of the forges.
+    /// Reports an error for each passthrough pattern that matches a host of the forges.
     pub fn check(files: &Files<'_>, passthrough: &Passthrough<'_>) {
         for host in ForgeHosts::read(files)
             .iter()

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::content::{self, Objection, ObjectionAt};
+use super::content::{self, Objection, ObjectionAt, objection_at};
 use super::mentions::Mentions;
 
 /// The keys of an object, each with the kind of its value. `null` is accepted for each.
@@ -134,11 +134,6 @@ impl Kind {
         };
         wanted.to_owned()
     }
-}
-
-fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
-    let key = key.to_owned();
-    ObjectionAt { key, objection }
 }
 
 /// Joins `comments` and `body` to `comments.body`.

@@ -1,7 +1,7 @@
 //! Content that is denied: an approval, commands or labels that make a bot merge, a mention of an
 //! assistant, a branch of another repository.
 
-use std::fmt;
+use thiserror::Error;
 
 use super::mentions::Mentions;
 
@@ -55,49 +55,36 @@ const LABELS: [&str; 14] = [
 const LABEL_PART: &str = "automerge";
 
 /// Why a value is denied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(super) enum Objection {
+    #[error("a person approves; reviews may COMMENT or REQUEST_CHANGES")]
     Approval,
+    #[error("bots obey {0:?}; say it in other words")]
     Command(&'static str),
+    #[error(
+        "a mention of @{0} starts an agent with rights of its own; write the name without the @"
+    )]
     Mention(String),
+    #[error("assigning an account of {0} starts an agent with rights of its own; name a person")]
     Agent(String),
+    #[error("bots obey the label {0:?}; use another one")]
     Label(String),
     /// The key is not one of these, which the write may have.
+    #[error("{}", wanted_keys(.0))]
     Key(Vec<&'static str>),
     /// The value is not of this type.
+    #[error("the value must be {0}")]
     Type(String),
-    /// A branch of another repository.
+    #[error("a pull request takes branches of its own repository: BRANCH or OWNER:BRANCH")]
     ForeignBranch,
 }
 
-impl fmt::Display for Objection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Approval => {
-                f.write_str("a person approves; reviews may COMMENT or REQUEST_CHANGES")
-            }
-            Self::Command(command) => write!(f, "bots obey {command:?}; say it in other words"),
-            Self::Mention(name) => write!(
-                f,
-                "a mention of @{name} starts an agent with rights of its own; write the name without the @"
-            ),
-            Self::Agent(name) => write!(
-                f,
-                "assigning an account of {name} starts an agent with rights of its own; name a person"
-            ),
-            Self::Label(label) => write!(f, "bots obey the label {label:?}; use another one"),
-            Self::Key(allowed) if allowed.is_empty() => f.write_str("this write has no keys"),
-            Self::Key(allowed) => write!(
-                f,
-                "the key is not among those that this write may have: {}",
-                allowed.join(", ")
-            ),
-            Self::Type(wanted) => write!(f, "the value must be {wanted}"),
-            Self::ForeignBranch => f.write_str(
-                "a pull request takes branches of its own repository: BRANCH or OWNER:BRANCH",
-            ),
-        }
+fn wanted_keys(allowed: &[&str]) -> String {
+    if allowed.is_empty() {
+        return "this write has no keys".to_owned();
     }
+    let allowed = allowed.join(", ");
+    format!("the key is not among those that this write may have: {allowed}")
 }
 
 /// An objection, and the key of the value that it is about: `comments.body`, empty for the body
@@ -106,6 +93,11 @@ impl fmt::Display for Objection {
 pub(super) struct ObjectionAt {
     pub(super) key: String,
     pub(super) objection: Objection,
+}
+
+pub(super) fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
+    let key = key.to_owned();
+    ObjectionAt { key, objection }
 }
 
 /// The objection to an `event` of a review.

@@ -1,4 +1,4 @@
-//! The denials of this addon, each with an alternative.
+//! The denials of this addon, with the details that tell the client what is allowed.
 
 use super::content::{Objection, ObjectionAt};
 use crate::contract::{Code, Container, Denial, Verdict};

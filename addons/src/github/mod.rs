@@ -247,8 +247,8 @@ fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     }
 }
 
-/// Removes what could turn the judged request into another one: parameters that override the
-/// method, and a content type that makes the server parse the body as a form.
+/// Removes query parameters that override the method, and replaces a content type with which the
+/// server would parse the body as a form: both would turn the judged request into another one.
 fn clean(request: &mut Request) {
     if let Some(query) = &request.query {
         let kept: Vec<&str> = query.split('&').filter(|pair| !overrides(pair)).collect();

@@ -23,7 +23,7 @@ pub(super) struct Rest {
     pub(super) blocked: Patterns,
     pub(super) allowed: Patterns,
     pub(super) writes_are_an_allowlist: bool,
-    /// Whether other repositories may be read, without a credential.
+    /// Whether repositories outside the container's list may be read, without a credential.
     pub(super) public_reads: bool,
     /// Accounts that no write may mention or assign.
     pub(super) mentions: Arc<Mentions>,

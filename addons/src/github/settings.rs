@@ -6,7 +6,8 @@ use super::{Mentions, Mutations, Patterns};
 use crate::contract::settings::{Fields, Files, PathPattern, Setting, parse_method};
 use crate::forges::{ForgeHosts, public_reads};
 
-/// Merges, releases and deletions of repositories, which are reserved for people.
+/// Merging a pull request, creating a release and deleting a repository, which are reserved for
+/// people.
 const BLOCKED_PATTERNS: [(Method, &str); 3] = [
     (Method::PUT, r"^/repos/[^/]+/[^/]+/pulls/\d+/merge$"),
     (Method::POST, r"^/repos/[^/]+/[^/]+/releases$"),
@@ -28,9 +29,9 @@ pub struct GithubSettings {
     pub blocked: Patterns,
     /// `policy.allowed_api_patterns`
     pub allowed: Patterns,
-    /// `policy.github_writes: allowlist`
+    /// Whether `policy.github_writes` is `allowlist`; `blocklist` otherwise.
     pub writes_are_an_allowlist: bool,
-    /// `git.public_reads: allow`
+    /// Whether `git.public_reads` is `allow`.
     pub public_reads: bool,
     /// The permitted and the blocked mutations.
     pub mutations: Mutations,

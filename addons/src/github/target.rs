@@ -13,7 +13,7 @@ pub(super) enum Target<'a> {
     },
     /// `/repositories/ID/…`
     Numbered { id: u64, rest: Vec<&'a str> },
-    /// Anything else.
+    /// Any other path, which names no repository: its segments.
     Nameless(Vec<&'a str>),
 }
 

@@ -9,16 +9,16 @@ use super::settings::OverrideRule;
 use crate::contract::{Definition, Denial};
 use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
 
-/// A tool call whose arguments were read.
+/// A tool call with parsed arguments.
 #[derive(Debug)]
 pub(super) struct PreparedCall {
-    /// The params without hidden fields and with defaults.
+    /// The params, without hidden fields and with defaults.
     pub(super) params: Box<RawValue>,
     /// The SHA-256 of the caller's arguments in their canonical form.
     pub(super) args_sha256: String,
 }
 
-/// Reads the arguments of a call and applies the override. Takes time linear to the params.
+/// Reads the arguments of a call and applies the override. Takes time linear in the params.
 pub(super) fn prepare(
     params: Option<Box<RawValue>>,
     definition: &Definition,
@@ -31,7 +31,7 @@ pub(super) fn prepare(
     }
     let mut arguments = Node::parse(arguments(&members)).map_err(unreadable)?;
     if !matches!(arguments, Node::Object(_)) {
-        return Err(Denial::malformed("the arguments are no object"));
+        return Err(Denial::malformed("the arguments are not an object"));
     }
     let args_sha256 = sha256_hex(&canonical(&arguments));
     let sent = match rule.filter(|rule| !rule.leaves_arguments()) {
@@ -48,13 +48,13 @@ pub(super) fn prepare(
     })
 }
 
-/// The arguments, as JSON text: none at all count as an empty object.
+/// The arguments as JSON text; missing arguments count as an empty object.
 pub(super) fn arguments<'a>(params: &Members<'a>) -> &'a str {
     let given = params.get("arguments").filter(|json| *json != "null");
     given.unwrap_or("{}")
 }
 
-/// The params with other arguments.
+/// Replaces the arguments in the params.
 pub(super) fn with_arguments(
     params: &Members<'_>,
     arguments: &str,

@@ -1,4 +1,4 @@
-//! Reading a tool's definition.
+//! Reads a tool's definition.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::contract::{Annotations, Definition, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
-/// The members that a tool's pin covers: the text that a model reads, and the schema of arguments.
+/// The members that a tool's pin covers: the texts for the model, and the schema of arguments.
 const PINNED: [&str; 6] = [
     "name",
     "title",
@@ -19,19 +19,19 @@ const PINNED: [&str; 6] = [
     "annotations",
 ];
 
-/// The longest name of a tool, in bytes: the specification's.
+/// The longest name of a tool, in bytes, according to the specification.
 const MAX_NAME: usize = 128;
 
-/// Why an entry of `tools/list` is no definition.
+/// Why an entry of `tools/list` is not a definition.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DefinitionError {
-    /// It cannot be read.
+    /// The entry cannot be read.
     #[error("a tool's definition cannot be read: {0}")]
     Json(#[from] RawJsonError),
-    /// It has no name.
+    /// The entry has no name.
     #[error("a tool has no name")]
     NoName,
-    /// The name is very long.
+    /// The name is too long.
     #[error("a tool's name has more than {MAX_NAME} bytes")]
     LongName,
 }
@@ -71,13 +71,13 @@ impl ListedTool {
         &self.name
     }
 
-    /// The SHA-256 of the parts that a pin depends on, in their canonical form: neither the order
-    /// of keys nor the form of numbers changes it.
+    /// The SHA-256 of the pinned members in canonical form: independent of the order of keys and
+    /// the notation of numbers.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
 
-    /// The definition, compared with its pin.
+    /// The definition, with the result of comparing it with its pin.
     #[must_use]
     pub fn pinned(self, pin: Pin) -> Definition {
         Definition {

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use crate::contract::{Code, Denial, Flow};
 
-/// The longest reason, in bytes, that a denial or the audit quotes.
+/// The longest reason that denials and the audit quote, in bytes.
 const MAX_REASON: usize = 512;
 
-/// Decisions as the audit and clients see them.
+/// Decisions, in the spelling of the audit and of clients.
 pub(super) const ALLOW: &str = "allow";
 pub(super) const REDACT: &str = "redact";
 pub(super) const ASK: &str = "ask";
 pub(super) const DENY_CONTINUE: &str = "deny_continue";
 pub(super) const DENY_ABORT: &str = "deny_abort";
 
-/// Server and tool of a message, by the names in policy, audit and denials.
+/// Server and tool of a message, by their names in policies, audit and denials.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The server.
@@ -24,7 +24,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The target of a flow; `None` where the gateway itself answers.
+    /// The target of a flow; `None` if the gateway itself answers.
     pub(super) fn of(flow: &Flow) -> Option<Self> {
         let subject = flow.mcp()?;
         let is_call = &*subject.method == super::TOOLS_CALL;
@@ -42,7 +42,7 @@ impl Target {
         }
     }
 
-    /// Denies one message.
+    /// The denial of one message.
     pub(super) fn deny(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("Denied by policy: {reason}");
@@ -50,7 +50,7 @@ impl Target {
         self.detailed(denial.with("decision", DENY_CONTINUE), reason)
     }
 
-    /// Denies a message, as every later tool call of the container.
+    /// The denial of a message that latches the container: every later tool call is denied, too.
     pub(super) fn abort(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("Denied by policy, and every later tool call: {reason}");
@@ -70,7 +70,7 @@ impl Target {
         denial.with("reason", reason)
     }
 
-    /// Denies a message whose policy failed.
+    /// The denial of a message whose policy failed.
     pub(super) fn evaluator_failed(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("The policy could not be evaluated: {reason}");
@@ -81,7 +81,7 @@ impl Target {
             .hint("repair the bundle that policies.bundles in mcp.yaml names")
     }
 
-    /// The server answered with an error that is ours alone.
+    /// The denial of an answer with an error code or message that is reserved for the proxy.
     pub(super) fn misused(&self, code: i64) -> Denial {
         let sentence = format!(
             "{} answered with an error that is reserved for the proxy",
@@ -93,20 +93,20 @@ impl Target {
     }
 }
 
-/// Denies the call of an unknown tool.
+/// The denial of the call of an unknown tool.
 pub(super) fn unknown_tool(name: &str) -> Denial {
     let name = cut(name);
     Denial::new(Code::ToolNotFound, format!("Unknown tool: {name}"))
         .hint("list what there is: unified-proxy mcp list")
 }
 
-/// No server of this name is mounted for the container.
+/// The denial of a message to a server that is not mounted for the container.
 pub(super) fn unknown_server(name: &str) -> Denial {
     let sentence = format!("No MCP server {} is mounted for this container", cut(name));
     Denial::new(Code::ToolNotFound, sentence).hint("mount it under mcpServers in mcp.yaml")
 }
 
-/// The beginning of a text, cut between two characters.
+/// Cuts a text to [`MAX_REASON`], between two characters.
 pub(super) fn cut(text: &str) -> &str {
     let end = text.floor_char_boundary(MAX_REASON);
     text.get(..end).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Judges MCP messages: those of a client before a server gets them, and those of a server before
-//! a client does.
+//! Judges MCP messages before they are relayed: those of clients to servers, and those of servers
+//! to clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::contract::{
 };
 use crate::raw_json::Members;
 
-/// Params up to this many bytes are read on the connection's own thread: that takes less than a
-/// millisecond.
+/// The longest params that are read on the connection's thread, in bytes. That takes less than
+/// 1 ms.
 const READ_IN_PLACE: usize = 64 * 1024;
 
-/// Time limit of a step besides the evaluation of policies.
+/// Time limit of a step, excluding the evaluation of policies.
 pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
 
-/// Codes and messages of errors that are the proxy's own.
+/// Codes and messages of errors that are reserved for the proxy.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
 const RESERVED_MESSAGES: [&str; 3] = [
     "policy_denied",
@@ -37,7 +37,7 @@ const RESERVED_MESSAGES: [&str; 3] = [
     "policy_evaluator_error",
 ];
 
-/// One tool call on its way through the gate.
+/// A tool call that is being judged.
 struct ToolCall<'c> {
     container: &'c Arc<Container>,
     target: Target,
@@ -50,7 +50,7 @@ impl Mcp {
         let container = Arc::clone(flow.container()?);
         let is_call = &*frame.method == TOOLS_CALL;
         let Some(target) = Target::of(flow) else {
-            // The gateway answers such a message itself, and has no tools of its own.
+            // The gateway itself answers such a message, and it has no tools.
             return match is_call {
                 true => Err(unknown_tool(subject_name(flow))),
                 false => Ok(()),
@@ -92,17 +92,17 @@ impl Mcp {
             let params = call::with_arguments(&params, modified.get())?;
             frame.body = FrameBody::Params(Some(params));
         }
-        // A policy or a person may have taken long: another call may have raised the level.
+        // While a policy or a person decided, another call may have raised the level.
         self.admit(flow, &call)?;
-        // Before it runs: what a classified tool logs or asks for is as confidential as its result,
-        // and may arrive beside the call.
+        // Before the call runs: log messages and requests of a classified tool are as confidential
+        // as its result, and may arrive outside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
         flow.put_slot(CalledTool(call.definition));
         Ok(())
     }
 
-    /// The called tool with its override.
+    /// Reads the called tool and its override.
     fn tool_call<'c>(
         &self,
         flow: &Flow,
@@ -167,7 +167,7 @@ impl Mcp {
             );
             record(flow, DENY_CONTINUE, Some(&reason));
             let hint = match definition.annotations.open_world {
-                // The server's stricter hint holds whatever an override says.
+                // The server's stricter hint takes precedence over an override.
                 Some(true) => format!(
                     "the server says openWorldHint: true; unified-proxy container reset {} lowers the level",
                     call.container.id
@@ -193,7 +193,7 @@ impl Mcp {
         if frame.direction == Direction::ToServer {
             self.check_server(flow, frame, &target)?;
             if &*frame.method == TOOLS_CALL && frame.definition.is_none() {
-                // The classification of the result depends on it.
+                // The classification of the result depends on the definition.
                 let called = flow.take_slot::<CalledTool>();
                 let CalledTool(definition) = called.ok_or_else(Denial::internal)?;
                 frame.definition = Some(definition);
@@ -213,8 +213,8 @@ impl Mcp {
         }
     }
 
-    /// Denies a client's answer to a server whose call would be denied by now. Outside a call, only
-    /// the latch counts.
+    /// Denies a client's answer to a server if the call that it belongs to would now be denied.
+    /// Outside a call, only the latch counts.
     fn admit_answer(
         &self,
         flow: &mut Flow,
@@ -261,7 +261,7 @@ impl Mcp {
         Ok(())
     }
 
-    /// Asks the policies about a frame, if any is for its method.
+    /// Evaluates the policies for a frame, if any covers its method.
     async fn ask(
         &self,
         flow: &mut Flow,
@@ -312,7 +312,8 @@ impl Mcp {
         Ok(asked)
     }
 
-    /// Raises the container's level to a tool's classification, on disk before the message passes.
+    /// Raises the container's level to a tool's classification. The level is on disk before the
+    /// message passes.
     async fn raise_level(
         &self,
         flow: &mut Flow,
@@ -341,7 +342,7 @@ impl Mcp {
     }
 }
 
-/// Denies what a latched container sends.
+/// Denies messages of a latched container.
 fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdict {
     if !container.is_aborted() {
         return Ok(());
@@ -352,7 +353,7 @@ fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdi
     Err(target.abort(reason).rule("abort latch").hint(reset))
 }
 
-/// The params of a request that a policy was asked about, for the question about its response.
+/// The params of a request that a policy judged, for judging its response.
 struct JudgedParams(Option<Box<RawValue>>);
 
 /// The tool that the flow's request called.
@@ -363,7 +364,7 @@ fn subject_name(flow: &Flow) -> &str {
     name.unwrap_or_default()
 }
 
-/// Puts the redacted result in the place of a response.
+/// Replaces a response by the redacted result.
 fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -> Verdict {
     let FrameBody::Outcome(outcome) = &mut frame.body else {
         return Ok(());
@@ -371,7 +372,7 @@ fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -
     let redacted: RpcOutcome = match outcome {
         Ok(_) => Ok(modified),
         Err(_) => Err(serde_json::from_str(modified.get())
-            .map_err(|_| target.evaluator_failed("`modified` is no JSON-RPC error"))?),
+            .map_err(|_| target.evaluator_failed("`modified` is not a JSON-RPC error"))?),
     };
     *outcome = redacted;
     Ok(())

@@ -19,7 +19,7 @@ pub(super) struct Question<'q> {
     pub(super) container: &'q Arc<Container>,
     pub(super) direction: Direction,
     pub(super) method: &'q str,
-    /// Params of the request, also when the response is judged.
+    /// The params of the request, also if the response is judged.
     pub(super) params: Option<&'q RawValue>,
     /// The hints of a tool.
     pub(super) annotations: Option<Annotations>,
@@ -28,8 +28,7 @@ pub(super) struct Question<'q> {
 }
 
 impl Question<'_> {
-    /// The input as a JSON object. `redacted` stands in the place of the arguments, params or
-    /// result.
+    /// The input as a JSON object. `redacted` replaces the arguments, params or result.
     pub(super) fn to_json(
         &self,
         flow: &Flow,
@@ -83,7 +82,7 @@ impl Question<'_> {
         Ok(input.end())
     }
 
-    /// The params of the request. Of a tool call, `redacted` replaces the arguments alone.
+    /// The params of the request. For a tool call, `redacted` replaces only the arguments.
     fn params(&self, redacted: Option<&RawValue>) -> Result<Option<Cow<'_, RawValue>>, Denial> {
         let (Some(redacted), None) = (redacted, self.response) else {
             return Ok(self.params.map(Cow::Borrowed));

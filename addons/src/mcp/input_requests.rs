@@ -1,5 +1,5 @@
-//! Questions to the client in the answer to a request: `inputRequests` of a result (2026-07-28), and
-//! `elicitations` of the error "visit this URL first" (2025-11-25).
+//! Judges questions to the client in the answer to a request: `inputRequests` of a result
+//! (2026-07-28), and `elicitations` of the error `URLElicitationRequired` (2025-11-25).
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
 use crate::raw_json::{Members, ObjectText, RawJsonError};
 
-/// Methods that a server asks a client with, in either era.
+/// Methods of requests to clients, in either era.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
 
 impl Mcp {
-    /// Judges the questions in an answer as requests of servers are judged.
+    /// Judges the questions in an answer like requests of servers.
     pub(super) async fn judge_questions(
         &self,
         flow: &mut Flow,
@@ -39,7 +39,7 @@ impl Mcp {
         }
     }
 
-    /// `elicitations` has params of `elicitation/create`.
+    /// Judges `elicitations`, each of which has the params of `elicitation/create`.
     async fn judge_elicitations(
         &self,
         flow: &mut Flow,
@@ -52,7 +52,7 @@ impl Mcp {
         }
         let members = match Members::read(data) {
             Ok(members) => members,
-            // Data that is no object has no questions.
+            // Data other than an object has no questions.
             Err(RawJsonError::NotAnObject) => return Ok(()),
             Err(error) => return Err(Denial::malformed(error)),
         };
@@ -60,7 +60,7 @@ impl Mcp {
             return Ok(());
         };
         if !elicitations.starts_with('[') {
-            return Err(Denial::malformed("`elicitations` is no array"));
+            return Err(Denial::malformed("`elicitations` is not an array"));
         }
         let mut judged = Vec::new();
         let mut changed = false;
@@ -94,7 +94,7 @@ impl Mcp {
         }
         let members = match Members::read(result) {
             Ok(members) => members,
-            // A result that is no object has no questions.
+            // A result other than an object has no questions.
             Err(RawJsonError::NotAnObject) => return Ok(()),
             Err(error) => return Err(Denial::malformed(error)),
         };
@@ -118,7 +118,7 @@ impl Mcp {
         Ok(())
     }
 
-    /// The text that replaces one question; `None` where it passes as it is.
+    /// Judges one question; returns the text that replaces it, `None` if it passes unchanged.
     async fn judge_input_request(
         &self,
         flow: &mut Flow,
@@ -137,7 +137,7 @@ impl Mcp {
         Ok(modified.map(|modified| entry.with("params", modified.get())))
     }
 
-    /// The params that replace those of one question; `None` where they pass as they are.
+    /// Judges the params of one question; returns their replacement, `None` if they pass unchanged.
     async fn judge_question(
         &self,
         flow: &mut Flow,

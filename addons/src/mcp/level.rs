@@ -1,4 +1,4 @@
-//! The security level: the tools that a container may call after confidential results.
+//! The security level, which limits the tools that a container may call after confidential results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,7 +8,7 @@ use crate::contract::{
     Annotations, Container, Definition, LeaseRecords, Level, Tasks, Unavailable,
 };
 
-/// The level of a lease that is known to be on disk.
+/// The level of a lease that was written to disk.
 struct StoredLevel(AtomicU8);
 
 impl StoredLevel {
@@ -24,8 +24,8 @@ pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
     level > container.level() || level as u8 > stored
 }
 
-/// Raises the container's level, on disk before it returns. It goes on in a task where the future
-/// is dropped, so that a client that goes away does not keep the level down.
+/// Raises the container's level, and writes it to disk before it returns. The write continues in a
+/// task if the future is dropped, so that a client cannot prevent it by disconnecting.
 pub(super) async fn raise(
     container: &Arc<Container>,
     level: Level,
@@ -35,7 +35,7 @@ pub(super) async fn raise(
     let (records, container) = (Arc::clone(records), Arc::clone(container));
     let raised = tasks.run(async move {
         let written = records.raise_level(&container, level).await;
-        // In force for this process even when the write failed.
+        // In force for this process even if the write failed.
         container.raise_level(level);
         let stored = &StoredLevel::of(&container).0;
         match written {
@@ -56,7 +56,7 @@ pub(super) fn denies(
     container.level() >= Level::Confidential && hints(rule, definition).is_open_world()
 }
 
-/// The hints that hold for a tool.
+/// The effective hints of a tool.
 pub(super) fn hints(rule: Option<&OverrideRule>, definition: &Definition) -> Annotations {
     rule.map_or(definition.annotations, |rule| {
         rule.annotations(definition.annotations)

@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-/// Different tools that are counted by name; later ones are counted as `other`, since a server
-/// may list new names for ever.
+/// The most tools that have a separate label; later ones are counted as `other`, since a server may
+/// list an unbounded number of names.
 const MAX_TOOLS: usize = 1000;
 
-/// Counts tool calls. Made once: a reload keeps it.
+/// Metrics of tool calls. Created once: a reload keeps it.
 #[derive(Clone)]
 pub struct McpMetrics {
     executions: IntCounterVec,
@@ -25,18 +25,18 @@ pub struct McpMetrics {
 pub enum ExecutionStatus {
     /// With a result.
     Ok,
-    /// With an error of the server, or a result that says it is one.
+    /// With an error of the server, or a result with `isError: true`.
     Error,
-    /// It was not over in time.
+    /// The time limit was exceeded.
     TimedOut,
     /// The server could not be started or reached, or ended.
     Unavailable,
-    /// The client did not wait for it.
+    /// The client cancelled the call.
     Cancelled,
 }
 
 impl ExecutionStatus {
-    /// As the metric names it.
+    /// The label of the metric.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -48,20 +48,20 @@ impl ExecutionStatus {
     }
 }
 
-/// One call that a server was given.
+/// A call that was sent to a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Execution<'e> {
     /// The server.
     pub server: &'e str,
     /// The server's own name for the tool, as a definition has it.
     pub tool: &'e str,
-    /// Where the server runs: `local`, `http`, `e2b`.
+    /// The runtime of the server: `local`, `http`, `coding_sidecar` or `e2b`.
     pub runtime: &'static str,
     /// How the call ended.
     pub status: ExecutionStatus,
-    /// The exit code of a server that ended meanwhile.
+    /// The exit code of a server that ended during the call.
     pub exit_code: Option<i32>,
-    /// How long it took.
+    /// The duration of the call.
     pub duration: Duration,
 }
 
@@ -98,8 +98,8 @@ impl McpMetrics {
         Ok(metrics)
     }
 
-    /// Counts a call that is over. To be called for tools that a server lists, never for a name
-    /// that only a client gave.
+    /// Counts a finished call. Must be called only for tools that a server lists, not for arbitrary
+    /// names from clients.
     pub fn executed(&self, execution: &Execution<'_>) {
         let tool = self.label(execution.server, execution.tool);
         let exit_code = execution.exit_code.map(|code| code.to_string());
@@ -117,7 +117,7 @@ impl McpMetrics {
         self.changes.with_label_values(&[server]).inc();
     }
 
-    /// The tool's name with its server's, while there are few.
+    /// The label of a tool: `{server}_{tool}`, or `other` beyond [`MAX_TOOLS`].
     fn label(&self, server: &str, tool: &str) -> Arc<str> {
         let name = format!("{server}_{tool}");
         let mut tools = self.tools.lock();

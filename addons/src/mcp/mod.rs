@@ -1,4 +1,5 @@
-//! MCP: mounted servers, the tools that a container sees, and the verdict on each message.
+//! MCP: the settings of mounted servers, the tools that a container sees, and the verdict on each
+//! message.
 
 mod call;
 mod definition;
@@ -41,13 +42,13 @@ const TOOLS_CALL: &str = "tools/call";
 /// Ports of the addon.
 #[derive(Clone)]
 pub struct McpPorts {
-    /// Asks the policies.
+    /// Evaluates policies.
     pub evaluator: Arc<dyn Evaluator>,
-    /// Keeps level and latch of a lease.
+    /// Stores the level and the latch of a lease.
     pub records: Arc<dyn LeaseRecords>,
-    /// Asks people.
+    /// Requests approvals from people.
     pub approvals: Arc<dyn Approvals>,
-    /// Reads large arguments, and finishes records that a client does not wait for.
+    /// Runs the parsing of large arguments, and writes of records that outlive their request.
     pub tasks: Arc<dyn Tasks>,
 }
 
@@ -58,13 +59,13 @@ pub struct Mcp {
 }
 
 impl Mcp {
-    /// Holds every message to the settings.
+    /// Creates an addon that judges messages by these settings.
     #[must_use]
     pub fn new(settings: Arc<McpSettings>, ports: McpPorts) -> Self {
         Self { settings, ports }
     }
 
-    /// The verdict at once where nothing waits, as for most messages.
+    /// Returns the verdict at once if judging does not wait, as for most messages.
     fn step<'a>(&self, judging: impl Future<Output = Verdict> + Send + 'a) -> Step<'a> {
         let mut judging = Box::pin(judging);
         if let Some(verdict) = (&mut judging).now_or_never() {

@@ -1,4 +1,4 @@
-//! Overrides: the entry for a container, and its effect on the arguments of a call.
+//! Selects the override of a tool for a container, and applies it to the arguments of a call.
 
 use std::sync::Arc;
 
@@ -20,8 +20,7 @@ impl ServerSettings {
 }
 
 impl McpSettings {
-    /// The entry that changes a tool for a container: of several, the one with the most specific
-    /// pattern.
+    /// The override of a tool for a container: the one with the most specific pattern.
     pub fn override_of(
         &self,
         server: &Arc<str>,
@@ -37,7 +36,7 @@ impl McpSettings {
         let mut best: Option<(usize, &Arc<OverrideRule>)> = None;
         for entry in entries {
             let specificity = entry.specificity(container.as_str());
-            // The first of equals counts.
+            // The first of equally specific entries counts.
             if let Some(specificity) = specificity
                 && best.is_none_or(|(other, _)| specificity > other)
             {
@@ -49,7 +48,7 @@ impl McpSettings {
 }
 
 impl OverrideRule {
-    /// How closely the entry describes a container; `None` where it is not for it.
+    /// The specificity of the entry's pattern for a container; `None` if no pattern matches it.
     fn specificity(&self, id: &str) -> Option<usize> {
         if self.containers.is_empty() {
             return Some(0);
@@ -64,7 +63,7 @@ impl OverrideRule {
             .map(|specificity| specificity.saturating_add(1))
     }
 
-    /// The fields that a caller neither sees nor sets, and whether each has a default.
+    /// The fields that a caller can neither see nor set, and whether each has a default.
     pub(super) fn hidden_fields(&self) -> impl Iterator<Item = (&str, bool)> {
         let defaults = self.defaults.iter().map(|(field, _)| (&**field, true));
         let has_default = |field: &str| self.defaults.iter().any(|(other, _)| **other == *field);
@@ -73,13 +72,13 @@ impl OverrideRule {
         hidden.map(|field| (field, false)).chain(defaults)
     }
 
-    /// Whether calls go on with the arguments as the caller sent them.
+    /// Whether the entry does not change the arguments.
     pub(super) fn leaves_arguments(&self) -> bool {
         self.hide_fields.is_empty() && self.defaults.is_empty()
     }
 
-    /// Drops the hidden fields from the arguments and adds the defaults. `schema` is the tool's
-    /// own `inputSchema`.
+    /// Removes the hidden fields from the arguments and adds the defaults. `schema` is the tool's
+    /// original `inputSchema`.
     pub(super) fn apply(&self, arguments: &mut Node<'_>, schema: Option<&str>) {
         for (field, _) in self.hidden_fields() {
             hide(arguments, field, schema);
@@ -129,7 +128,7 @@ fn stricter(server: Option<bool>, operator: Option<bool>, strict: bool) -> Optio
     }
 }
 
-/// Whether a text matches a pattern in which `*` stands for any text, also none.
+/// Whether a text matches a pattern in which `*` matches any text, also an empty one.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -157,7 +156,7 @@ pub(super) fn declares(schema: Option<&str>, property: &str) -> bool {
     declared().is_some()
 }
 
-/// Drops a field by its name, and by the path that the name describes.
+/// Removes a field by its name, and by the path that the name describes.
 fn hide(arguments: &mut Node<'_>, field: &str, schema: Option<&str>) {
     let mut is_another = |key: &str| key != field && declares(schema, key);
     remove(arguments, &[field], &mut is_another);
@@ -167,8 +166,8 @@ fn hide(arguments: &mut Node<'_>, field: &str, schema: Option<&str>) {
     }
 }
 
-/// Drops the value at a path, in each element of the arrays on the way. Some servers compare names
-/// without regard to case, so all spellings go, but for those that are properties of their own.
+/// Removes the value at a path, in each element of arrays on the path. Some servers compare names
+/// case-insensitively, so all spellings are removed, except those that name another property.
 pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn FnMut(&str) -> bool) {
     match (node, path) {
         (Node::Array(elements), _) => {
@@ -190,7 +189,7 @@ pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn Fn
     }
 }
 
-/// Sets the value at a path, in each element of the arrays on the way. Missing objects are created.
+/// Sets the value at a path, in each element of arrays on the path. Creates missing objects.
 fn set<'p>(
     node: &mut Node<'_>,
     path: &mut (impl Iterator<Item = &'p str> + Clone),
@@ -221,7 +220,7 @@ fn set<'p>(
     }
 }
 
-/// Whether a server that compares names without regard to case takes two for one, as Go's
+/// Whether two names are equal to a server that compares them case-insensitively, as Go's
 /// `encoding/json` does.
 fn same_name(one: &str, other: &str) -> bool {
     if one.is_ascii() && other.is_ascii() {

@@ -1,4 +1,4 @@
-//! Asks the operator's policies, and enforces their decision.
+//! Evaluates the operator's policies, and enforces their decision.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::contract::{
     Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Verdict,
 };
 
-/// A message that the policies let pass.
+/// The result of policies that let a message pass.
 #[derive(Default)]
 pub(super) struct Asked {
     /// Replaces the arguments, params or result.
@@ -22,8 +22,8 @@ pub(super) struct Asked {
 }
 
 impl Mcp {
-    /// Asks every bundle that is for the question's method. `frame` is what a person would be
-    /// shown.
+    /// Evaluates every bundle that covers the question's method. `frame` is shown to a person who
+    /// has to approve the message.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
@@ -60,13 +60,13 @@ impl Mcp {
         })?;
         match ruling.modified {
             Some(modified) if !is_replacement(&modified) => {
-                Err(target.evaluator_failed("`modified` is no object"))
+                Err(target.evaluator_failed("`modified` is not an object"))
             }
             modified => Ok(Asked { modified }),
         }
     }
 
-    /// Combines what the bundles decide. Each sees what the earlier ones redacted.
+    /// Combines the decisions of the bundles. Each bundle sees the redactions of the earlier ones.
     async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
@@ -125,13 +125,13 @@ impl Mcp {
         }
     }
 
-    /// Has every later tool call of the container denied, also after a restart.
+    /// Latches the container: every later tool call is denied, also after a restart.
     async fn latch(&self, flow: &Flow, container: &Arc<Container>) {
         let stored = flow.effect(|| {
-            // At once, so that no other call of the container passes meanwhile.
+            // Before the write, so that no other call of the container passes meanwhile.
             container.abort();
             let (records, container) = (Arc::clone(&self.ports.records), Arc::clone(container));
-            // In a task, so that a client that goes away does not keep it from the disk.
+            // In a task, so that a client cannot prevent the write by disconnecting.
             self.ports
                 .tasks
                 .run(async move { records.latch(&container).await })

@@ -14,18 +14,18 @@ use crate::strict_json;
 pub(super) struct Ruling {
     /// The decision.
     pub(super) decision: &'static str,
-    /// The bundle that decided: the first of the strictest.
+    /// The bundle that decided: the first with the strictest decision.
     pub(super) bundle: Option<Arc<str>>,
     /// Its reason.
     pub(super) reason: Option<Box<str>>,
-    /// Replaces the arguments or the result. Each bundle saw what the earlier ones replaced, so the
-    /// last one in the order of the file has all replacements.
+    /// Replaces the arguments or the result. Each bundle saw the replacements of the earlier ones,
+    /// so the last one in the order of the file contains all of them.
     pub(super) modified: Option<Box<RawValue>>,
 }
 
 impl Ruling {
     /// Combines decisions in the order of the file: `deny_abort`, `deny_continue`, `ask`, `redact`,
-    /// `allow`. No decision at all denies.
+    /// `allow`. Denies if there is no decision.
     pub(super) fn of(decisions: Vec<Decision>) -> Self {
         let mut ruling = Self {
             decision: DENY_CONTINUE,
@@ -53,7 +53,7 @@ impl Ruling {
         ruling
     }
 
-    /// The ruling where the policies cannot be loaded and the operator lets messages pass then.
+    /// The ruling if policies cannot be loaded and `on_unavailable` is `allow`.
     pub(super) fn unavailable() -> Self {
         Self {
             decision: ALLOW,
@@ -63,7 +63,7 @@ impl Ruling {
         }
     }
 
-    /// The reason, or the bundle that gave none.
+    /// The reason; the name of the bundle if it gave none.
     pub(super) fn reason(&self) -> String {
         match (&self.reason, &self.bundle) {
             (Some(reason), _) => reason.to_string(),
@@ -98,7 +98,7 @@ pub(super) fn is_replacement(modified: &RawValue) -> bool {
     text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
 }
 
-/// Records a decision for the audit: of several about one message, the strictest.
+/// Records a decision for the audit; the strictest of several about one message counts.
 pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: Option<&str>) {
     let record = flow.mcp_record();
     let before = record.decision.map(strictness);

@@ -1,6 +1,6 @@
-//! Takes fields out of a JSON Schema, so that a model sees no field that it cannot set.
+//! Removes fields from a JSON Schema, so that a model sees no field that it cannot set.
 //!
-//! This changes the view alone; `overrides` enforces it on the arguments. A keyword that cannot be
+//! This changes only the view; `overrides` enforces it on the arguments. A keyword that cannot be
 //! expressed without a hidden field (`not`, `if`) is removed: the server validates anyway.
 
 use std::borrow::Cow;
@@ -9,23 +9,23 @@ use std::collections::HashSet;
 use super::overrides::remove;
 use crate::raw_json::Node;
 
-/// A field to take out.
+/// A field to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenField<'f> {
-    /// The names on the way to it.
+    /// The names from the root to the field.
     pub(super) path: &'f [&'f str],
-    /// Whether a value is added to each call.
+    /// Whether the proxy adds a value to each call.
     pub(super) has_default: bool,
 }
 
-/// Definitions that are copied at most; a reference beyond that stays as it is.
+/// The most definitions that are copied; further references stay unchanged.
 const MAX_COPIES: usize = 64;
 
-/// Where definitions stand.
+/// The keywords that hold definitions.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// The schema without the fields. Definitions that it refers to are copied before they are
-/// changed, since other places may refer to them, too.
+/// Removes fields from a schema. Definitions that it refers to are copied before they are changed,
+/// since other places may refer to them, too.
 pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
     let is_named =
         |field: &&HiddenField<'_>| field.path.last().is_some_and(|name| names(&schema, name));
@@ -55,7 +55,7 @@ pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -
     edited
 }
 
-/// A definition that is copied without some fields.
+/// A copy of a definition without some fields.
 #[derive(Clone)]
 struct Copy {
     place: &'static str,
@@ -94,10 +94,10 @@ impl BorrowedField<'_> {
 }
 
 struct Editor<'r, 'n> {
-    /// The schema that references are about.
+    /// The schema that references refer to.
     root: &'r Node<'n>,
-    /// In the order in which they were asked for; their contents are made one after the other, so
-    /// that a chain of references takes no stack.
+    /// In the order of the references to them. Their contents are made one after the other, so that
+    /// a chain of references does not recurse.
     copies: Vec<Copy>,
 }
 
@@ -124,7 +124,7 @@ impl Editor<'_, '_> {
         Node::Object(edited)
     }
 
-    /// A keyword without the fields; `None` where nothing is left of it.
+    /// Edits one keyword; `None` if it is removed.
     fn edit_member<'s>(
         &mut self,
         key: &Cow<'s, str>,
@@ -157,7 +157,7 @@ impl Editor<'_, '_> {
         }
     }
 
-    /// Whether a schema says anything about the fields.
+    /// Whether editing would change a schema.
     fn changes(&self, schema: &Node<'_>, fields: &[HiddenField<'_>]) -> bool {
         let mut trial = Editor {
             root: self.root,
@@ -196,8 +196,8 @@ impl Editor<'_, '_> {
         Node::Object(edited)
     }
 
-    /// Branches without those that no caller can satisfy: they require a field that is hidden and
-    /// has no default. `None` where no branch is left.
+    /// Removes the branches that no caller can satisfy, because they require a hidden field without
+    /// a default. `None` if no branch is left.
     fn edit_branches<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -222,7 +222,8 @@ impl Editor<'_, '_> {
         (!edited.is_empty()).then_some(Node::Array(edited))
     }
 
-    /// Where branches differed by a field that is now hidden, several may hold at once.
+    /// Edits `oneOf`. Branches that differed only in a field that is now hidden may match at once,
+    /// so it may become `anyOf`.
     fn edit_one_of<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -240,7 +241,7 @@ impl Editor<'_, '_> {
         }
     }
 
-    /// Entries for hidden fields go: whether such a field is there is not the caller's choice.
+    /// Removes entries for hidden fields, whose presence the caller does not determine.
     fn edit_dependencies<'s>(
         &mut self,
         dependencies: &Node<'s>,
@@ -299,7 +300,7 @@ impl Editor<'_, '_> {
         Node::string(&format!("#/{place}/{encoded}.exposed{number}"))
     }
 
-    /// Drops the originals of copies where nothing refers to them any more.
+    /// Removes the originals of copies that are no longer referenced.
     fn drop_unused(&self, schema: &mut Node<'_>) {
         if self.copies.is_empty() {
             return;
@@ -321,7 +322,7 @@ impl Editor<'_, '_> {
 }
 
 impl<'f> HiddenField<'f> {
-    /// The field as the schema of a property sees it.
+    /// The field relative to the schema of a property; `None` if it is not below the property.
     fn below(&self, property: &str) -> Option<HiddenField<'f>> {
         let (first, rest) = self.path.split_first()?;
         (*first == property && !rest.is_empty()).then_some(Self {
@@ -331,7 +332,7 @@ impl<'f> HiddenField<'f> {
     }
 }
 
-/// Whether a name is a key or a text anywhere in a schema.
+/// Whether a name occurs as a key or a string anywhere in a schema.
 fn names(schema: &Node<'_>, name: &str) -> bool {
     let mut open = vec![schema];
     while let Some(node) = open.pop() {
@@ -357,7 +358,7 @@ fn without_names<'s>(names: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
     Node::Array(names.iter().filter(kept).cloned().collect())
 }
 
-/// Place and encoded name of a definition that a reference names.
+/// The keyword and the encoded name of the definition that a reference names.
 fn local(reference: &str) -> Option<(&'static str, &str)> {
     DEFINITIONS.into_iter().find_map(|place| {
         let rest = reference.strip_prefix("#/")?.strip_prefix(place)?;
@@ -366,7 +367,7 @@ fn local(reference: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-/// The name that a reference's part stands for (RFC 6901, section 6).
+/// Decodes a segment of a reference (RFC 6901, section 6).
 fn decode(encoded: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(encoded);
     let decoded = decoded.decode_utf8().ok()?;
@@ -377,7 +378,7 @@ fn definition<'n, 's>(schema: &'n Node<'s>, place: &str, name: &str) -> Option<&
     schema.get(place)?.get(name)
 }
 
-/// The definitions that can be reached from the schema itself.
+/// The definitions that are reachable from the schema itself.
 fn used_definitions(schema: &Node<'_>) -> Vec<(&'static str, String)> {
     let mut seen = HashSet::new();
     let mut used = Vec::new();

@@ -1,15 +1,15 @@
-//! Texts of servers that look like instructions to a model. They are flagged in the audit and
-//! passed on: a rule that denied them would be guessed around.
+//! Detects texts of servers that look like instructions to a model. They are flagged in the audit
+//! and relayed: attackers would easily evade a rule that denied them.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-/// What is searched of one result, in bytes from its beginning.
+/// Bytes that are searched at the beginning of a result.
 const SEARCHED: usize = 64 * 1024;
 
-/// Phrases that tools have no reason to say.
+/// Phrases that results of tools have no reason to contain.
 const PHRASES: [&str; 16] = [
     "ignore previous instructions",
     "ignore all previous",
@@ -34,7 +34,7 @@ static PATTERNS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     builder.ascii_case_insensitive(true).build(PHRASES).ok()
 });
 
-/// Whether a JSON text holds one of the phrases in its first 64 KiB, escaped or not.
+/// Whether a JSON text contains one of the phrases in its first 64 KiB, escaped or not.
 pub(super) fn is_suspicious(json: &str) -> bool {
     let end = json.len().min(SEARCHED);
     let searched = json.as_bytes().get(..end).unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn is_suspicious(json: &str) -> bool {
         .is_some_and(|patterns| patterns.is_match(&*unescaped(searched)))
 }
 
-/// The text with each escape as one byte. The phrases are ASCII, so that no other character matters.
+/// Replaces each escape by one byte. The phrases are ASCII, so other characters do not matter.
 fn unescaped(json: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'\\', json).is_none() {
         return Cow::Borrowed(json);
@@ -67,7 +67,7 @@ fn unescaped(json: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
-/// The ASCII character of four hexadecimal digits.
+/// The ASCII character of a `\u` escape's four hexadecimal digits.
 fn code_point(digits: Option<&[u8]>) -> u8 {
     let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());

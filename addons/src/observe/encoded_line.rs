@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::json::{address, beginning, excerpt, host, number, socket_address, text, word};
 use super::line::{AuditLine, Cost, McpLine};
 
-/// The initial capacity in bytes, which suffices for most lines. A line has at most 5 KiB besides
-/// the operator's own names: a path of 1 KiB and a policy's reason of 512 bytes, in which each byte
-/// may need a backslash; no other member that a client or a server chooses is long.
+/// The initial capacity in bytes, which suffices for most lines. A line has at most 11 KiB besides
+/// the operator's own names: a path of 1 KiB and a policy's reason of 512 bytes, in which an escape
+/// may take six bytes for each; no other member that a client or a server chooses is long.
 const TYPICAL_LENGTH: usize = 512;
 
 /// The JSON of a line.

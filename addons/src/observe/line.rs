@@ -146,9 +146,9 @@ impl<'a> AuditLine<'a> {
         }
     }
 
-    /// The line that all flows of one kind, outcome and code are folded into when different lines
-    /// are a flood. It omits everything that a client or an upstream chooses, the status included,
-    /// so that coarse lines are few and short.
+    /// The line into which all flows of one kind, outcome and code are folded once too many
+    /// different lines are held. It omits everything that a client or an upstream chooses, the
+    /// status included, so that coarse lines are few and short.
     pub(super) fn coarse(self) -> Self {
         Self {
             client: None,

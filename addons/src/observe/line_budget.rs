@@ -68,6 +68,7 @@ struct Held {
     lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
     /// The sum of the lines that are held in full, each at its longest.
     full: Amount,
+    /// When the first of the lines was folded.
     since: Option<Instant>,
 }
 
@@ -168,8 +169,8 @@ impl Budget {
         fits
     }
 
-    /// Writes the folded lines after `HELD_FOR`, and once when the lease ends. Lines folded after
-    /// that wait for `HELD_FOR` again, or for the drop of the budget.
+    /// Writes the folded lines once the first has waited for `HELD_FOR`, and once when the lease
+    /// ends. Lines folded after that wait for `HELD_FOR` again, or for the drop of the budget.
     pub(super) fn flush_if_due(&self, now: Instant) {
         let is_due = {
             let mut state = self.state.lock();

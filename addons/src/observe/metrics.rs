@@ -220,7 +220,8 @@ fn known<'a>(labels: &[&'a str], text: Option<&str>) -> &'a str {
     found.copied().unwrap_or("other")
 }
 
-/// An upstream chooses the status, so only registered ones get a series.
+/// The `status` label. An upstream chooses the status, so only registered ones get their own
+/// series.
 fn status_label(status: Option<&StatusCode>) -> &str {
     match status {
         Some(status) if status.canonical_reason().is_some() => status.as_str(),

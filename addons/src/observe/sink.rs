@@ -15,11 +15,10 @@ pub trait AuditSink: Send + Sync {
 /// The readers of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Live viewers, who see every line. This one is over the budget, and reaches the log in a
-    /// folded line.
+    /// Live viewers only: the line is over the budget, and reaches the log in a folded line.
     Live,
-    /// The log: it is a folded line.
+    /// The log only: a folded line, whose flows live viewers have seen already.
     Log,
-    /// Both.
+    /// The log and live viewers.
     Both,
 }

@@ -92,7 +92,8 @@ impl AddressGuard {
             && !self.own.is_ours(SocketAddr::new(ip, address.port()))
     }
 
-    /// Whether a DNS answer may contain the address, whose host may be dialled at these ports.
+    /// Whether a DNS answer may contain the address. `ports` are those at which the host may be
+    /// dialled; with one of them, the address must not be one of our own listeners.
     pub(super) fn may_answer(&self, address: IpAddr, ports: &[u16]) -> bool {
         let ours = |ip| {
             let mut ports = ports.iter();

@@ -91,7 +91,7 @@ fn not_listed(host: &Host) -> Denial {
     denial.rule("allowlist")
 }
 
-/// Whether the guard denies the host even if it is listed; then the hint of an entry is useless.
+/// Whether the guard denies the host even if it is listed; a hint to list it would be useless.
 fn guards(guard: &AddressGuard, flow: &Flow) -> bool {
     match flow.host() {
         Host::Name(_) => false,

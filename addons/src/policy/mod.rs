@@ -1,5 +1,5 @@
-//! The hosts that a container may reach: the allowlist, the operator's rules, then the addresses
-//! that names resolve to.
+//! Judges flows by the allowlist and their method, then by the operator's rules, then by the
+//! addresses that the host resolves to.
 
 mod address_guard;
 mod allowlist;
@@ -24,7 +24,7 @@ pub use rules::{Effect, Rule};
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 
-/// The allowlist, the rules and the address guard.
+/// The addon.
 pub struct Policy {
     guard: AddressGuard,
     guarded_hosts: HostSet,
@@ -32,7 +32,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Builds the addon from its settings. `own` knows our own listeners, which are never dialled.
+    /// Builds the addon from its settings. `own` recognises the proxy's own listeners, which are
+    /// never dialled.
     #[must_use]
     pub fn new(settings: PolicySettings, own: Arc<dyn OwnAddresses>) -> Self {
         Self {
@@ -42,31 +43,28 @@ impl Policy {
         }
     }
 
-    fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
-        match delegation(flow) {
-            Some(delegation) => Self::judge_own_hosts(flow, &delegation.system)?,
-            None => {
-                allowlist::permit(flow, &self.guard)?;
-                allowlist::permit_port(flow)?;
-                if flow.kind == Kind::Websocket {
-                    allowlist::permit_websocket(flow)?;
-                }
-            }
+    /// Permits the host and the port of a flow by its principal's own list or, if it has none, by
+    /// the allowlist, which must also permit a WebSocket if the flow opens one.
+    fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
+        if let Some(delegation) = delegation(flow) {
+            return Self::judge_own_hosts(flow, &delegation.system);
         }
+        allowlist::permit(flow, &self.guard)?;
+        allowlist::permit_port(flow)?;
+        match opens_websocket {
+            true => allowlist::permit_websocket(flow),
+            false => Ok(()),
+        }
+    }
+
+    fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
+        let opens_websocket = flow.kind == Kind::Websocket;
+        self.permit_destination(flow, opens_websocket)?;
         self.rules.judge_tunnel(flow)
     }
 
     fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
-        match delegation(flow) {
-            Some(delegation) => Self::judge_own_hosts(flow, &delegation.system)?,
-            None => {
-                allowlist::permit(flow, &self.guard)?;
-                allowlist::permit_port(flow)?;
-                if request.websocket {
-                    allowlist::permit_websocket(flow)?;
-                }
-            }
-        }
+        self.permit_destination(flow, request.websocket)?;
         allowlist::permit_method(request)?;
         let guarded = self.guarded_hosts.contains(flow.host());
         if guarded || self.rules.judge_paths_of(flow.host()) {
@@ -147,7 +145,7 @@ fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     }
 }
 
-/// Permits a DNS question for a name that the list of a principal has, at any port.
+/// Permits a DNS question for a name that is in the principal's list with any port.
 fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
     let name = &system.name;
     flow.set_rule(format!("system: {name}"));
@@ -158,7 +156,7 @@ fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
     Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
 }
 
-/// The ports at which a list has the flow's host.
+/// The ports of the flow's host in the principal's list.
 fn own_ports(flow: &Flow, system: &System) -> Vec<u16> {
     let hosts = system.hosts.iter();
     let here = hosts.filter(|(host, _)| host == flow.host());

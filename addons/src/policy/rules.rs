@@ -14,11 +14,11 @@ pub enum Effect {
     Allow,
     /// The request is denied.
     Deny,
-    /// A person decides; until then the request is denied as pending.
+    /// The request is denied with the code `approval_pending`, until an operator changes the rule.
     Ask,
 }
 
-/// One rule. An empty list of hosts, methods or paths matches every one.
+/// One rule. An empty list of hosts, methods or paths matches all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     name: Arc<str>,
@@ -43,21 +43,21 @@ impl Rule {
         }
     }
 
-    /// Narrows it to hosts.
+    /// Limits the rule to these hosts.
     #[must_use]
     pub fn for_hosts(mut self, hosts: EntryMap<()>) -> Self {
         self.hosts = hosts;
         self
     }
 
-    /// Narrows it to methods.
+    /// Limits the rule to these methods.
     #[must_use]
     pub fn for_methods(mut self, methods: Vec<Method>) -> Self {
         self.methods = methods;
         self
     }
 
-    /// Narrows it to paths that match one of the patterns.
+    /// Limits the rule to paths that match one of the patterns.
     #[must_use]
     pub fn for_paths(mut self, patterns: Vec<PathPattern>) -> Self {
         self.paths = patterns;
@@ -72,8 +72,8 @@ impl Rule {
         &self.origin
     }
 
-    /// Whether it judges requests to hosts of the pattern by method or path, so that these hosts
-    /// must be decrypted.
+    /// Whether the rule denies requests to hosts of the pattern by method or path, so that TLS to
+    /// these hosts must be decrypted.
     pub(super) fn must_read(&self, pattern: &HostPattern) -> bool {
         let mut hosts = self.hosts.iter();
         self.effect != Effect::Allow

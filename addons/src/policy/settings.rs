@@ -20,7 +20,7 @@ const EFFECTS: [(&str, Effect); 3] = [
 /// The settings of the addon `policy`, except for the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// Guarded ranges that may be dialled.
+    /// Ranges that may be dialled although they are special.
     pub allow_private: Vec<IpNet>,
     /// Hosts whose paths other addons judge: an ambiguous path is denied there.
     pub guarded_hosts: HostSet,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::requests::Rate;
 use crate::contract::{Container, ContainerId, Flow};
 
-/// How long a bucket is kept after its last request.
+/// How long a bucket is kept after its last request, or until it is full again if that is later.
 const IDLE: Duration = Duration::from_secs(5 * 60);
 
 /// Weak references to the buckets of every lease, to free idle buckets and to collect the metric.
@@ -179,8 +179,8 @@ impl Buckets {
         });
     }
 
-    /// The tokens of each upstream: the least of its buckets, if hosts below one entry have limits
-    /// of their own.
+    /// The tokens of each upstream: the least of its buckets, of which there are several if hosts
+    /// below one entry have their own limits.
     fn tokens(&self) -> HashMap<Box<str>, u32> {
         let mut lowest = HashMap::new();
         for bucket in self.buckets.load().values() {

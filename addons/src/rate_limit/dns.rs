@@ -15,7 +15,7 @@ use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How long a repeated name skips the look-up among the names that were counted.
+/// How long the last name may be repeated without a look-up among the counted names.
 const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// The limits of a lease's DNS questions and names.
@@ -28,8 +28,8 @@ pub struct DnsBudget {
 }
 
 impl DnsBudget {
-    /// The token bucket of questions. Its burst is a quarter of the budget, and at least 100 or the
-    /// whole budget, since programs send bursts of questions when they start.
+    /// The token bucket of questions. Its burst is a quarter of the budget, but at least 100
+    /// questions (the whole budget if that is lower), since programs send many when they start.
     fn quota(self) -> Quota {
         let per_minute = self.queries_per_minute;
         let burst = (per_minute.get() / 4).max(100).min(per_minute.get());

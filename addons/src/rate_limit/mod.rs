@@ -98,7 +98,7 @@ impl Addon for RateLimit {
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        // First: a tunnel that is over the limit must not be charged for its name.
+        // Counted first: a tunnel over the limit must not use up the budget of names.
         let counted = self.count_tunnel(flow);
         counted
             .and_then(|()| self.count_name(flow, flow.host(), false))
@@ -113,7 +113,7 @@ impl Addon for RateLimit {
         self.count_name(flow, &query.name, true).into()
     }
 
-    /// Counts messages of the container. Messages of a server must not use up the container's
+    /// Counts messages that the container sends. Those of a server would use up the container's
     /// budget; they are bounded while they wait for the client.
     fn mcp_request<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
         match frame.direction {

@@ -10,8 +10,9 @@ use prometheus::{IntCounterVec, Opts, Registry};
 
 use crate::contract::{Container, ContainerId};
 
-/// Counts the flows that were over a limit, by container and allowlist entry. A container's series
-/// are removed when the last of its leases with a rejected flow has ended.
+/// Counts the flows that were over a limit, by container and upstream label (an allowlist entry or
+/// an MCP server). A container's series are removed when the last of its leases with a rejected
+/// flow has ended.
 ///
 /// Created once and kept over reloads.
 #[derive(Clone)]

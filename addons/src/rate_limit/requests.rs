@@ -19,7 +19,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The time in which an empty bucket becomes full.
+    /// The time in which an empty bucket becomes full, rounded down to seconds.
     pub(super) fn refill(self) -> Duration {
         Duration::from_secs((self.burst.get() / self.per_second.get()).into())
     }

@@ -10,7 +10,7 @@ const REQUESTS: Rate = Rate {
     burst: at_least_one(200),
 };
 
-/// Requests a second to upstreams that have rate limits of their own.
+/// Requests a second to upstreams whose shipped rate is not the default.
 const SLOWER_UPSTREAMS: [(&str, u32); 3] = [
     ("api.github.com", 50),
     ("api.anthropic.com", 20),

@@ -1,8 +1,7 @@
 //! Limits of the tunnels that one container opens.
 //!
 //! A tunnel costs a TLS handshake, by far the most expensive operation that a client can cause
-//! before any request is judged. Each handshake follows a CONNECT of its own, so CONNECTs are
-//! counted.
+//! before any request is judged. Each handshake follows its own CONNECT, so CONNECTs are counted.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::contract::Container;
 
-/// The burst, in seconds of the rate: programs open many tunnels when they start.
+/// The burst, as a multiple of the tunnels per second: programs open many tunnels when they start.
 const BURST_SECONDS: u32 = 4;
 
 /// The tunnels that a lease may open.

@@ -10,15 +10,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::circuit_breaker::Breakers;
 use addons::contract::*;
-use addons::credentials::TokenSources;
-use addons::git::GitMetrics;
-use addons::github::{Forge, Node, Requester};
 use addons::mcp::{McpPorts, NoApprovals};
-use addons::observe::{Audit, AuditSink, Destination, Metrics, Traces};
-use addons::rate_limit::{RateBuckets, Rejections};
-use addons::{Ports, Settings, standard_chain};
+use addons::observe::{AuditSink, Destination};
+use addons::{Ports, Settings, State, standard_chain};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::StatusCode;
@@ -44,26 +39,6 @@ credentials:
 ";
 
 pub const SECRET: &str = "sk-0123456789abcdef";
-
-struct NoForge;
-
-impl Forge for NoForge {
-    fn repo_of_id<'a>(
-        &'a self,
-        _asker: Requester,
-        _id: u64,
-    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
-
-    fn nodes<'a>(
-        &'a self,
-        _asker: Requester,
-        ids: Vec<String>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
-        Box::pin(std::future::ready(Ok(vec![None; ids.len()])))
-    }
-}
 
 #[derive(Default)]
 pub struct Lines(pub Mutex<Vec<String>>);
@@ -92,18 +67,11 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
         files: Arc::new(MemoryFiles::default()),
         tasks: Arc::new(TestTasks),
     };
+    let state = State::new(settings.audit, sink, outside, &registry).unwrap();
     let ports = Ports {
-        metrics: Arc::new(Metrics::new(&registry).unwrap()),
-        audit: Arc::new(Audit::new(settings.audit, sink, &registry).unwrap()),
-        traces: Arc::new(Traces::new(outside.clone(), &registry).unwrap()),
-        git_metrics: Arc::new(GitMetrics::new(&registry).unwrap()),
+        state,
         containers,
-        buckets: RateBuckets::new(&registry).unwrap(),
-        rejections: Rejections::new(&registry).unwrap(),
-        breakers: Breakers::new(&registry).unwrap(),
         own: Arc::new(Nowhere),
-        forge: Arc::new(NoForge),
-        token_sources: Arc::new(TokenSources::new(outside, &registry).unwrap()),
         mcp: McpPorts {
             evaluator: Arc::new(NoPolicies),
             records: Arc::new(NoRecords),

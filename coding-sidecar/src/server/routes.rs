@@ -31,41 +31,22 @@ enum Route {
 impl Route {
     /// The route of a path and the most bytes of its body.
     fn find(path: &str) -> Option<(Self, usize)> {
-        let (operation, kind, limit): (Operation, Kind, usize) = match path {
-            "/bash" => return Some((Self::Bash, BODY_BYTES_MAX)),
-            "/read" => (
-                |w, b, k| perform(files::read, w, b, k),
-                Kind::File,
-                BODY_BYTES_MAX,
-            ),
-            "/write" => (
+        let file = |operation: Operation, limit| Some((Self::File(operation, Kind::File), limit));
+        let search =
+            |operation: Operation| Some((Self::File(operation, Kind::Search), BODY_BYTES_MAX));
+        match path {
+            "/bash" => Some((Self::Bash, BODY_BYTES_MAX)),
+            "/read" => file(|w, b, k| perform(files::read, w, b, k), BODY_BYTES_MAX),
+            "/write" => file(
                 |w, b, k| perform(files::write, w, b, k),
-                Kind::File,
                 FILE_BODY_BYTES_MAX,
             ),
-            "/edit" => (
-                |w, b, k| perform(files::edit, w, b, k),
-                Kind::File,
-                FILE_BODY_BYTES_MAX,
-            ),
-            "/ls" => (
-                |w, b, k| perform(files::ls, w, b, k),
-                Kind::File,
-                BODY_BYTES_MAX,
-            ),
-            "/find" => (
-                |w, b, k| perform(search::find, w, b, k),
-                Kind::Search,
-                BODY_BYTES_MAX,
-            ),
-            "/grep" => (
-                |w, b, k| perform(search::grep, w, b, k),
-                Kind::Search,
-                BODY_BYTES_MAX,
-            ),
-            _ => return None,
-        };
-        Some((Self::File(operation, kind), limit))
+            "/edit" => file(|w, b, k| perform(files::edit, w, b, k), FILE_BODY_BYTES_MAX),
+            "/ls" => file(|w, b, k| perform(files::ls, w, b, k), BODY_BYTES_MAX),
+            "/find" => search(|w, b, k| perform(search::find, w, b, k)),
+            "/grep" => search(|w, b, k| perform(search::grep, w, b, k)),
+            _ => None,
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use clap::Args;
 use http::Method;
+use serde_json::Value;
 
-use crate::cli::Target;
-use crate::cli::exit::{Failure, print, printable};
+use crate::cli::Output;
+use crate::cli::exit::{Failure, printable};
 
 /// The tool whose definition changed.
 #[derive(Args, Debug)]
@@ -13,11 +14,8 @@ pub struct Accept {
     server: String,
     /// The server's own name for the tool
     tool: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    output: Output,
 }
 
 impl Accept {
@@ -28,12 +26,8 @@ impl Accept {
             segment(server),
             segment(tool)
         );
-        let client = self.target.client();
-        let answer = client.call(Method::POST, &path, None).await?;
-        match self.json {
-            true => print(answer),
-            false => print(printable(&format!("accepted {tool} of {server}"))),
-        }
+        let done = |_: &Value| printable(&format!("accepted {tool} of {server}"));
+        self.output.call(Method::POST, &path, None, done).await
     }
 }
 
@@ -53,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_segment_whatever_is_in_it() {
+    fn a_name_is_encoded_as_one_path_segment() {
         assert_eq!(segment("get_weather-2"), "get_weather-2");
         assert_eq!(segment("../a/b?c#é"), "%2E%2E%2Fa%2Fb%3Fc%23%C3%A9");
     }

@@ -1,4 +1,5 @@
-//! Requests to the gateway: as the container that this runs in, or as an operator on behalf of one.
+//! Sends requests to the gateway, as the container that the command runs in, or as an operator on
+//! behalf of a container.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use addons::contract::{ContainerId, RpcError};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::endpoint::Endpoint;
 use super::http_client::{Answer, HttpClient, HttpError, MAX_MESSAGE};
@@ -17,12 +18,12 @@ use crate::mcp::{
     EventReader, Id, Message, Outcome, Version, add_param_fields, request_fields, write_request,
 };
 
-/// How long a call may take: longer than a call lasts at the gateway.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+/// Time limit of a call: longer than the gateway's limit.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
-/// Asks a gateway.
+/// Sends requests to a gateway.
 pub enum Asker {
-    /// As the container that this runs in.
+    /// As the container that the command runs in.
     Container(Arc<HttpClient>),
     /// As an operator.
     Operator { client: Client, path: String },
@@ -35,7 +36,7 @@ impl Asker {
 
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
-            client: client.with_timeout(PATIENCE),
+            client: client.with_timeout(ANSWER_TIMEOUT),
             path: format!("/internal/containers/{id}/mcp"),
         }
     }
@@ -47,7 +48,7 @@ impl Asker {
         for _ in 0..MAX_PAGES {
             let result = self.ask("tools/list", &params, None).await?;
             let page = serde_json::from_str(result.get());
-            let page: Value = page.map_err(|error| Failure::new(code::SOFTWARE, error))?;
+            let page: Value = page.map_err(Failure::internal)?;
             if let Some(Value::Array(page)) = page.get("tools") {
                 tools.extend_from_slice(page);
             }
@@ -60,9 +61,9 @@ impl Asker {
     }
 
     /// Calls a tool.
-    pub async fn call(&self, name: &str, arguments: &Value) -> Result<Value, Failure> {
+    pub async fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
         let tool = match self {
-            // Which arguments are mirrored in header fields, its definition says.
+            // The definition determines which arguments are mirrored in header fields.
             Self::Container(_) => self
                 .tools()
                 .await?
@@ -73,7 +74,7 @@ impl Asker {
         let tool = tool.and_then(|tool| to_raw_value(&tool).ok());
         let params = json!({ "name": name, "arguments": arguments });
         let result = self.ask("tools/call", &params, tool.as_deref()).await?;
-        serde_json::from_str(result.get()).map_err(|error| Failure::new(code::SOFTWARE, error))
+        serde_json::from_str(result.get()).map_err(Failure::internal)
     }
 
     async fn ask(
@@ -109,7 +110,7 @@ async fn ask_gateway(
     if let Some(params) = params.as_object_mut() {
         params.insert("_meta".to_owned(), own_meta());
     }
-    let params = to_raw_value(&params).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+    let params = to_raw_value(&params).map_err(Failure::internal)?;
     let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
     let mut fields: HeaderMap = request_fields(version, method, Some(&params));
     if let Some(tool) = tool {
@@ -132,11 +133,11 @@ async fn ask_gateway(
     }
 }
 
-/// Reads the stream of a request until its response; what comes before is for clients that show it.
+/// Reads the stream of a request until its response; ignores earlier messages.
 async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
     while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
-        let too_long = |error| Failure::new(code::SOFTWARE, error);
+        let too_long = Failure::internal;
         while let Some(event) = reader.next(&mut piece).map_err(too_long)? {
             if let Ok(Message::Response { id: of, outcome }) =
                 Message::parse(&event.data, usize::MAX)
@@ -157,7 +158,7 @@ fn read_outcome(text: &str) -> Result<Outcome, Failure> {
         Ok(Message::Response { outcome, .. }) => Ok(outcome),
         _ => Err(Failure::new(
             code::SOFTWARE,
-            "the server's answer is no response of JSON-RPC",
+            "the server's answer is not a JSON-RPC response",
         )),
     }
 }
@@ -166,7 +167,7 @@ fn unreachable(error: HttpError) -> Failure {
     Failure::new(code::UNAVAILABLE, error)
 }
 
-/// An error of JSON-RPC, with the policy's reason.
+/// Converts a JSON-RPC error to a failure, with the policy's reason.
 fn denied(error: &RpcError) -> Failure {
     let data = error.data.as_deref().map(RawValue::get);
     let data: Option<Value> = data.and_then(|data| serde_json::from_str(data).ok());

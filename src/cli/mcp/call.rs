@@ -13,21 +13,19 @@ pub struct CallTool {
     tool: String,
     /// The arguments: a JSON object
     #[arg(value_name = "JSON", value_parser = parse_arguments, default_value = "{}")]
-    arguments: Value,
+    arguments: Map<String, Value>,
     #[command(flatten)]
     by: OnBehalf,
 }
 
 /// Reads a JSON object.
-pub fn parse_arguments(text: &str) -> Result<Value, String> {
-    let object: Map<String, Value> =
-        serde_json::from_str(text).map_err(|error| format!("no JSON object: {error}"))?;
-    Ok(object.into())
+pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
 impl CallTool {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let json = self.by.json;
+        let json = self.by.output.json;
         let asker = self.by.asker()?;
         let result = asker.call(&self.tool, &self.arguments).await?;
         if result.get("resultType").and_then(Value::as_str) == Some("input_required") {
@@ -45,7 +43,7 @@ impl CallTool {
     }
 }
 
-/// The text of a result; what is no text, by its type.
+/// The text of a result; content other than text is shown by its type.
 fn lines(result: &Value) -> String {
     let content = result.get("content").and_then(Value::as_array);
     let blocks = content.into_iter().flatten().map(|block| {

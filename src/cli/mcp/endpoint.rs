@@ -1,4 +1,4 @@
-//! Where the gateway is: `http://HOST[:PORT][/PATH]`, or `unix:PATH` for a container's own socket.
+//! The gateway's URL: `http://HOST[:PORT][/PATH]`, or `unix:PATH` for a container's own socket.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use http::Uri;
 
-/// The gateway of `dev`, and where one is reached inside `run`.
+/// The gateway's URL under `dev`, and inside `run`.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8090/mcp";
 const DEFAULT_PATH: &str = "/mcp";
 
-/// How connections to the gateway are opened.
+/// The address that connections to the gateway are opened to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Host and port.
@@ -19,7 +19,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A gateway's address.
+/// A gateway's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     text: String,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gateway_is_refused() {
+    fn invalid_gateway_urls_are_refused() {
         each_row(
             [
                 "",

@@ -1,4 +1,4 @@
-//! HTTP/1.1 to the gateway, over connections that are used again.
+//! HTTP/1.1 client for the gateway, with a connection pool.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +18,13 @@ use tokio::time::timeout;
 
 use super::endpoint::{Address, Endpoint};
 
-/// How long a connection may take to open.
+/// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Idle connections that are kept.
+/// The most idle connections that are kept.
 const MAX_IDLE: usize = 8;
-/// A connection that was idle for longer is not used again: the gateway may be closing it.
+/// A connection that was idle for longer is not reused: the gateway may be closing it.
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// The largest message of either side, in bytes. The gateway's own limit is far below, unless an
-/// operator raised it.
+/// The largest message in either direction, in bytes. The gateway's default limit is far below.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -50,13 +49,13 @@ pub enum HttpError {
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Talks to one gateway.
+/// Sends HTTP requests to one gateway.
 pub struct HttpClient {
     endpoint: Endpoint,
     idle: Mutex<Vec<(Sender, Instant)>>,
 }
 
-/// An answer whose body is yet to be read. Dropping it closes the connection.
+/// An answer before its body is read. Dropping it closes the connection.
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -86,7 +85,7 @@ impl HttpClient {
         self.send(request).await
     }
 
-    /// Asks for a stream of events.
+    /// Requests a stream of events.
     pub async fn stream(self: &Arc<Self>, fields: HeaderMap) -> Result<Answer, HttpError> {
         let mut request = self.request(Method::GET, fields, Bytes::new())?;
         request.headers_mut().insert(ACCEPT, STREAM);
@@ -111,7 +110,7 @@ impl HttpClient {
             .uri(&*self.endpoint.path)
             .body(Full::new(body));
         let (Ok(host), Ok(mut request)) = (host, request) else {
-            return Err(self.unreachable("it cannot be written into a request"));
+            return Err(self.unreachable("the URL is not valid in a request"));
         };
         let headers = request.headers_mut();
         *headers = fields;
@@ -127,7 +126,7 @@ impl HttpClient {
         while let Some(mut sender) = self.take_idle().await {
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok(self.answer(response, sender)),
-                // The gateway closed the connection before it was used again.
+                // The gateway closed the idle connection before the request was sent.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(self.broken(error.into_error())),
@@ -177,7 +176,9 @@ impl HttpClient {
             }
         };
         let connected = timeout(CONNECT_TIMEOUT, connecting).await;
-        connected.unwrap_or_else(|_| Err(self.unreachable("it does not answer")))
+        let seconds = CONNECT_TIMEOUT.as_secs();
+        let late = format_args!("no connection within {seconds} seconds");
+        connected.unwrap_or_else(|_| Err(self.unreachable(late)))
     }
 
     async fn shake_hands(
@@ -225,7 +226,7 @@ impl Answer {
         Ok(None)
     }
 
-    /// The whole body. The connection is used again.
+    /// Reads the whole body, and returns the connection to the pool.
     pub async fn whole(self) -> Result<Bytes, HttpError> {
         let Self {
             body,

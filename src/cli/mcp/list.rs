@@ -18,7 +18,7 @@ pub struct ListTools {
 
 impl ListTools {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let json = self.by.json;
+        let json = self.by.output.json;
         let tools = self.by.asker()?.tools().await?;
         match json {
             true => print(json!({ "tools": tools })),
@@ -28,7 +28,7 @@ impl ListTools {
     }
 }
 
-/// One tool a line: its name and the beginning of its description.
+/// Formats one tool on each line: its name and the beginning of its description.
 fn lines(tools: &[Value]) -> String {
     let text = |tool: &Value, key: &str| {
         let text = tool.get(key).and_then(Value::as_str);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_one_line_that_no_server_can_break() {
+    fn a_tool_is_one_line_whatever_its_description() {
         let tools = [
             json!({"name": "weather_get", "description": "Weather\u{1b}[2J of a city\nand more"}),
             json!({"name": "x"}),

@@ -13,7 +13,7 @@ use addons::contract::ContainerId;
 use clap::{Args, Subcommand};
 
 use super::exit::{Failure, code};
-use super::{Target, parse_id};
+use super::{Output, parse_id};
 use crate::tls::GATEWAY_VARIABLE;
 pub use call::parse_arguments;
 
@@ -64,17 +64,14 @@ struct OnBehalf {
     container: Option<ContainerId>,
     #[command(flatten)]
     gateway: Gateway,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    target: Target,
+    output: Output,
 }
 
 impl OnBehalf {
     fn asker(self) -> Result<Asker, Failure> {
         match &self.container {
-            Some(id) => Ok(Asker::operator(self.target.client(), id)),
+            Some(id) => Ok(Asker::operator(self.output.target.client(), id)),
             None => Ok(Asker::container(self.gateway.endpoint()?)),
         }
     }

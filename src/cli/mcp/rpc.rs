@@ -1,4 +1,4 @@
-//! What the commands read from messages, and write into them.
+//! Helpers to read and write JSON-RPC messages.
 
 use addons::contract::RpcError;
 use addons::raw_json::Members;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::mcp::{SERVER_ERROR, Version};
 
-/// Pages of one list that are read.
+/// The most pages of one list that are read.
 pub const MAX_PAGES: usize = 100;
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
@@ -28,13 +28,13 @@ pub fn revision(params: Option<&RawValue>) -> Option<String> {
     text_member(&meta, VERSION_KEY)
 }
 
-/// A member of an object that is a string.
+/// The text of a string member of an object.
 pub fn text_member(object: &RawValue, key: &str) -> Option<String> {
     let members = Members::read(object).ok()?;
     Some(members.text(key)?.into_owned())
 }
 
-/// The cursor of the page behind this one.
+/// The cursor of the next page.
 pub fn next_cursor(result: &RawValue) -> Option<String> {
     text_member(result, "nextCursor")
 }
@@ -50,7 +50,7 @@ pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<
     to_raw_value(&params).ok()
 }
 
-/// The `_meta` of a request of ours: no capabilities, so that nobody asks us anything.
+/// The `_meta` of the command's own requests: no capabilities, so that servers send no questions.
 pub fn own_meta() -> Value {
     json!({
         (VERSION_KEY): Version::V2026_07_28.as_str(),
@@ -62,7 +62,7 @@ pub fn own_meta() -> Value {
     })
 }
 
-/// A refusal in HTTP as an error of JSON-RPC, with the code and details of the denial.
+/// Converts an HTTP error response to a JSON-RPC error, with the code and details of the denial.
 pub fn refusal(status: StatusCode, body: &[u8]) -> RpcError {
     let mut data = Map::new();
     data.insert("status".to_owned(), status.as_u16().into());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_asked_for_with_the_meta_of_the_call() {
+    fn a_page_is_requested_with_the_meta_of_the_call() {
         let call =
             r#"{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
         let call = RawValue::from_string(call.to_owned()).unwrap();

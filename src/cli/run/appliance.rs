@@ -25,7 +25,7 @@ use crate::sandbox::Channel;
 pub const APPLIANCE: &str = "run-appliance";
 
 /// Limit for the appliance to end: its own drain, and a margin.
-const LAST: Duration = Duration::from_secs(12);
+const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
 /// The age from which on a state directory without a lock belongs to a run that has ended.
 const SETTLED: Duration = Duration::from_secs(5);
 /// The most audit logs of runs that are kept.
@@ -147,7 +147,7 @@ impl Appliance {
             // Fails if the process has ended.
             let _ = kill_process(pid, Signal::TERM);
         }
-        let _ = tokio::time::timeout(LAST, self.child.wait()).await;
+        let _ = tokio::time::timeout(APPLIANCE_EXIT_WAIT, self.child.wait()).await;
         if fs::metadata(&self.log).is_ok_and(|log| log.len() == 0) {
             let _ = fs::remove_file(&self.log);
         }

@@ -265,10 +265,7 @@ async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive:
             Ok(0) if interactive => return,
             Ok(0) => &[END_OF_INPUT][..],
             Ok(length) => keys.get(..length).unwrap_or_default(),
-            // Reading in the background fails with EIO if SIGTTIN is ignored.
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
-                return;
-            }
+            // EIO, if this process is in the background and ignores SIGTTIN.
             Err(_) => return,
         };
         if to.write_all(typed).await.is_err() {

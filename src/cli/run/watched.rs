@@ -4,8 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -16,7 +14,7 @@ use crate::cli::events::Events;
 use crate::cli::exit::Failure;
 
 /// How long to wait for the last flows.
-const LAST: Duration = Duration::from_millis(300);
+const LAST_FLOWS_WAIT: Duration = Duration::from_millis(300);
 
 /// A stream of flows, read by a task.
 pub struct WatchedFlows {
@@ -28,31 +26,25 @@ impl WatchedFlows {
     /// Opens the stream and starts the task.
     pub async fn open(socket: &Path, container: &str) -> Result<Self, Failure> {
         let client = Client::new(socket.to_owned());
-        let body = client.events("/internal/flows").await?;
+        let events = client.events("/internal/flows").await?;
         let report = Arc::new(Mutex::new(Report::default()));
-        let reading = tokio::spawn(read(body, container.to_owned(), Arc::clone(&report)));
+        let reading = tokio::spawn(read(events, container.to_owned(), Arc::clone(&report)));
         Ok(Self { report, reading })
     }
 
     /// Returns the report.
     pub async fn finish(self) -> Report {
-        tokio::time::sleep(LAST).await;
+        tokio::time::sleep(LAST_FLOWS_WAIT).await;
         self.reading.abort();
         std::mem::take(&mut self.report.lock())
     }
 }
 
-async fn read(mut body: Incoming, container: String, report: Arc<Mutex<Report>>) {
-    let mut events = Events::default();
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(chunk) = frame.into_data() else {
-            continue;
-        };
-        for event in events.feed(&chunk) {
-            let flow: Value = serde_json::from_str(&event.data).unwrap_or_default();
-            if flow.get("container_id").and_then(Value::as_str) == Some(&container) {
-                report.lock().add(&flow);
-            }
+async fn read(mut events: Events, container: String, report: Arc<Mutex<Report>>) {
+    while let Some(event) = events.next().await {
+        let flow: Value = serde_json::from_slice(&event.data).unwrap_or_default();
+        if flow.get("container_id").and_then(Value::as_str) == Some(&container) {
+            report.lock().add(&flow);
         }
     }
 }

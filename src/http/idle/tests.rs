@@ -52,7 +52,7 @@ async fn the_watch_ends_at_the_deadline_of_a_head_that_began_at_any_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_moves_keeps_the_connection() {
+async fn a_moving_body_restarts_the_idle_timeout() {
     let idle = IdleTracker::new();
     idle.read();
     idle.begin(Instant::now());
@@ -64,7 +64,7 @@ async fn a_body_that_moves_keeps_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_an_upstream_is_not_idling() {
+async fn waiting_for_an_upstream_suspends_the_idle_timeout() {
     let idle = IdleTracker::new();
     idle.begin(Instant::now());
     let waiting = idle.wait();
@@ -78,7 +78,7 @@ async fn waiting_for_an_upstream_is_not_idling() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_phase_that_waits_keeps_the_connection_and_has_it_checked_every_second() {
+async fn a_waiting_phase_suspends_the_idle_timeout_and_checks_the_client_every_second() {
     let idle = IdleTracker::new();
     idle.begin(Instant::now());
     assert_eq!(idle.held(async { 1 }).await, 1);
@@ -103,7 +103,7 @@ async fn a_phase_that_waits_keeps_the_connection_and_has_it_checked_every_second
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_streamed_answer_keeps_the_connection_until_it_ends() {
+async fn a_streamed_response_suspends_the_idle_timeout_until_it_ends() {
     let idle = Arc::new(IdleTracker::new());
     idle.begin(Instant::now());
     let held = idle.hold();
@@ -116,7 +116,7 @@ async fn a_streamed_answer_keeps_the_connection_until_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_reads_nothing_of_an_answer_loses_its_connection_in_the_idle_time() {
+async fn a_client_that_does_not_read_a_response_is_over_after_the_idle_timeout() {
     let idle = Arc::new(IdleTracker::new());
     idle.begin(Instant::now());
     let _held = idle.hold();

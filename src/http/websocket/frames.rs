@@ -34,7 +34,8 @@ pub enum Opcode {
     Pong = 10,
 }
 
-/// A violation of RFC 6455 by the server. Nothing after it can be parsed.
+/// Why the server's stream cannot be relayed: a violation of RFC 6455, or a close frame that
+/// filtering makes invalid. Nothing after it is parsed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Violation {
     /// Only a negotiated extension gives them a meaning.

@@ -10,12 +10,12 @@ use super::{Caller, Event, Events, List, LogLevel};
 /// The most resources that one client may follow.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 
-/// The messages outside its calls that a client wants.
+/// The messages outside calls that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// All messages of its session: for clients with a handshake.
+    /// All messages of its session; for legacy clients.
     Everything,
-    /// Those that a modern client subscribed to.
+    /// The messages that a modern client subscribed to.
     Filter(Filter),
 }
 
@@ -51,7 +51,7 @@ impl Wishes {
         self.0.lock().log_level = Some(level);
     }
 
-    /// Adds a URI; `false` where there are too many.
+    /// Adds a URI; `false` if the session has [`MAX_SUBSCRIPTIONS`].
     pub fn subscribe(&self, uri: &Arc<str>) -> bool {
         let mut wished = self.0.lock();
         let has_room = wished.uris.len() < MAX_SUBSCRIPTIONS;
@@ -70,7 +70,7 @@ impl Wishes {
     }
 }
 
-/// A client that is attached.
+/// An attached client.
 pub(super) struct Attached {
     pub caller: Arc<Caller>,
     events: Events,
@@ -96,17 +96,17 @@ impl Attached {
         })
     }
 
-    /// Replaces the filter.
+    /// Replaces the client's interest.
     pub fn set_interest(&self, interest: Interest) {
         *self.interest.lock() = interest;
     }
 
-    /// Queues an event for the client. On a full queue it is dropped; dropping a request tells its
-    /// server that nobody answers.
+    /// Queues an event for the client; drops it if the queue is full. A dropped request is
+    /// answered to its server with an error.
     pub fn send(&self, event: Event) {
         if self.events.try_send(event).is_err() {
             let container = &self.caller.container.id;
-            tracing::debug!(%container, "an MCP client takes no more events");
+            tracing::debug!(%container, "the event queue of an MCP client is full");
         }
     }
 
@@ -115,7 +115,7 @@ impl Attached {
         &self.events
     }
 
-    /// Counts a request that waits for the client, until the handle is dropped.
+    /// Counts a request as waiting for the client, until the returned handle is dropped.
     pub fn ask(&self) -> Arc<()> {
         Arc::clone(&self.asked)
     }
@@ -148,7 +148,7 @@ impl Attached {
         is_enough && self.takes_unrelated()
     }
 
-    /// Whether the client follows a resource, or one that contains it.
+    /// Whether the client subscribed to a resource, or to one that contains it.
     pub fn follows(&self, uri: &str) -> bool {
         let is_part = |of: &Arc<str>| {
             let rest = uri.strip_prefix(&**of);
@@ -157,7 +157,7 @@ impl Attached {
         self.uris().iter().any(is_part)
     }
 
-    /// The resources that the client follows.
+    /// The resources that the client subscribed to.
     pub fn uris(&self) -> BTreeSet<Arc<str>> {
         match &*self.interest.lock() {
             Interest::Everything => self.wishes.uris(),

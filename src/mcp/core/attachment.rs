@@ -1,4 +1,4 @@
-//! Attaching a client to the messages outside its calls.
+//! Attaches clients to the messages outside their calls.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use super::attached::{Attached, Interest};
 use super::lease::Lease;
 use super::{Caller, Core, Events};
 
-/// How long subscriptions at servers outlive a client that disconnected: it may come back with its
-/// session.
+/// How long subscriptions at servers outlive a client that disconnected; it may reconnect with the
+/// same session.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Keeps a client attached. Dropping it detaches the client.
@@ -19,7 +19,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Replaces the filter.
+    /// Replaces the client's interest.
     pub fn set(&self, interest: Interest) {
         self.attached.set_interest(interest);
         if let Some(core) = self.core.upgrade() {
@@ -40,7 +40,7 @@ impl Drop for Attachment {
 }
 
 impl Core {
-    /// Attaches a client: from now on, messages that fit `interest` go to `events`.
+    /// Attaches a client: from now on, messages that match `interest` go to `events`.
     pub fn attach(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

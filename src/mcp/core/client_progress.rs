@@ -1,5 +1,5 @@
-//! Progress that clients report on requests of servers. Each such request has a progress token of
-//! ours, so that a client reports only on requests that it was sent.
+//! Progress that clients report on requests of servers. The gateway replaces the progress token of
+//! each such request, so that a client can report only on requests that it was sent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use super::params::{PROGRESS_TOKEN, Progress, edit};
 use super::{Caller, MountSession};
 
-/// The requests of servers that clients of one lease work on, by our progress token; each with
-/// the token of its server, as JSON.
+/// The requests of servers that clients of one lease work on, by the gateway's progress token; each
+/// with the server's token, as JSON.
 #[derive(Default)]
 pub(super) struct Reports(Mutex<HashMap<u64, (Asker, Box<str>)>>);
 
@@ -47,8 +47,8 @@ impl Drop for Reporting {
 }
 
 impl Asker {
-    /// Puts a token of ours in the place of the one that the server gave its request. `None` where
-    /// the server wants no progress.
+    /// Replaces the server's progress token in `params` by one of the gateway. `None` if the
+    /// request has no token: the server wants no progress.
     pub fn begin(
         self,
         params: &RawValue,

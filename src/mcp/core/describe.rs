@@ -1,4 +1,4 @@
-//! Capabilities and instructions of the gateway for one client: the union of its servers'.
+//! Capabilities and instructions of the gateway for one client: the union of those of its servers.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub struct Description {
     pub instructions: Option<String>,
 }
 
-/// Capabilities of at least one server. A server that does not answer may have any.
+/// Capabilities that at least one server has. A server that does not answer counts as having lists
+/// of tools, prompts and resources.
 #[derive(Default)]
 struct Union {
     completions: bool,
@@ -38,8 +39,8 @@ struct Union {
 }
 
 impl Core {
-    /// Describes the servers that a client sees. Waits for those that are being started, at most
-    /// 10 s.
+    /// Describes the servers that a client sees. Waits at most 10 s for servers that are being
+    /// started.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
@@ -72,7 +73,7 @@ impl Core {
         }
     }
 
-    /// The description of one server, or its last one.
+    /// The description of one server; the last known one if the server does not answer.
     async fn described(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

@@ -1,4 +1,5 @@
-//! One request to one server: translated to its era, judged, sent, and its answer judged.
+//! One request to one server: translates it to the server's era, has it judged, sends it, and has
+//! the answer judged.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ impl Core {
         self.try_ask(ask).await?
     }
 
-    /// As [`Self::ask`]; tells an answer of the server from a failure.
+    /// As [`Self::ask`], but distinguishes an error that the server answered from a failure.
     pub(super) async fn try_ask(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
         let server = ask.target.pooled.session.version();
         let outcome = self.ask_once(&ask).await?;
@@ -76,7 +77,8 @@ impl Core {
             trace: request.trace.as_ref(),
         };
         let made = destination.params(request.params.as_deref(), ask.changes, true);
-        let made = made.ok_or_else(|| Failure::Refused(invalid_params("params is no object")))?;
+        let made =
+            made.ok_or_else(|| Failure::Refused(invalid_params("params is not an object")))?;
         let sent = made.params.as_ref().map_or(0, |params| params.get().len());
         live.counters
             .bytes_in
@@ -113,16 +115,16 @@ impl Core {
     }
 }
 
-/// Why the request was not answered by the server.
+/// Why a request has no answer of the server.
 pub(super) enum Failure {
-    /// By the chain, or the server does not work.
+    /// The chain denied it, or the server failed.
     Denied(Denial),
-    /// By the gateway.
+    /// The gateway refused it.
     Refused(RpcError),
 }
 
 impl Failure {
-    /// Whether it is the server that does not work, so that another one may answer.
+    /// Whether the server failed, so that another one may answer.
     pub fn is_of_server(&self) -> bool {
         match self {
             Self::Denied(denial) => {
@@ -169,9 +171,9 @@ async fn exchange(
     loop {
         let limit = deadline.at(!asked.is_empty());
         tokio::select! {
-            // The limit comes first: a server that always has something to say would use up the
-            // task's budget, and the timer would never fire. Events that precede the answer are
-            // relayed before it.
+            // The limit comes first: a server that sends events without pause would use up the
+            // task's budget, and the timer would never fire. Events come before the answer, so that
+            // those that precede it are relayed first.
             biased;
             () = sleep_until(limit) => return Err(MountError::TimedOut),
             event = events.recv(), if is_open => match event {
@@ -201,9 +203,10 @@ fn is_progress(event: &Event) -> bool {
     matches!(event, Event::Notification { method, .. } if &**method == "notifications/progress")
 }
 
-/// The deadline of a call.
+/// The deadlines of a call.
 struct Deadline {
     timeout: Duration,
+    /// Extended by progress and by answers of the client.
     soft: Instant,
     /// Never extended.
     hard: Instant,
@@ -219,7 +222,7 @@ impl Deadline {
         }
     }
 
-    /// Restarts the time-out: the server reported progress, or got an answer from the client.
+    /// Restarts the time-out, after progress of the server or an answer of the client.
     fn extend(&mut self) {
         self.soft = Instant::now() + self.timeout;
     }

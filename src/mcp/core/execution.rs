@@ -18,7 +18,7 @@ pub(super) struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Begins a call; `None` for a request that calls no tool.
+    /// Starts the measurement of a call; `None` for a request that calls no tool.
     pub fn begin(metrics: &'a McpMetrics, target: &'a Target) -> Option<Self> {
         target.definition.as_ref()?;
         Some(Self {
@@ -29,7 +29,7 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// The server answered, or failed to.
+    /// Sets the status from the server's answer or failure, and records the call.
     pub fn end(mut self, answer: &Result<Outcome, MountError>) {
         self.ended = Some(match answer {
             Ok(Ok(result)) if is_error(result) => (ExecutionStatus::Error, None),
@@ -64,9 +64,9 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Whether a result says that the tool failed.
+/// Whether a result has `isError: true`.
 fn is_error(result: &RawValue) -> bool {
-    // Nearly all results do not have the word, and some are large.
+    // Spares nearly all results, some of which are large, the parsing.
     result.get().contains("isError")
         && Members::read(result).is_ok_and(|members| members.get("isError") == Some("true"))
 }

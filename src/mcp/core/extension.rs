@@ -1,4 +1,4 @@
-//! Methods of extensions that the gateway does not know.
+//! Methods of protocol extensions that the gateway does not know.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::target::{Ask, Target};
 use super::{ClientRequest, Core, Outcome, method_not_found};
 
 impl Core {
-    /// Forwards a method to the sole server if that declares extensions, and refuses it otherwise:
-    /// several servers might define it.
+    /// Forwards a method to the client's only server if that server declares extensions. Refuses it
+    /// otherwise: several servers might define it.
     pub(super) async fn extension(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         if let Some(settings) = self.sole_server(request)
             && !is_ours(&request.method)
@@ -30,7 +30,7 @@ impl Core {
         self.answer(request, unknown).await
     }
 
-    /// The only server that the client sees, where its prefix is empty.
+    /// The only server that the client sees, if its prefix is empty.
     fn sole_server(&self, request: &ClientRequest) -> Option<Arc<ServerSettings>> {
         let mounts = self.mounts.of(&request.caller.container);
         let [sole] = &mounts[..] else {
@@ -45,7 +45,7 @@ fn declares_extensions(target: &Target) -> bool {
     declared.is_ok_and(|has| has.get("extensions").is_some() || has.get("experimental").is_some())
 }
 
-/// Whether the protocol itself has the method, or had it, so that no extension does.
+/// Whether a revision of the protocol itself defines the method, so that no extension does.
 fn is_ours(method: &str) -> bool {
     let ours = [
         "tasks/",

@@ -1,5 +1,5 @@
-//! `input_required` results for legacy clients: the gateway sends the questions as requests, and
-//! repeats the call with the client's answers.
+//! `input_required` results for legacy clients: the gateway sends the client each question as a
+//! request, and repeats the call with the client's answers.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use super::relay::Relay;
 use super::target::Ask;
 use super::{Core, Event, Outcome, protocol_error};
 
-/// `input_required` results of one call.
+/// The most `input_required` results of one call.
 const MAX_ROUNDS: usize = 16;
-/// Questions of one result.
+/// The most questions of one result.
 const MAX_REQUESTS: usize = 16;
 
 /// An entry of `inputRequests`.
@@ -60,11 +60,12 @@ impl Core {
             };
             outcome = self.ask_once(&again).await?;
         }
-        let sentence = "The MCP server asks for more than it may in one call";
+        let sentence = "The MCP server sent too many input_required results in one call";
         Err(failed(sentence).into())
     }
 
-    /// Asks the client, and returns its answers as `inputResponses`; `None` without questions.
+    /// Sends the questions to the client and returns its answers as `inputResponses`; `None`
+    /// without questions.
     async fn answers(
         self: &Arc<Self>,
         ask: &Ask<'_>,
@@ -74,7 +75,9 @@ impl Core {
             return Ok(None);
         }
         if requests.len() > MAX_REQUESTS {
-            return Err(failed("The MCP server asks for too much at once"));
+            return Err(failed(
+                "The MCP server sent too many input requests at once",
+            ));
         }
         let chain = (self.rules)().chain;
         let relay = Relay {
@@ -85,7 +88,7 @@ impl Core {
             client: &ask.request.events,
             definition: ask.target.definition.as_ref(),
             progress: None,
-            // A server without a back-channel takes no progress.
+            // Modern servers take no progress notifications.
             session: None,
         };
         let answers = requests.iter().map(|request| answer(&relay, request));
@@ -95,7 +98,7 @@ impl Core {
             let key = &request.key;
             match answer {
                 Ok(result) => responses.member(key, result.get()),
-                // `inputResponses` has no errors: `cancel` stands for no answer.
+                // `inputResponses` cannot hold errors: `cancel` stands for a missing answer.
                 Err(_) if &*request.method == "elicitation/create" => {
                     responses.member(key, "{\"action\":\"cancel\"}");
                 }
@@ -106,7 +109,7 @@ impl Core {
     }
 }
 
-/// Asks the client one thing.
+/// Sends one question to the client and awaits its answer.
 async fn answer(relay: &Relay<'_>, request: &InputRequest) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
@@ -124,7 +127,7 @@ async fn answer(relay: &Relay<'_>, request: &InputRequest) -> Outcome {
 impl Wanted {
     /// Reads a result; `None` for a complete one.
     fn of(result: &RawValue) -> Option<Self> {
-        // Parsing is saved for nearly all results, some of which are large.
+        // Spares nearly all results, some of which are large, the parsing.
         if !result.get().contains("input_required") {
             return None;
         }

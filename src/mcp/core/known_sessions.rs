@@ -1,5 +1,5 @@
-//! The sessions with servers that a lease used, with the subscriptions and the log level that each
-//! server was sent.
+//! The sessions with servers that a lease used, with the subscriptions and the log level that were
+//! sent in each.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -10,14 +10,14 @@ use tokio::sync::watch;
 
 use super::{Caller, LogLevel, Mount, Pooled, Version};
 
-/// The resources that a stream of changes covers besides the lists.
+/// The resources that a `subscriptions/listen` stream covers besides the lists.
 pub(super) type Followed = BTreeSet<Arc<str>>;
 
 /// The sessions that a lease used.
 #[derive(Default)]
 pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
 
-/// One session, and what its server was sent.
+/// One session, with the subscriptions and the log level that its server was sent.
 pub(super) struct KnownSession {
     pooled: Weak<Pooled>,
     pub mount: Weak<Mount>,
@@ -28,7 +28,7 @@ pub(super) struct KnownSession {
     pub telling: tokio::sync::Mutex<()>,
     pub subscribed: Mutex<BTreeSet<Arc<str>>>,
     pub level: Mutex<Option<LogLevel>>,
-    /// The resources of the stream of changes; `None` for no stream.
+    /// The resources of the `subscriptions/listen` stream; `None` without a stream.
     pub filter: watch::Sender<Option<Followed>>,
 }
 
@@ -48,7 +48,7 @@ impl KnownSession {
 }
 
 impl KnownSessions {
-    /// Finds or creates the record of a session; `true` where it is new.
+    /// Finds or creates the record of a session; `true` if it is new.
     pub fn get(
         &self,
         caller: &Caller,
@@ -74,7 +74,7 @@ impl KnownSessions {
         (known, true)
     }
 
-    /// Open sessions of clients of the same kind.
+    /// The open sessions of clients of the same kind.
     pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
         let sessions = self.0.lock();
         let open = sessions.iter().filter(|known| known.is_for(caller));

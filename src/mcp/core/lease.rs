@@ -14,13 +14,13 @@ use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
 
-/// Messages of one lease's clients that may be under way at once.
+/// The most messages of one lease's clients that may be under way at once.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
-/// Views that are kept; the least recently used one goes.
+/// The most views that are kept; the least recently used one is evicted.
 const MAX_VIEWS: usize = 16;
-/// URIs in results whose server is remembered; the oldest goes.
+/// The most URIs whose server is remembered; the oldest is evicted.
 const MAX_LEARNED: usize = 4096;
-/// Longer URIs are not remembered, in bytes.
+/// The longest URI that is remembered, in bytes.
 const MAX_LEARNED_URI: usize = 1024;
 
 /// One lease's clients and views. Owned by the lease.
@@ -28,18 +28,18 @@ pub(super) struct Lease {
     pub attached: Mutex<Vec<Arc<Attached>>>,
     pub sessions: KnownSessions,
     pub reports: Arc<Reports>,
-    /// By session, dropped with it.
+    /// By session; dropped with it.
     wishes: Mutex<Vec<(Weak<Caller>, Arc<Wishes>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
     /// Servers that did not answer a list in time. Lists leave them out until they answer.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
-    /// Wakes the task that compares lists with what clients saw.
+    /// Wakes the task that compares lists with those that clients last saw.
     pub changed: Changed,
 }
 
-/// Lists that may differ for other reasons than a mount, such as a raised level.
+/// Lists that may have changed for reasons other than a mount, such as a raised level.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,
@@ -48,7 +48,7 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    /// `true` for the first caller, which starts the comparing task.
+    /// Returns `true` to the first caller, which starts the comparing task.
     pub fn begin_watch(&self) -> bool {
         !self.is_watched.swap(true, Ordering::AcqRel)
     }
@@ -81,7 +81,7 @@ struct Learned {
 }
 
 impl Lease {
-    /// That of a container.
+    /// The state of a container's lease; created on first use.
     pub fn of(container: &Container) -> &Arc<Self> {
         container.state_or_init(|| {
             Arc::new(Self {
@@ -104,7 +104,7 @@ impl Lease {
         permit.map_err(|_| too_many("of this container"))
     }
 
-    /// The view of clients of this kind.
+    /// The view for clients of this kind.
     pub fn view(&self, caller: &Caller) -> Arc<View> {
         let mut views = self.views.lock();
         let known = views.iter().position(|view| view.is_for(caller));
@@ -118,7 +118,7 @@ impl Lease {
         view
     }
 
-    /// The attached clients of the same kind: they share sessions.
+    /// The attached clients of the same kind, which share sessions.
     pub fn like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
         let attached = self.attached.lock();
         let like = attached.iter().filter(|one| same_kind(&one.caller, caller));
@@ -143,7 +143,7 @@ impl Lease {
         wishes
     }
 
-    /// Those of all clients of the same kind.
+    /// The subscriptions and log levels of all sessions of the same kind.
     pub fn all_wishes(&self, caller: &Caller) -> Vec<Arc<Wishes>> {
         let all = self.wishes.lock();
         let like = all.iter().filter(|(other, _)| {
@@ -202,7 +202,7 @@ pub(super) fn same_kind(one: &Caller, other: &Caller) -> bool {
     one.version == other.version && one.capabilities.get() == other.capabilities.get()
 }
 
-/// Denies a message over a limit.
+/// The denial of a message over a limit.
 pub(super) fn too_many(whose: &str) -> Denial {
     let sentence = format!("Too many MCP messages {whose} are under way");
     Denial::new(Code::RateLimited, sentence).retry_after(std::time::Duration::from_secs(1))

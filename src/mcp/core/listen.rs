@@ -15,13 +15,13 @@ use super::lease::Lease;
 use super::params::{Destination, SUBSCRIPTION_ID, edit};
 use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
 
-/// The pause after a stream ended; it doubles each time.
+/// The pause after a stream with a notification ended; doubles after each stream without one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 impl Core {
-    /// Opens, changes or ends the stream of a session.
+    /// Opens, changes or ends the stream of a session; `filter` is `None` to end it.
     pub(super) fn listen(
         self: &Arc<Self>,
         known: &Arc<KnownSession>,
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Keeps a stream open until its filter is removed, or session or lease end.
+    /// Keeps a stream open until its filter is removed or the session or the lease ends.
     async fn keep_listening(
         self: Arc<Self>,
         mut filter: watch::Receiver<Option<Followed>>,
@@ -121,7 +121,7 @@ impl Core {
             Ok(Err(error)) => {
                 live.answered(502);
                 live.complete();
-                tracing::debug!(%server, error = %error.message, "the MCP server tells of no changes");
+                tracing::debug!(%server, error = %error.message, "the MCP server refused subscriptions/listen");
                 return Told::Refused;
             }
             Err(error) => live.denied(&error.into_denial(server)),
@@ -145,7 +145,7 @@ impl Core {
     }
 }
 
-/// The params that ask a server for all changes of lists, and of these resources.
+/// The params that subscribe to changes of all lists and of these resources.
 fn filter_of(caller: &Caller, pooled: &Pooled, followed: &Followed) -> Option<Box<RawValue>> {
     let uris: Vec<&str> = followed.iter().map(|uri| &**uri).collect();
     let wanted = json!({"notifications": {
@@ -164,7 +164,7 @@ fn filter_of(caller: &Caller, pooled: &Pooled, followed: &Followed) -> Option<Bo
     destination.params(Some(&wanted), &[], true)?.params
 }
 
-/// How a stream ended.
+/// When a stream ended.
 enum Told {
     /// After at least one notification.
     Something,
@@ -174,7 +174,7 @@ enum Told {
     Refused,
 }
 
-/// Params without the id of our subscription.
+/// Removes the id of the gateway's subscription from params.
 fn without_subscription(params: Box<RawValue>) -> Box<RawValue> {
     let text = Members::read(&params).ok().and_then(|members| {
         let meta = Members::parse(members.get("_meta")?).ok()?;

@@ -1,8 +1,9 @@
-//! Lists of all servers together.
+//! Lists aggregated over all servers.
 //!
-//! A server that does not answer neither fails nor empties a list: its last list is shown, or it is
-//! left out and clients get `list_changed` once it answers. It delays one list of its lease by at
-//! most [`LIST_PATIENCE`]; later lists do not wait for it until it has answered.
+//! A server that does not answer neither fails nor empties an aggregated list: its last known list
+//! is shown. A server without one is left out, and clients are sent `list_changed` once it answers.
+//! It delays one list of its lease by at most [`LIST_PATIENCE`]; later lists do not wait for it
+//! until it has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,12 @@ use super::{
     invalid_params, members, rpc_error,
 };
 
-/// How long a list waits for a server whose list is not known yet.
+/// Time-out of waiting for a server whose list is not known yet.
 pub(super) const LIST_PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of one page. A shorter list is one page.
+/// The longest page, in bytes; a single entry may exceed it. A shorter list is one page.
 pub(super) const MAX_PAGE: usize = 2 << 20;
 
-/// A list that clients ask for.
+/// A list that clients request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listing {
     Tools,
@@ -48,7 +49,7 @@ impl Listing {
     }
 }
 
-/// A list that servers have.
+/// A kind of list that servers provide.
 pub(super) trait ServerList {
     type Items: Clone + Send + Sync + 'static;
     const LIST: List;
@@ -150,7 +151,7 @@ impl Core {
         self.answer(request, work).await
     }
 
-    /// Judges a request that no server sees, and the answer to it.
+    /// Judges a request that the gateway answers without a server, and its answer.
     pub(super) async fn answer(
         &self,
         request: &ClientRequest,
@@ -179,8 +180,8 @@ impl Core {
         }
     }
 
-    /// A list of each server that the caller sees, in the order of their names. With `wait`,
-    /// servers whose list is not known are waited for.
+    /// Reads the list of each server that the caller sees, in the order of the servers' names.
+    /// With `wait`, waits for servers whose list is not known.
     pub(super) async fn read<L: ServerList>(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -200,20 +201,20 @@ impl Core {
         join_all(lists).await
     }
 
-    /// The list of a session that is open and has read it.
+    /// The list as an open session has read it; `None` if that would have to wait.
     fn read_at_once<L: ServerList>(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
     ) -> Option<L::Items> {
         let pooled = self.session(caller, mount).now_or_never()?.ok()?;
-        // A missing list is read by a task, which survives a client that disconnects.
+        // A list that was not read yet is left to a task, which survives a client that disconnects.
         let has_it = pooled.catalog.has(L::LIST);
         let read = has_it.then(|| L::read(pooled.catalog.clone()).now_or_never());
         read??.ok()
     }
 
-    /// Waits for a server to answer, unless another list waited in vain.
+    /// Waits for a server to answer, unless an earlier list of the lease timed out on it.
     async fn read_patiently<L: ServerList>(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -265,13 +266,15 @@ impl Core {
     }
 }
 
-/// A page of a list, and where the next one begins.
+/// A page of a list.
 struct Page {
+    /// JSON array.
     entries: String,
+    /// Index of the next page's first entry; `None` for the last page.
     next: Option<usize>,
 }
 
-/// The page that begins at an entry; `None` where the list has no such entry.
+/// The page that begins at this entry; `None` if the list has no such entry.
 fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page> {
     let mut entries = entries.enumerate().skip(start).peekable();
     if start > 0 && entries.peek().is_none() {
@@ -297,7 +300,7 @@ fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page
     })
 }
 
-/// Where a page begins, from the cursor of the page before.
+/// The index of the requested page's first entry, from the cursor; 0 without a cursor.
 fn cursor(request: &ClientRequest) -> Result<usize, super::RpcError> {
     let members = members(request)?;
     if matches!(members.get("cursor"), None | Some("null")) {

@@ -10,7 +10,7 @@
 //! | legacy | legacy | nothing |
 //! | modern | modern | nothing |
 //! | legacy | modern | `input`: an `input_required` result becomes requests to the client, and the call is repeated with its answers; `listen`: subscriptions |
-//! | modern | legacy | `results`: members that the newer revision wants. Requests of the server are events, which the gateway answers `input_required` for |
+//! | modern | legacy | `results`: members that the newer revision requires. A request of the server is an event, for which the gateway answers `input_required` |
 
 mod attached;
 mod attachment;
@@ -68,7 +68,7 @@ pub use request::ClientRequest;
 use lease::{Lease, too_many};
 use lists::Listing;
 
-/// Messages of all clients that may be under way at once.
+/// The most messages of all clients that may be under way at once.
 pub const MAX_CALLS: usize = 8192;
 
 /// The parts of the configuration in force that the core reads.
@@ -91,7 +91,7 @@ pub struct Core {
     mounts: Arc<Mounts>,
     metrics: McpMetrics,
     calls: Arc<Semaphore>,
-    /// Leases whose clients get `list_changed`.
+    /// Leases whose clients are sent `list_changed`.
     watched: Mutex<Vec<Weak<Lease>>>,
     /// Runs background work.
     runtime: Handle,
@@ -104,7 +104,7 @@ impl Core {
         (self.rules)().policies_loaded
     }
 
-    /// A core over these mounts. Background work runs in the runtime that calls this.
+    /// Creates a core over these mounts. Background work runs in the calling runtime.
     pub fn new(rules: CurrentRules, mounts: Arc<Mounts>, metrics: McpMetrics) -> Arc<Self> {
         let runtime = Handle::current();
         let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
@@ -144,8 +144,8 @@ impl Core {
         answer
     }
 
-    /// Calls of tools are by far the most: what answers other methods takes kilobytes, which each
-    /// call would reserve.
+    /// Dispatches by method. The future for methods other than `tools/call` is boxed: it takes
+    /// kilobytes, which each of the far more frequent tool calls would otherwise reserve.
     async fn route(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         match &*request.method {
             "tools/call" => self.call_tool(request).await,
@@ -170,7 +170,7 @@ impl Core {
         }
     }
 
-    /// Records and renders a denial of a request that was not judged.
+    /// Records a denial of a request that the chain did not judge, and renders it.
     fn refuse(
         &self,
         request: &ClientRequest,
@@ -183,7 +183,7 @@ impl Core {
         rpc_error(&denial)
     }
 
-    /// The flow of a message.
+    /// Begins the flow of a message.
     fn flow(
         &self,
         chain: &Arc<Chain>,
@@ -208,7 +208,9 @@ impl Core {
 /// The members of a request's params.
 fn members(request: &ClientRequest) -> Result<Members<'_>, RpcError> {
     match request.params.as_deref() {
-        Some(params) => Members::read(params).map_err(|_| invalid_params("params is no object")),
+        Some(params) => {
+            Members::read(params).map_err(|_| invalid_params("params is not an object"))
+        }
         None => Ok(Members::default()),
     }
 }

@@ -1,5 +1,5 @@
-//! Params of a client's message as the server gets them: in its era, with a progress token of ours
-//! and the client's trace context.
+//! Translates the params of a client's message for the server: in its era, with the gateway's
+//! progress token and the client's trace context.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-/// The key of `_meta` that says which subscription a notification belongs to.
+/// The key of `_meta` that names the subscription of a notification.
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The member that holds a progress token.
 pub(super) const PROGRESS_TOKEN: &str = "progressToken";
@@ -32,11 +32,11 @@ pub(super) struct ServerParams {
     pub progress: Option<Progress>,
 }
 
-/// A progress token, and ours in its place.
+/// A progress token, and the gateway's token that replaces it.
 pub(super) struct Progress {
-    /// As the receiver of the request knows it.
+    /// The token that the receiver of the request gets.
     pub ours: u64,
-    /// As the sender of the request wrote it: JSON.
+    /// The token of the sender of the request, as JSON.
     pub theirs: Box<str>,
 }
 
@@ -45,15 +45,15 @@ pub(super) struct Destination<'a> {
     pub caller: &'a Caller,
     /// The revision of the session with the server.
     pub version: Version,
-    /// The log level that a modern server is sent.
+    /// The log level to send to a modern server.
     pub log_level: Option<LogLevel>,
-    /// The trace that the client's request is part of.
+    /// The trace context of the client's request.
     pub trace: Option<&'a TraceContext>,
 }
 
 impl Destination<'_> {
     /// Translates the params of a request or notification. Unchanged members keep the client's
-    /// text. `None` where the client's params are no object.
+    /// text. `None` if the client's params are not an object.
     pub fn params(
         &self,
         params: Option<&RawValue>,
@@ -88,7 +88,7 @@ impl Destination<'_> {
         Some(ServerParams { params, progress })
     }
 
-    /// The changed JSON text of `_meta`; `None` where nothing changes.
+    /// The changed JSON text of `_meta`; `None` if nothing changes.
     fn meta(
         &self,
         meta: &Members<'_>,
@@ -131,7 +131,7 @@ impl Destination<'_> {
 }
 
 impl Progress {
-    /// The token in `_meta`, and a new one of ours.
+    /// Reads the token in `_meta`, and allocates one of the gateway for it.
     pub fn of(meta: &Members<'_>) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let theirs = meta.get(PROGRESS_TOKEN)?;
@@ -144,7 +144,7 @@ impl Progress {
     }
 }
 
-/// The object with some members changed. New members are added at the end.
+/// The JSON text of the object with some members changed. New members are added at the end.
 pub(super) fn edit(members: &Members<'_>, changes: &[Change<'_>]) -> String {
     let mut object = ObjectText::default();
     for (key, value) in members.iter() {

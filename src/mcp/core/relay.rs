@@ -1,4 +1,4 @@
-//! Relays progress, log messages and requests of a server to the client during a call.
+//! Relays a server's progress, log messages and requests to the client during a call.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::{
     protocol_error, rpc_error,
 };
 
-/// Requests of one call that may wait for the client at once.
+/// The most requests of one call that may wait for the client at once.
 const MAX_ASKED: usize = 16;
 
 /// Relays from one server to one client.
@@ -28,13 +28,13 @@ pub(super) struct Relay<'a> {
     pub chain: &'a Arc<Chain>,
     pub caller: &'a Arc<Caller>,
     pub server: &'a Arc<str>,
-    /// The queue of the client.
+    /// The client's queue.
     pub client: &'a Events,
     /// The definition of the tool that is called.
     pub definition: Option<&'a Arc<Definition>>,
-    /// The tokens of the call's progress.
+    /// The progress tokens of the call.
     pub progress: Option<&'a Progress>,
-    /// Takes the client's progress on requests of the server; `None` where there can be none.
+    /// Takes the client's progress on requests of the server; `None` if the server takes none.
     pub session: Option<&'a Arc<dyn MountSession>>,
 }
 
@@ -42,7 +42,8 @@ pub(super) struct Relay<'a> {
 pub(super) type Asking = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
-    /// Judges a message and passes it on. `asked` requests wait for the client already.
+    /// Judges a message and passes it on. `asked` is the number of requests that already wait for
+    /// the client.
     pub async fn pass_on(&self, event: Event, asked: usize) -> Option<Asking> {
         match event {
             Event::Notification { method, params } => {
@@ -97,11 +98,12 @@ impl Relay<'_> {
         };
         let event = Event::Notification { method, params };
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
-            tracing::debug!(server = %self.server, "an MCP client takes no more events");
+            tracing::debug!(server = %self.server, "the event queue of an MCP client is full");
         }
     }
 
-    /// The params of a progress notification with the client's token; `None` for another call's.
+    /// The params of a progress notification with the client's token; `None` if it belongs to
+    /// another call.
     fn progress(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
         let progress = self.progress?;
         let members = Members::read(params?).ok()?;
@@ -161,7 +163,8 @@ impl Relay<'_> {
         }))
     }
 
-    /// Lets a client with a handshake report progress on a request; others have no way to.
+    /// Lets a legacy client report progress on a request. Modern clients cannot: they send no
+    /// notifications.
     fn reporting(&self, params: &RawValue) -> Option<(Box<RawValue>, Reporting)> {
         let session = self
             .session
@@ -180,7 +183,7 @@ impl Relay<'_> {
     }
 }
 
-/// Judges a notification; `None` where it is denied.
+/// Judges a notification and returns its params; `None` if it is denied.
 async fn judged_notification(
     relay: &Relay<'_>,
     method: &Arc<str>,
@@ -203,7 +206,7 @@ async fn judged_notification(
 }
 
 /// Waits for the client's answer, judges it, and hands it to the server, unless the server gives
-/// up before. `asked` is the method, and the tool whose call it belongs to.
+/// up first. `asked` is the method of the request, and the tool whose call it belongs to.
 async fn answer_server(
     mut live: LiveFlow,
     asked: (Arc<str>, Option<Arc<Definition>>),
@@ -212,7 +215,7 @@ async fn answer_server(
 ) {
     let answer = tokio::select! {
         answer = answer => answer.unwrap_or_else(|_gone| Err(nobody_answers())),
-        // Dropping the receiver tells the client's side.
+        // Dropping the receiver cancels the request at the client's side.
         () = reply.closed() => return,
     };
     let answer = match judged_answer(&mut live, asked, answer).await {
@@ -260,7 +263,7 @@ pub(super) fn severity(params: Option<&RawValue>) -> Option<LogLevel> {
     LogLevel::parse(&members.text("level")?)
 }
 
-/// The params of a server's request without the member that asks for a task.
+/// Removes the member that asks for a task from the params of a server's request.
 fn without_task(params: Box<RawValue>) -> Box<RawValue> {
     let changed = match Members::read(&params) {
         Ok(members) if members.get(TASK).is_some() => edit(&members, &[(TASK, None)]),

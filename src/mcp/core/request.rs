@@ -7,16 +7,16 @@ use serde_json::value::RawValue;
 use super::super::caller::TraceContext;
 use super::{Caller, Events};
 
-/// A client's request, with what differs between the requests of one session.
+/// A client's request.
 pub struct ClientRequest {
-    /// The session, or the modern client as this request describes it.
+    /// The legacy client's session, or the modern client as this request describes it.
     pub caller: Arc<Caller>,
     /// Its method.
     pub method: Arc<str>,
     /// Its params, as the client wrote them.
     pub params: Option<Box<RawValue>>,
-    /// The trace that its HTTP request is part of.
+    /// The trace context of its HTTP request.
     pub trace: Option<TraceContext>,
-    /// Takes the server's messages that belong to it.
+    /// Takes the server's messages that belong to this request.
     pub events: Events,
 }

@@ -1,4 +1,4 @@
-//! Resources and completions, routed by the server that owns the URI. URIs are not rewritten, since
+//! Resources and completions, routed to the server that owns the URI. URIs are not rewritten, since
 //! results and links contain them too.
 
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use super::results::{RESOURCE_NOT_FOUND, object};
 use super::target::Ask;
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
 
-/// Servers that are asked for an unlisted URI.
+/// The most servers that are asked for an unlisted URI.
 const MAX_ASKED: usize = 8;
-/// Links of one result that are remembered.
+/// The most links of one result that are remembered.
 const MAX_LINKS: usize = 64;
 
 impl Core {
@@ -48,7 +48,7 @@ impl Core {
                 }
                 Ok(error) => error,
                 Err(failure) if failure.is_of_server() => Err(failure.into()),
-                // A denial is the answer, whatever other servers would say.
+                // A denial is final: other servers are not asked.
                 Err(failure) => return Err(failure.into()),
             };
         }
@@ -84,7 +84,7 @@ impl Core {
         let uri = uri(request)?;
         let lease = Lease::of(&caller.container);
         lease.wishes(caller).unsubscribe(&uri);
-        // Unsubscribes at the server unless another client follows the resource.
+        // Unsubscribes at the server unless another client is subscribed to the resource.
         self.interest_changed(lease, caller, Duration::ZERO);
         let done = async { object(caller.version, &[], false) };
         self.answer(request, done).await
@@ -139,7 +139,7 @@ impl Core {
         let level = members
             .text("level")
             .and_then(|level| LogLevel::parse(&level));
-        let level = level.ok_or_else(|| invalid_params("level is no severity of RFC 5424"))?;
+        let level = level.ok_or_else(|| invalid_params("level is not a severity of RFC 5424"))?;
         let work = async {
             Lease::of(&caller.container)
                 .wishes(caller)
@@ -162,8 +162,8 @@ impl Core {
         Ok((first, uri))
     }
 
-    /// The servers that may have a resource: the one that lists it or linked to it, else all with
-    /// the capability `resources`.
+    /// The servers that may have a resource: the one that lists it or linked to it, else up to
+    /// [`MAX_ASKED`] with the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
         if let Some(owner) = self.owner(caller, uri) {
@@ -191,7 +191,7 @@ impl Core {
         asked.map(|mount| mount.settings()).collect()
     }
 
-    /// The first server that lists a resource, or a template of it.
+    /// The first server that lists a resource, or a template that matches it.
     fn owner(&self, caller: &Caller, uri: &str) -> Option<Arc<ServerSettings>> {
         let mounts = self.mounts.of(&caller.container);
         let mut mounts = mounts.into_iter();
@@ -199,7 +199,8 @@ impl Core {
         Some(owner.settings())
     }
 
-    /// The first server that lists a template, or a resource of this name.
+    /// The first server that lists a template; else the only server, or the owner of a resource
+    /// with this URI.
     async fn template_owner(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -219,7 +220,7 @@ impl Core {
     }
 }
 
-/// Remembers the server of the URIs in a result, so that `resources/read` is routed to it.
+/// Remembers the server for the URIs in its result, so that `resources/read` is routed to it.
 pub(super) fn learn_links(lease: &Lease, server: &Arc<str>, result: &RawValue) {
     let text = result.get();
     if !text.contains("\"resource") {
@@ -246,7 +247,7 @@ fn uri(request: &ClientRequest) -> Result<Arc<str>, RpcError> {
     Ok(uri.into())
 }
 
-/// An unknown resource, with the code of the client's era.
+/// The error for an unknown resource, with the code of the client's era.
 fn not_found(caller: &Caller, uri: &str) -> RpcError {
     let code = match caller.version.era() {
         Era::Legacy => RESOURCE_NOT_FOUND,

@@ -8,13 +8,13 @@ use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
 use super::params::{Change, edit};
 use super::{Era, Outcome, Version};
 
-/// Code of an unknown resource, up to 2025-11-25.
+/// Error code for an unknown resource, up to 2025-11-25.
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
 
 /// Members that forbid caching a result.
 const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
 
-/// The answer of a server of one revision, for a client of another.
+/// Translates the answer of a server of one revision for a client of another.
 pub(super) fn for_client(
     client: Version,
     server: Version,
@@ -49,7 +49,7 @@ fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     RawValue::from_string(text).unwrap_or(result)
 }
 
-/// Error codes differ between the eras.
+/// Translates a legacy error code to the modern era.
 fn newer_error(error: RpcError) -> RpcError {
     let code = match error.code {
         RESOURCE_NOT_FOUND => INVALID_PARAMS,
@@ -59,6 +59,7 @@ fn newer_error(error: RpcError) -> RpcError {
     RpcError { code, ..error }
 }
 
+/// Translates a modern error code to the legacy era.
 fn older_error(method: &str, error: RpcError) -> RpcError {
     let names_uri =
         |data: &RawValue| Members::read(data).is_ok_and(|data| data.get("uri").is_some());
@@ -73,7 +74,7 @@ fn older_error(method: &str, error: RpcError) -> RpcError {
     RpcError { code, ..error }
 }
 
-/// A result of our own, with the members that the client's era requires.
+/// A result of the gateway itself, with the members that the client's era requires.
 pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bool) -> Outcome {
     let mut object = addons::raw_json::ObjectText::default();
     for (key, value) in members {
@@ -92,7 +93,7 @@ pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bo
         .map_err(|_| super::protocol_error(SERVER_ERROR, "Internal error"))
 }
 
-/// The judged answer.
+/// Takes the judged answer out of its frame.
 pub(super) fn into_outcome(frame: Frame) -> Result<Outcome, Denial> {
     match frame.body {
         FrameBody::Outcome(outcome) => Ok(outcome),

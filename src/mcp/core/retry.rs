@@ -1,4 +1,4 @@
-//! Retries of requests that wait for their client's input in the gateway.
+//! Retries of requests that are suspended in the gateway until their client sends input.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::params::{Change, TASK, edit, quote};
 use super::{ClientRequest, Core, invalid_params, members, method_not_found, rpc_error};
 
 impl Core {
-    /// Judges a retry as the call that it continues is judged: limits, latch, definition, level
-    /// and policies count as they are now. Nothing is sent.
+    /// Judges a retry like the call that it continues, by the current limits, latch, definition,
+    /// level and policies. Sends nothing to the server.
     pub async fn judge_retry(self: &Arc<Self>, request: &ClientRequest) -> Result<(), RpcError> {
         let (settings, name, definition) = match &*request.method {
             "tools/call" => {
@@ -27,7 +27,7 @@ impl Core {
             }
             other => return Err(method_not_found(other)),
         };
-        // The state is the gateway's own: no server gets it.
+        // `requestState` is the gateway's, so the server does not get it.
         let original = quote(&name);
         let mut changes: Vec<Change<'_>> = vec![("requestState", None), (TASK, None)];
         if &*request.method != "resources/read" {
@@ -35,7 +35,7 @@ impl Core {
         }
         let params = edit(&members(request)?, &changes);
         let params = RawValue::from_string(params);
-        let params = params.map_err(|_| invalid_params("params is no object"))?;
+        let params = params.map_err(|_| invalid_params("params is not an object"))?;
         let mut frame = Frame::request(Direction::ToServer, &request.method, Some(params));
         frame.definition = definition;
         let chain = (self.rules)().chain;

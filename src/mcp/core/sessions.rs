@@ -1,5 +1,5 @@
-//! Keeps sessions with servers in step with their clients: subscriptions, log level, and in the
-//! modern era a stream of changes.
+//! Keeps the subscriptions and the log level of sessions with servers in step with their clients,
+//! and the `subscriptions/listen` stream of modern servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::params::{edit, quote};
 use super::target::{Ask, Target};
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Pooled};
 
-/// Time-out of a request of our own, such as a subscription.
+/// Time-out of a request that the gateway itself sends, such as a subscription.
 const TELLING: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// An open session with a server.
+    /// Returns an open session with a server. A new one is brought up to date in the background.
     pub(super) async fn session(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -37,7 +37,7 @@ impl Core {
         Ok(pooled)
     }
 
-    /// The least severe log messages that the client wants.
+    /// The lowest severity of log messages that the client wants.
     pub(super) fn log_level(&self, caller: &Arc<Caller>) -> Option<LogLevel> {
         match caller.version.era() {
             Era::Modern => caller.log_level,
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Brings the sessions of this kind of clients up to date after a delay.
+    /// Brings the sessions of clients of this kind up to date after a delay.
     pub(super) fn interest_changed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -59,7 +59,7 @@ impl Core {
             sleep(after).await;
             let like = lease.like(&caller);
             if like.iter().any(|one| !one.uris().is_empty()) {
-                // A resource can be followed only in an open session.
+                // A subscription needs an open session.
                 for mount in core.mounts.of(&caller.container) {
                     let opened = timeout(TELLING, core.session(&caller, &mount)).await;
                     drop(opened);
@@ -71,7 +71,7 @@ impl Core {
         });
     }
 
-    /// The level of log messages changed for one client.
+    /// Brings the sessions of a client up to date after it changed its log level.
     pub(super) async fn level_changed(self: &Arc<Self>, caller: &Arc<Caller>) {
         let lease = Lease::of(&caller.container);
         for (known, _) in lease.sessions.open(caller) {
@@ -79,7 +79,7 @@ impl Core {
         }
     }
 
-    /// Brings one server up to date.
+    /// Brings one session up to date with the wishes of all its clients.
     async fn tell(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;
@@ -174,7 +174,7 @@ impl Core {
                 known.subscribed.lock().insert(Arc::clone(uri));
             }
         }
-        // Other containers may follow the resource in the same shared session.
+        // Other containers may be subscribed to the resource in the same shared session.
         let left = told
             .difference(wanted)
             .filter(|_| !target.mount.is_shared());
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Sends a request of our own; returns whether it succeeded.
+    /// Sends a request of the gateway itself; returns whether it succeeded.
     async fn say(
         self: &Arc<Self>,
         target: &Target,

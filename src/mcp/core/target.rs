@@ -23,12 +23,12 @@ pub(super) struct Target {
 pub(super) struct Ask<'a> {
     pub request: &'a ClientRequest,
     pub target: &'a Target,
-    /// Changes of the client's params.
+    /// Changes to the client's params.
     pub changes: &'a [Change<'a>],
 }
 
 impl Target {
-    /// A session, for a request of the gateway's own.
+    /// A target for a request of the gateway itself in a session.
     pub fn of_session(mount: &Arc<Mount>, pooled: &Arc<Pooled>) -> Self {
         Self {
             settings: mount.settings(),

@@ -79,7 +79,7 @@ impl Core {
         self.ask_and_learn(ask).await?
     }
 
-    /// Sends a request, and remembers the server of the resources that its result links to.
+    /// Sends a request, and remembers its server for the resources that the result links to.
     pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
         let lease = Lease::of(&ask.request.caller.container);
         let server = &ask.target.settings.name;
@@ -111,7 +111,7 @@ impl Core {
         Some((Arc::clone(&tool.server), Arc::clone(&tool.definition)))
     }
 
-    /// The definition of a tool by the name that the caller knows it by.
+    /// The definition of a tool, by its exposed name.
     pub async fn tool(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -124,7 +124,7 @@ impl Core {
         found.map(|(_, definition)| definition)
     }
 
-    /// The server of the prompt that a request names, and its own name for it.
+    /// The server of the prompt that a request names, and the prompt's name at that server.
     pub(super) async fn named_prompt(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -153,7 +153,7 @@ impl Core {
         self.ask_and_learn(ask).await?
     }
 
-    /// The server of a prompt, and its own name for it.
+    /// The server of a prompt, and the prompt's name at that server.
     pub(super) async fn find_prompt(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -167,7 +167,7 @@ impl Core {
         Some((Arc::clone(&prompt.server), Arc::clone(&prompt.original)))
     }
 
-    /// An open session with a server, to send it something.
+    /// The target of a request: an open session with the server.
     pub(super) async fn target(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -181,7 +181,7 @@ impl Core {
                 .await
                 .map(|pooled| (mount, pooled)),
             None => Err(super::MountError::CannotStart(
-                "it is mounted no more".to_owned(),
+                "the server is no longer mounted".to_owned(),
             )),
         };
         match opened {
@@ -199,7 +199,8 @@ impl Core {
         }
     }
 
-    /// Denies an unknown name: no server has it, or the server that may have it does not answer.
+    /// The denial for an unknown name: no server has it, or the server that may have it does not
+    /// answer.
     async fn why_unknown(&self, caller: &Arc<Caller>, what: &str, name: &str) -> Denial {
         for mount in self.mounts.of(&caller.container) {
             let settings = mount.settings();
@@ -211,7 +212,7 @@ impl Core {
             };
             if may_have_it && is_unread {
                 let failure = mount.health().failure;
-                let failure = failure.unwrap_or_else(|| "it does not answer".to_owned());
+                let failure = failure.unwrap_or_else(|| "the server does not answer".to_owned());
                 let code = match &settings.kind {
                     ServerKind::E2b(_) => Code::NotImplemented,
                     _ => Code::ToolUnavailable,

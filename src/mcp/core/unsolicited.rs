@@ -1,4 +1,4 @@
-//! Messages of servers outside requests, and notifications of clients.
+//! Messages of servers that belong to no request, and notifications of clients.
 
 use std::sync::{Arc, Weak};
 
@@ -27,8 +27,8 @@ impl Unsolicited for Core {
 }
 
 impl Core {
-    /// A message of a shared session may concern any container: only resource updates are relayed,
-    /// to the clients that follow the resource.
+    /// Handles a message of a shared session. It may concern any container: only resource updates
+    /// are relayed, to the clients that subscribed to the resource.
     async fn shared(self: &Arc<Self>, origin: &Origin, event: Event) {
         let Event::Notification { method, params } = event else {
             return refuse(event);
@@ -99,7 +99,7 @@ impl Core {
         }
     }
 
-    /// Relays a resource update to the clients that follow the resource.
+    /// Relays a resource update to the clients that subscribed to the resource.
     pub(super) async fn updated(
         self: &Arc<Self>,
         clients: &[Arc<Attached>],
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Relays a request of a server to a client in a task of its own.
+    /// Relays a request of a server to a client; a new task waits for the answer.
     async fn ask_client(self: &Arc<Self>, client: &Arc<Attached>, origin: &Origin, request: Event) {
         let chain = (self.rules)().chain;
         let relay = Relay {
@@ -168,8 +168,8 @@ impl Core {
         }
     }
 
-    /// Takes a client's notification: servers are told of changed roots, and of progress on a
-    /// request of theirs.
+    /// Handles a client's notification: relays changed roots to every open session, and progress
+    /// to the server whose request it is about. Drops others.
     pub async fn notify(
         self: Arc<Self>,
         caller: Arc<Caller>,
@@ -236,7 +236,7 @@ impl Core {
     }
 }
 
-/// The attached clients that a session was opened for.
+/// The attached clients of the kind that a session was opened for.
 fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
     let is_like = |one: &&Arc<Attached>| {
         let caller = &one.caller;
@@ -249,7 +249,7 @@ fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
 /// Refuses a request of a server; drops a notification.
 fn refuse(event: Event) {
     if let Event::Request { method, reply, .. } = event {
-        // It may have given up.
+        // The server may have given up.
         let _ = reply.send(Err(method_not_found(&method)));
     }
 }

@@ -1,4 +1,5 @@
-//! Tools and prompts of all mounts under their exposed names, for one kind of clients.
+//! Tools and prompts of all mounts under their exposed names, for clients of one kind (revision
+//! and capabilities).
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -11,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::{Caller, Entry, List, Version};
 
-/// The lists of clients that have one revision and the same capabilities.
+/// The lists of all clients that have the same revision and capabilities.
 pub(super) struct View {
     version: Version,
     capabilities: Arc<RawValue>,
@@ -21,7 +22,7 @@ pub(super) struct View {
     announced: Mutex<[Option<u64>; 3]>,
 }
 
-/// A server's settings with a list of it; `None` where the list is not known.
+/// A server's settings with one of its lists; `None` if the list is not known.
 pub(super) type Listed<T> = (Arc<ServerSettings>, Option<T>);
 
 /// The tools that clients see.
@@ -59,7 +60,7 @@ impl<T: Same> MadeOf<T> {
     }
 }
 
-/// Whether two handles are to one value.
+/// Whether two handles point to the same value.
 trait Same {
     fn is_same(&self, other: &Self) -> bool;
 }
@@ -124,7 +125,7 @@ impl View {
         view
     }
 
-    /// The same for prompts.
+    /// The prompts under their exposed names; rebuilt only when an input changed.
     pub fn prompts(
         &self,
         settings: &Arc<McpSettings>,
@@ -173,7 +174,7 @@ impl View {
     }
 }
 
-/// The entries of resource lists, each key once: the first server keeps it.
+/// The entries of resource lists without repeated keys; the first server's entry counts.
 pub(super) fn unique(lists: &[Listed<Arc<[Entry]>>]) -> Vec<&str> {
     let mut seen = HashSet::new();
     let entries = lists.iter().filter_map(|(_, entries)| entries.as_ref());
@@ -182,7 +183,7 @@ pub(super) fn unique(lists: &[Listed<Arc<[Entry]>>]) -> Vec<&str> {
     first.map(|entry| entry.raw.get()).collect()
 }
 
-/// A hash of a list's entries, to see whether it changed.
+/// Hash of a list's entries, to detect changes.
 pub(super) fn hash<'a>(entries: impl Iterator<Item = &'a str>) -> u64 {
     let mut hasher = DefaultHasher::new();
     for entry in entries {

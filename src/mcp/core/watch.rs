@@ -1,4 +1,4 @@
-//! `list_changed`: sent once for each real difference of a list.
+//! Sends `list_changed` once for each real difference of a list.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::lease::{Lease, same_kind};
 use super::{Caller, Core, Event, List};
 
 impl Core {
-    /// Starts comparing the lists of a lease with the ones last announced. `caller` was just
+    /// Starts comparing the lists of a lease with those last announced; called after `caller` was
     /// attached.
     pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
         if lease.like(caller).len() == 1 {
@@ -34,7 +34,8 @@ impl Core {
                         () = container.ended().cancelled() => break,
                     };
                 }
-                // The lease owns this record, and these own the lease.
+                // Breaks reference cycles: the lease owns this record, whose clients and sessions
+                // own the lease.
                 lease.attached.lock().clear();
                 lease.sessions.clear();
             });
@@ -45,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Announces the lists that differ, for every kind of attached clients.
+    /// Announces the lists that differ, to attached clients of every kind.
     async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {

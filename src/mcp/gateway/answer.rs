@@ -13,27 +13,27 @@ use super::memory::Memory;
 use super::refusal::JSON;
 use crate::http::{OriginRequest, Pieces, Reply};
 
-/// After this time a request that is under way is answered with a stream in the place of JSON, so
-/// that no intermediary takes the connection for dead.
+/// A request that takes longer is answered with a stream instead of JSON, so that no intermediary
+/// closes the connection as idle.
 pub const STREAM_AFTER: Duration = Duration::from_secs(5);
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// An answer that is not sent yet.
+/// An answer before it is sent.
 pub enum Answered {
     Whole(Response<Bytes>),
     Events(Pieces),
 }
 
 impl Answered {
-    /// No body: accepted, or done.
+    /// An answer without a body.
     pub fn empty(status: StatusCode) -> Self {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = status;
         Self::Whole(response)
     }
 
-    /// JSON.
+    /// An answer with a JSON body.
     pub fn json(status: StatusCode, body: Bytes) -> Self {
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -42,7 +42,7 @@ impl Answered {
         Self::Whole(response)
     }
 
-    /// Sends it.
+    /// Sends the answer to a request.
     pub fn to(self, request: OriginRequest) -> Response<Reply> {
         match self {
             Self::Whole(response) => request.respond(response),
@@ -59,7 +59,8 @@ impl Answered {
     }
 }
 
-/// A JSON-RPC response as bytes that hold their reservation; an error where memory is short.
+/// A JSON-RPC response as bytes that hold their reservation of memory; an error response if memory
+/// is exhausted.
 pub fn response_bytes(memory: &Memory, id: &Id, outcome: &Outcome) -> Bytes {
     let text = write_response(Some(id), outcome);
     let charged = memory.charge(text);

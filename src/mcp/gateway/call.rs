@@ -1,4 +1,4 @@
-//! A request under way, with the events that its server sends.
+//! A request under way, with the events of its server.
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -20,7 +20,7 @@ pub enum Step {
 }
 
 impl Call {
-    /// A request whose outcome comes from this future, and whose events from this queue.
+    /// Creates a call from the future of its outcome and the queue of its events.
     pub fn new(outcome: BoxFuture<'static, Outcome>, events: mpsc::Receiver<Event>) -> Self {
         Self {
             outcome,
@@ -29,8 +29,8 @@ impl Call {
         }
     }
 
-    /// Waits for the next event, or for the outcome once all events were taken. Cancel-safe. Not
-    /// to be called again after the outcome.
+    /// Waits for the next event, or for the outcome once all events were taken. Cancel-safe. Must
+    /// not be called again after the outcome.
     pub async fn next(&mut self) -> Step {
         if self.done.is_none() {
             tokio::select! {
@@ -49,7 +49,7 @@ impl Call {
         }
     }
 
-    /// An event that is already queued.
+    /// The next event, if one is queued.
     pub fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_that_were_sent_before_the_outcome_come_before_it() {
+    async fn events_sent_before_the_outcome_are_delivered_before_it() {
         let (sender, events) = mpsc::channel(4);
         let mut call = call(sender, events);
         for number in ["1", "2"] {

@@ -1,4 +1,4 @@
-//! The capabilities and the name of a client, as it declares them.
+//! Reads the capabilities and the name that a client declares.
 
 use std::sync::Arc;
 
@@ -9,14 +9,15 @@ use super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::tasks::without_tasks;
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
-/// A client's capabilities without tasks. They are kept for as long as its session.
+/// Reads a client's capabilities and removes tasks. Their length is bounded, since they are kept as
+/// long as the session.
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {
         return Err(too_long("the client's capabilities", MAX_CAPABILITIES));
     }
     if !text.starts_with('{') {
-        let message = "the client's capabilities are no object";
+        let message = "the client's capabilities are not an object";
         return Err(protocol_error(INVALID_PARAMS, message));
     }
     let unreadable = |_| protocol_error(INVALID_PARAMS, "the client's capabilities cannot be read");
@@ -24,7 +25,8 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     Ok(kept.into())
 }
 
-/// A client's name and version, which are kept as long.
+/// Reads a client's name and version. Their length is bounded, since they are kept as long as the
+/// session.
 pub fn read_info(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     if raw.get().len() > MAX_INFO {
         return Err(too_long("clientInfo", MAX_INFO));
@@ -48,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_taken_out_however_they_are_written() {
+    fn tasks_are_removed_in_any_spelling() {
         each_row(
             [
                 ("{}", "{}"),
@@ -65,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_or_too_long_is_refused() {
+    fn capabilities_that_are_not_an_object_or_too_long_are_refused() {
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_CAPABILITIES));
         each_row(["[]", "null", "\"tasks\"", long.as_str()], |given| {
             assert_eq!(read(&raw(given)).unwrap_err().code, INVALID_PARAMS);

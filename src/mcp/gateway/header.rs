@@ -1,11 +1,11 @@
-//! Reading header fields.
+//! Reads header fields.
 
 use addons::contract::Denial;
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::refusal::{INVALID, refuse};
 
-/// The value of a field that must not stand twice.
+/// The value of a field that must not be repeated.
 pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Denial> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {

@@ -14,15 +14,15 @@ use super::answer::Answered;
 use super::visit::Visit;
 use crate::http::OriginRequest;
 
-/// How the parts of the gateway are.
+/// The health of the parts of the gateway.
 struct Parts {
-    /// Every policy could be loaded.
+    /// Whether every policy could be loaded.
     policy: bool,
     servers: Vec<MountHealth>,
 }
 
 impl Parts {
-    /// The parts with the servers of a container, or with all of them.
+    /// The parts, with the servers that a container sees, or with all servers.
     fn of(core: &Core, container: Option<&Container>) -> Self {
         let mounts = core.mounts();
         let servers = match container {
@@ -39,8 +39,8 @@ impl Parts {
     }
 }
 
-/// Answers containers, each with its own servers, and this machine itself, with all of them:
-/// health checks run beside the process.
+/// Answers a container with the servers that it sees, and this machine, where health checks run,
+/// with all servers.
 pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<Answered, Denial> {
     let peer = request.session.client.peer;
     let is_local = peer.as_ref().is_some_and(is_loopback);
@@ -58,8 +58,8 @@ fn is_loopback(peer: &SocketAddr) -> bool {
     addons::contract::fold_address(peer.ip()).is_loopback()
 }
 
-/// 503 where a policy could not be loaded, whatever `on_unavailable` makes of it, or every server
-/// is dead. One dead server among others degrades the whole.
+/// The answer: 503 if a policy could not be loaded, regardless of `on_unavailable`, or every server
+/// is dead. `status` is `degraded` in these cases, and if any server is degraded or dead.
 fn report(parts: &Parts) -> (StatusCode, Value) {
     let dead = |server: &&MountHealth| server.state == MountState::Dead;
     let count = parts.servers.iter().filter(dead).count();

@@ -4,12 +4,11 @@ use addons::contract::{Authority, Code, Denial, Host};
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
 
-/// Names that lead here without being listed in `allowed_hosts`.
+/// Names that are allowed without being listed in `allowed_hosts`.
 const OWN_NAMES: [&str; 2] = ["localhost", "unified-proxy"];
 
-/// Refuses a request whose `Host` or `Origin` is a name that is not ours. Address literals pass: no
-/// name was looked up that somebody could rebind. Entries of `allowed` are names, with or without a
-/// port.
+/// Refuses a request whose `Host` or `Origin` is a name that is not the gateway's. Address literals
+/// pass, since DNS rebinding needs a name. Entries of `allowed` are names, with or without a port.
 pub fn check(headers: &HeaderMap, allowed: &[impl AsRef<str>]) -> Result<(), Denial> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     if !host.is_some_and(|host| is_ours(host, 80, allowed)) {
@@ -26,7 +25,7 @@ pub fn check(headers: &HeaderMap, allowed: &[impl AsRef<str>]) -> Result<(), Den
     }
 }
 
-/// The authority of a web origin, and the port that its scheme stands for.
+/// The authority of a web origin, and the default port of its scheme.
 fn authority_of(origin: &str) -> Option<(&str, u16)> {
     let http = origin.strip_prefix("http://").map(|rest| (rest, 80));
     http.or_else(|| origin.strip_prefix("https://").map(|rest| (rest, 443)))
@@ -43,7 +42,7 @@ fn is_ours(text: &str, default_port: u16, allowed: &[impl AsRef<str>]) -> bool {
 }
 
 fn names(entry: &str, found: &Authority) -> bool {
-    // An entry without a port is for every port.
+    // An entry without a port matches every port.
     Authority::parse(entry, Some(found.port)).is_ok_and(|entry| entry == *found)
 }
 

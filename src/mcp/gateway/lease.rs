@@ -10,7 +10,8 @@ use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
 
-/// Owned by the lease, and emptied when it ends: its values refer to the container that owns them.
+/// The gateway's state of a lease. Owned by the lease, and emptied when it ends: its values refer
+/// to the container that owns them.
 #[derive(Default)]
 pub struct LeaseState {
     sessions: Mutex<Sessions>,
@@ -19,7 +20,7 @@ pub struct LeaseState {
     pub streams: Count,
     /// Calls that wait for the next request of their client.
     pub suspended: Arc<Suspended>,
-    /// Bytes that streams keep for clients that reconnect.
+    /// Bytes of events that are kept for clients that reconnect.
     pub kept: KeptBytes,
 }
 
@@ -30,7 +31,7 @@ struct Sessions {
 }
 
 impl LeaseState {
-    /// That of a container.
+    /// The state of a container's lease; created on first use.
     pub fn of(container: &Arc<Container>) -> Arc<Self> {
         let made = || {
             let state = Arc::new(Self::default());
@@ -45,7 +46,7 @@ impl LeaseState {
     }
 
     /// Opens a session with this id. At [`MAX_SESSIONS`] the least recently used idle one is
-    /// closed; `None` where none is idle.
+    /// closed; `None` if none is idle.
     pub fn open_session(
         &self,
         id: &str,
@@ -74,7 +75,7 @@ impl LeaseState {
         Some(session)
     }
 
-    /// The session with this id and transport. Those of other leases are not found.
+    /// The session of this lease with this id and transport.
     pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
         let found = self.sessions.lock().open.get(id).cloned()?;
         let session = Some(found).filter(|found| found.transport == transport)?;
@@ -82,7 +83,7 @@ impl LeaseState {
         Some(session)
     }
 
-    /// Ends a session; `false` where there is none with this id.
+    /// Ends a session; `false` if none has this id.
     pub fn close_session(&self, id: &str) -> bool {
         close(&mut self.sessions.lock().open, id)
     }

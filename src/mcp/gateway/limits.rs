@@ -1,29 +1,29 @@
-//! Limits of one container, and of all.
+//! Limits for one container and for all containers together, and their metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
-/// Legacy sessions of one lease. The least recently used idle one is closed for a new one.
+/// The most legacy sessions of one lease. The least recently used idle one is closed for a new one.
 pub const MAX_SESSIONS: usize = 1024;
-/// Streams of one lease that wait for events: GET streams, those of HTTP+SSE, subscriptions.
+/// The most streams of one lease that wait for events: GET streams, HTTP+SSE, subscriptions.
 pub const MAX_STREAMS: usize = 1024;
-/// Requests of one legacy session that are under way.
+/// The most requests of one legacy session that are under way.
 pub const MAX_CALLS: usize = 256;
-/// Streams of one legacy session whose response was written, kept for a client that comes back.
+/// The most finished streams of one legacy session that are kept for a client that reconnects.
 pub const MAX_KEPT_STREAMS: usize = 16;
-/// Requests of servers that one legacy session has not answered yet.
+/// The most requests of servers that one legacy session has not answered yet.
 pub const MAX_QUESTIONS: usize = 64;
-/// Calls of one lease that wait for an answer in the next request of their client.
+/// The most suspended calls of one lease, which wait for an answer in their client's next request.
 pub const MAX_SUSPENDED: usize = 64;
-/// Those of all leases.
+/// The most suspended calls of all leases.
 pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
-/// A client's capabilities, in bytes of JSON.
+/// The longest capabilities of a client, in bytes of JSON.
 pub const MAX_CAPABILITIES: usize = 16 * 1024;
-/// A client's name and version, in bytes of JSON.
+/// The longest name and version of a client, in bytes of JSON.
 pub const MAX_INFO: usize = 4 * 1024;
-/// Resources that one subscription names.
+/// The most resources of one subscription.
 pub const MAX_SUBSCRIBED: usize = 256;
 /// The longest URI of a subscription, in bytes.
 pub const MAX_URI: usize = 4 * 1024;
@@ -48,7 +48,7 @@ const LIMITS: [&str; 6] = [
 ];
 
 impl GatewayMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::new(name, help)?;
@@ -77,7 +77,7 @@ impl GatewayMetrics {
         })
     }
 
-    /// Counts that a limit was hit.
+    /// Counts a rejection at this limit.
     pub fn hit(&self, limit: &'static str) {
         self.limited.with_label_values(&[limit]).inc();
     }
@@ -88,7 +88,7 @@ impl GatewayMetrics {
 pub struct Count(Arc<AtomicUsize>);
 
 impl Count {
-    /// Counts one more, unless there are `most`.
+    /// Adds one, unless the count is `most`. Dropping the returned guard subtracts it.
     pub fn enter(&self, most: usize, gauge: Option<&IntGauge>) -> Option<Counted> {
         let entered = self
             .0
@@ -106,7 +106,7 @@ impl Count {
     }
 }
 
-/// Counts for as long as it lives.
+/// Guard that holds one of a [`Count`] until it is dropped.
 pub struct Counted {
     count: Count,
     gauge: Option<IntGauge>,

@@ -1,4 +1,4 @@
-//! `Accept` and `Content-Type`.
+//! Checks `Accept` and `Content-Type`.
 
 use addons::contract::{Code, Denial};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
@@ -20,7 +20,7 @@ pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
     Err(Denial::new(Code::UnsupportedEncoding, sentence))
 }
 
-/// Refuses a client that would not take one of these types.
+/// Refuses a request whose client does not accept all of these types.
 pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
     match types.iter().find(|media| !accepts(headers, media)) {
         None => Ok(()),
@@ -31,8 +31,8 @@ pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
     }
 }
 
-/// Whether a client that accepts both types names events first: it may want a stream that can be
-/// resumed.
+/// Whether a client that accepts both types lists the event stream first, for example because it
+/// wants a resumable stream.
 pub fn prefers_events(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter();
     let ranges = values.filter_map(|value| value.to_str().ok());
@@ -42,7 +42,7 @@ pub fn prefers_events(headers: &HeaderMap) -> bool {
     first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// Whether a type may be answered. Without the field, all may (RFC 9110, section 12.5.1).
+/// Whether a media type is acceptable. Without the field, all are (RFC 9110, section 12.5.1).
 fn accepts(headers: &HeaderMap, media: &str) -> bool {
     if !headers.contains_key(ACCEPT) {
         return true;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_that_is_named_first_is_preferred() {
+    fn the_first_listed_type_is_preferred() {
         each_row(
             [
                 ("text/event-stream, application/json", true),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_plain_json() {
+    fn a_body_must_be_uncompressed_json() {
         each_row(
             [
                 (&[(CONTENT_TYPE, "application/json")][..], true),

@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use crate::http::{Inspection, Reservation, Session};
 
-/// Messages longer than this are charged to the memory for buffered bodies. Those that wait for a
-/// quiet client are shorter, and bounded by number.
+/// The length in bytes above which messages are charged to the memory for buffered bodies. Shorter
+/// messages that wait for a slow client are bounded in number.
 const CHARGED_FROM: usize = 16 * 1024;
 
-/// The memory for buffered bodies, of one container.
+/// One container's memory for buffered bodies.
 #[derive(Clone)]
 pub struct Memory {
     inspection: Arc<Inspection>,
@@ -20,7 +20,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// That of a connection's container.
+    /// The memory of a connection's container.
     pub fn of(session: &Session) -> Self {
         let service = &session.service;
         Self {
@@ -30,7 +30,7 @@ impl Memory {
         }
     }
 
-    /// Reserves memory for a message of this length, if it is a long one.
+    /// Reserves memory for a message of this length in bytes; nothing for a short one.
     pub fn reserve(&self, length: usize) -> Result<Charge, Denial> {
         let Some(container) = self.container.as_ref().filter(|_| length > CHARGED_FROM) else {
             return Ok(Charge(None));
@@ -44,17 +44,17 @@ impl Memory {
         Ok(Charge(Some(reservation)))
     }
 
-    /// The text as bytes that hold their memory.
+    /// Converts the text to bytes that hold their reservation.
     pub fn charge(&self, text: String) -> Result<Bytes, Denial> {
         Ok(self.reserve(text.len())?.hold(text.into()))
     }
 }
 
-/// Memory of one message.
+/// The reservation for one message; empty for a short one.
 pub struct Charge(Option<Arc<Reservation>>);
 
 impl Charge {
-    /// Gives the memory back when the bytes are dropped.
+    /// Ties the reservation to the bytes: it is released when they are dropped.
     pub fn hold(self, bytes: Bytes) -> Bytes {
         match self.0 {
             Some(reservation) => reservation.keep(bytes),
@@ -66,7 +66,7 @@ impl Charge {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 impl Memory {
-    /// Memory that is not counted.
+    /// Memory without a container: nothing is charged.
     pub fn uncounted() -> Self {
         let registry = prometheus::Registry::new();
         Self {

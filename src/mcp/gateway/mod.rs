@@ -1,5 +1,5 @@
-//! The HTTP front of the gateway: two eras of the protocol on one endpoint, `/mcp`, the transport
-//! before them, and a health check.
+//! The HTTP front end of the gateway: both eras of the protocol on one endpoint, `/mcp`; the older
+//! transport HTTP+SSE on `/sse` and `/message`; and a health check.
 
 mod answer;
 mod call;
@@ -44,10 +44,11 @@ use media::{EVENT_STREAM, check_accept, check_body};
 use refusal::{INVALID, JSON, refuse};
 use visit::{Visit, own_subject};
 
-/// Longer messages are parsed on a blocking thread, in bytes.
+/// The longest message that is parsed on the connection's thread, in bytes; longer ones are parsed
+/// on a blocking thread.
 const PARSED_IN_PLACE: usize = 64 * 1024;
 
-/// The paths of the gateway.
+/// The paths of the gateway, with their methods.
 const PATHS: [(&str, &str); 4] = [
     ("/mcp", "GET, POST, DELETE"),
     ("/sse", "GET"),
@@ -59,12 +60,12 @@ const PATHS: [(&str, &str); 4] = [
 pub struct Gateway {
     core: Arc<Core>,
     metrics: GatewayMetrics,
-    /// Calls of all leases that wait for their clients.
+    /// Suspended calls of all leases.
     suspended: Count,
 }
 
 impl Gateway {
-    /// A gateway in front of the servers that `core` routes to.
+    /// Creates a gateway for the servers that `core` routes to.
     pub fn new(core: Arc<Core>, metrics: GatewayMetrics) -> Self {
         Self {
             core,
@@ -89,7 +90,7 @@ impl Gateway {
         let mut request = OriginRequest::begin(session, request);
         request.carries(own_subject(request.head.method.as_str()));
         Box::pin(async move {
-            // Meanwhile the connection's task checks whether the client is still there.
+            // Meanwhile the connection's task checks whether the client is still connected.
             let answered = idle.held(gateway.route(&mut request)).await;
             match answered {
                 Ok(answered) => answered.to(request),
@@ -151,7 +152,7 @@ impl Gateway {
             Era::Legacy => legacy::post(&visit, message).await,
         };
         if is_listen {
-            // The stream may last for days, and holds nothing of the body.
+            // The stream may last for days, and does not need the body.
             request.release_body();
         }
         answered
@@ -212,7 +213,7 @@ fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
         return Ok(Era::Modern);
     }
     let headers = visit.headers();
-    // The era's own check refuses a repeated header.
+    // The checks of each era refuse a repeated header.
     let version = headers
         .get(&PROTOCOL_VERSION)
         .and_then(|value| value.to_str().ok());
@@ -220,7 +221,7 @@ fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
         match version.map(|version| Version::parse(version.trim())) {
             None => Era::Legacy,
             Some(Some(version)) => version.era(),
-            // An unknown revision with a session id is of the era with sessions.
+            // Only the legacy era has session ids.
             Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
             Some(None) => Era::Modern,
         },

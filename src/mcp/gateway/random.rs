@@ -3,7 +3,7 @@
 use addons::contract::Denial;
 use aws_lc_rs::rand;
 
-/// 128 random bits in hexadecimal.
+/// Generates 128 random bits in hexadecimal.
 pub fn token() -> Result<String, Denial> {
     let mut bits = [0; 16];
     rand::fill(&mut bits).map_err(|_unspecified| Denial::internal())?;

@@ -12,13 +12,13 @@ use super::super::message::{Id, write_response};
 /// Media type of messages.
 pub const JSON: &str = "application/json";
 
-/// Bytes of an unread body that are drained, for clients that read no answer before they have sent
-/// everything.
+/// The most bytes of an unread body that are drained, for clients that read the answer only after
+/// they have sent the whole request.
 const DRAIN_BYTES: u64 = 1 << 20;
-/// `Retry-After` of a lease that is at a limit.
+/// `Retry-After` for a lease that is at a limit.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The code of most refusals.
+/// The JSON-RPC code of most refusals.
 pub const INVALID: i64 = INVALID_REQUEST;
 
 /// Refuses a message that breaks the protocol.
@@ -32,7 +32,7 @@ pub fn refuse(
     refuse_with(Code::MalformedRequest, status, id, error)
 }
 
-/// The same with a code for the audit, and with an error that holds data.
+/// Refuses a message with this code for the audit and this JSON-RPC error, which may hold data.
 pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcError) -> Denial {
     let answer = Answer {
         status: status.as_u16(),
@@ -43,17 +43,16 @@ pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcEr
     Denial::new(code, error.message).answered_with(answer)
 }
 
-/// A lease is at one of its limits. `rule` names it.
+/// Refuses a message of a lease that is at a limit, which `rule` names.
 pub fn over_limit(rule: &'static str, most: usize) -> Denial {
-    let sentence = format!("Too many {rule}: at most {most} of one container");
+    let sentence = format!("Too many {rule}: at most {most}");
     Denial::new(Code::RateLimited, sentence)
         .with("limit", most)
         .rule(rule)
         .retry_after(RETRY_AFTER)
 }
 
-/// An error response; without an id where the request's could not be read, since MCP has no `null`
-/// ids.
+/// An error response. It has no id if the request's could not be read, since MCP has no `null` ids.
 fn error_text(id: Option<&Id>, error: &RpcError) -> String {
     match id {
         Some(_) => write_response(id, &Err(error.clone())),

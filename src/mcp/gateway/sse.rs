@@ -1,21 +1,21 @@
-//! Writing `text/event-stream`.
+//! Writes `text/event-stream`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-/// A comment, which keeps a quiet connection open.
+/// A comment, which keeps an idle connection open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
-/// How often a quiet stream sends a comment: less than the time-outs of proxies and load
-/// balancers, which begin at 30 s.
+/// Interval of comments on an idle stream: shorter than the idle time-outs of proxies and load
+/// balancers, which start at 30 s.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// When a client should reconnect, in milliseconds.
+/// The reconnection time that clients are sent, in milliseconds.
 const RETRY_MS: u32 = 1000;
 
-/// A message. Raw JSON may be written over several lines, each of which is a `data` field: the
-/// receiver joins them again with line feeds.
+/// An event with a message. Raw JSON may contain line breaks: each line is written as a `data`
+/// field, and the receiver joins them with line feeds.
 pub fn message(id: Option<&str>, json: &str) -> Bytes {
     let mut text = String::with_capacity(json.len() + 48);
     if let Some(id) = id {
@@ -30,7 +30,7 @@ pub fn message(id: Option<&str>, json: &str) -> Bytes {
     text.into()
 }
 
-/// An event without data, which gives a client the id and the delay for reconnecting.
+/// An event without data, which sends a client an event id and the reconnection time.
 pub fn priming(id: &str) -> Bytes {
     format!("id: {id}\nretry: {RETRY_MS}\ndata:\n\n").into()
 }

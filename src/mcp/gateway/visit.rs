@@ -32,7 +32,7 @@ pub struct Visit<'a> {
     pub memory: Memory,
 }
 
-/// How a client describes itself.
+/// A client's description of itself.
 pub struct Introduction {
     pub version: Version,
     pub capabilities: Arc<RawValue>,
@@ -42,7 +42,7 @@ pub struct Introduction {
 }
 
 impl<'a> Visit<'a> {
-    /// Identifies the container.
+    /// Identifies the container of a request.
     pub async fn begin(
         gateway: &'a Gateway,
         request: &'a mut OriginRequest,
@@ -71,7 +71,7 @@ impl<'a> Visit<'a> {
         &self.request.head.headers
     }
 
-    /// The caller that a client describes.
+    /// The caller with this description.
     pub fn caller(&self, introduction: Introduction) -> Arc<Caller> {
         Arc::new(Caller {
             client: self.session().client.clone(),
@@ -122,7 +122,7 @@ impl<'a> Visit<'a> {
         self.gateway.core.judge_retry(&request).await
     }
 
-    /// The trace that the request is part of.
+    /// The trace context of the request.
     fn trace(&self) -> Option<TraceContext> {
         let headers = self.headers();
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -132,13 +132,13 @@ impl<'a> Visit<'a> {
         })
     }
 
-    /// Records a message that is accepted and dropped.
+    /// Records a denial of a message that is accepted and dropped.
     pub fn note(&self, method: &str, sentence: &'static str) {
         let mut live = self.flow(method);
         live.denied(&Denial::new(Code::MalformedRequest, sentence).by(names::PROXY));
     }
 
-    /// Begins the flow of a request that the gateway answers itself.
+    /// Begins the flow of a request that the gateway itself answers, and judges it.
     pub async fn judge(
         &self,
         method: &str,
@@ -172,7 +172,7 @@ impl Visit<'_> {
     }
 }
 
-/// A message that the gateway answers itself.
+/// The subject of a message that the gateway itself answers.
 pub fn own_subject(method: &str) -> McpSubject {
     McpSubject {
         server: None,
@@ -181,7 +181,7 @@ pub fn own_subject(method: &str) -> McpSubject {
     }
 }
 
-/// Checks the sender. Where the check fails, the chain is asked for the denial.
+/// Checks the sender. If the check fails, the chain produces the denial.
 async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let (session, snapshot) = (&request.session, &request.snapshot);
     let claimed = claimed_id(&request.head.headers);

@@ -1,4 +1,4 @@
-//! Readings of lists, and how long they hold.
+//! Caches the lists that were read from a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::time::{Instant, timeout};
 use super::MountError;
 use super::known::{Entry, Owned};
 
-/// After a list could not be read, the last one is returned for so long without another try.
+/// After a list could not be read, the last one is returned for this long without another try.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
-/// How long it may take to read a whole list.
+/// Time limit for reading a whole list.
 const READING: Duration = Duration::from_secs(30);
 
-/// Resources, their templates, and both to look URIs up in.
+/// Resources, their templates, and an index of both by URI.
 pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
 
 /// The last reading of a list, with its age.
@@ -27,9 +27,9 @@ pub(super) struct Cache<T> {
 
 struct CacheState<T> {
     value: Option<T>,
-    /// Fresh until then.
+    /// The value is fresh until this instant.
     until: Option<Instant>,
-    /// The server said that it changed since it was read.
+    /// The server announced a change since the list was read.
     is_outdated: bool,
 }
 
@@ -66,12 +66,12 @@ impl<T: Clone> Cache<T> {
         }
     }
 
-    /// Whether a reading can be returned at once.
+    /// Whether the list can be returned at once.
     pub fn is_there(&self) -> bool {
         !matches!(self.find(), Found::Nothing)
     }
 
-    /// The list changed since it was read.
+    /// Marks the list as changed since it was read.
     pub fn outdate(&self) {
         self.state.lock().is_outdated = true;
     }
@@ -80,8 +80,8 @@ impl<T: Clone> Cache<T> {
         self.reading.try_lock().is_err()
     }
 
-    /// The cached value where it equals the one just read, so that what was derived from it stays
-    /// valid.
+    /// The cached value if it equals the one just read, else the new one. Values that were derived
+    /// from an equal list stay valid.
     pub fn same_or(&self, now: T) -> T
     where
         T: Differs,
@@ -92,8 +92,8 @@ impl<T: Clone> Cache<T> {
         }
     }
 
-    /// Reads the list unless another task just did; concurrent callers share one reading. Returns
-    /// the value, and whether it was read now.
+    /// Reads the list unless another task just read it; concurrent callers share one reading.
+    /// Returns the value, and whether it was read now.
     pub async fn read(
         &self,
         read: impl Future<Output = Result<(T, Duration), MountError>>,
@@ -102,7 +102,7 @@ impl<T: Clone> Cache<T> {
         if let Found::Fresh(value) = self.find() {
             return Ok((value, false));
         }
-        // A change during the reading, or a reading that is cancelled, leaves the list outdated.
+        // A change during the reading, or a cancelled reading, leaves the list outdated.
         let was_outdated = std::mem::replace(&mut self.state.lock().is_outdated, false);
         let mut unread = Unread {
             cache: self,
@@ -132,7 +132,7 @@ impl<T: Clone> Cache<T> {
     }
 }
 
-/// Restores `is_outdated` when a reading is cancelled.
+/// Restores `is_outdated` if a reading is cancelled.
 struct Unread<'a, T> {
     cache: &'a Cache<T>,
     was_outdated: bool,

@@ -1,10 +1,10 @@
 //! The lists of a server, as one session reads them.
 //!
-//! A list is read when it is first asked for, and again after the server said that it changed.
-//! Since not every server says so, a list that is older than [`MAX_AGE`] (or than the server
-//! allows) is read again beside the request that finds it so; clients hear of a difference through
-//! [`ListChanges`](super::ListChanges). Where a list cannot be read, the last one that could be is
-//! returned. Each request for a page is a flow of the container.
+//! A list is read when it is first requested, and again after the server announced a change. Not
+//! every server announces changes: a request for a list that is older than [`MAX_AGE`] (or than
+//! the server allows) starts another reading in the background. Clients are notified of a
+//! difference through [`ListChanges`](super::ListChanges). If a list cannot be read, the last one
+//! is returned. Each request for a page is a flow of the container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,9 +28,9 @@ use super::tools::pinned;
 use super::wanted::Wanted;
 use super::{Era, MountError, MountSession, Outcome};
 
-/// A list that is older is read again beside the next request for it.
+/// The age from which the next request for a list starts another reading in the background.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// A list of a server that announces changes.
+/// [`MAX_AGE`] for a list of a server that announces changes.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 
 /// The lists of one session's server.
@@ -38,18 +38,18 @@ const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 pub struct Catalog(Arc<Inner>);
 
 struct Inner {
-    /// Keeps what was read for the time after the session.
+    /// Keeps the lists that were read beyond the end of the session.
     known: Arc<Mutex<Known>>,
     /// Announces changes of the lists.
     news: Arc<ListNews>,
     server: Arc<str>,
     session: Arc<dyn MountSession>,
-    /// What the clients of the session can do.
+    /// The capabilities of the session's clients.
     capabilities: Arc<RawValue>,
-    /// The lease that lists are asked for.
+    /// The lease on whose behalf lists are requested.
     container: Mutex<Weak<Container>>,
     mount: Arc<Mounted>,
-    /// [`Mounted::acceptances`] as of the last look at the tools.
+    /// [`Mounted::acceptances`] when the tools were last requested.
     acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
@@ -78,39 +78,39 @@ impl Catalog {
         }))
     }
 
-    /// The tools, in the server's order, each name once. The same value until the list is read
-    /// again and differs.
+    /// The tools, in the server's order, without repeated names. The same value until another
+    /// reading differs.
     pub async fn tools(&self) -> Result<Arc<[Arc<Definition>]>, MountError> {
         self.0.look_for_acceptances();
         let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_tools()) };
         self.get(|inner| &inner.tools, read, List::Tools).await
     }
 
-    /// The prompts, in the server's order, each name once.
+    /// The prompts, in the server's order, without repeated names.
     pub async fn prompts(&self) -> Result<Arc<[Entry]>, MountError> {
         let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_prompts()) };
         self.get(|inner| &inner.prompts, read, List::Prompts).await
     }
 
-    /// The resources, in the server's order, each URI once.
+    /// The resources, in the server's order, without repeated URIs.
     pub async fn resources(&self) -> Result<Arc<[Entry]>, MountError> {
         let (resources, _, _) = self.all_resources().await?;
         Ok(resources)
     }
 
-    /// The templates of resources, in the server's order, each once.
+    /// The templates of resources, in the server's order, without repetitions.
     pub async fn templates(&self) -> Result<Arc<[Entry]>, MountError> {
         let (_, templates, _) = self.all_resources().await?;
         Ok(templates)
     }
 
-    /// Whether the server lists a resource, or a template that it falls under.
+    /// Whether the server lists a resource, or a template that matches it.
     pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
         let (_, _, owned) = self.all_resources().await?;
         Ok(owned.has(uri))
     }
 
-    /// Whether a list was read, so that it is returned at once.
+    /// Whether a list can be returned at once.
     pub fn has(&self, list: List) -> bool {
         match list {
             List::Tools => {
@@ -127,7 +127,7 @@ impl Catalog {
         &self.0.server
     }
 
-    /// The server announced a change of a list: outside requests, or on a subscription.
+    /// Marks a list as changed: the server announced it outside requests or on a subscription.
     pub fn changed(&self, list: List) {
         match list {
             List::Tools => self.0.tools.outdate(),
@@ -137,7 +137,7 @@ impl Catalog {
         self.0.news.changed(list);
     }
 
-    /// Asks for lists on behalf of this container from now on; for sessions that are shared.
+    /// Requests lists on behalf of this container from now on; for shared sessions.
     pub(super) fn ask_for(&self, container: &Arc<Container>) {
         *self.0.container.lock() = Arc::downgrade(container);
     }
@@ -177,11 +177,11 @@ impl Catalog {
     }
 }
 
-/// Reads a list; answers with how long it is fresh.
+/// Reads a list; returns it and how long it is fresh.
 type Reading<T> = BoxFuture<'static, Result<(T, Duration), MountError>>;
 
 impl Inner {
-    /// Has the tools read again where an operator accepted a definition since the last look.
+    /// Marks the tools as outdated if an operator accepted a definition since the last call.
     fn look_for_acceptances(&self) {
         let now = self.mount.acceptances();
         if self.acceptances.swap(now, Ordering::Relaxed) != now {
@@ -225,7 +225,7 @@ impl Inner {
         Ok((all, age))
     }
 
-    /// Reads a whole list, and says how long it is fresh. Empty where the server does not have the
+    /// Reads a whole list; returns it and how long it is fresh. Empty if the server lacks the
     /// capability.
     async fn read_pages(&self, kind: Kind) -> Result<(Vec<Box<RawValue>>, Duration), MountError> {
         let declared = kind.declared_by(&self.session.described().capabilities);
@@ -300,7 +300,7 @@ impl Inner {
         let frame = Frame::request(Direction::ToServer, method, params);
         let permit = chain.mcp_request(&mut live.flow, frame).await;
         let permit = permit.map_err(MountError::Denied)?;
-        // Nobody takes what a server says beside a list.
+        // Messages of the server during a list request have no receiver.
         let (events, _) = mpsc::channel(1);
         let outcome = self.session.request(permit, events).await?;
         let mut frame = Frame::response(Direction::ToServer, method, outcome);
@@ -308,7 +308,9 @@ impl Inner {
         judged.map_err(MountError::Denied)?;
         match frame.body {
             FrameBody::Outcome(outcome) => Ok(outcome),
-            FrameBody::Params(_) => Err(MountError::Protocol("its answer was lost".to_owned())),
+            FrameBody::Params(_) => Err(MountError::Protocol(
+                "the server's answer was lost".to_owned(),
+            )),
         }
     }
 }

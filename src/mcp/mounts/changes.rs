@@ -1,8 +1,8 @@
-//! Change notices of lists: of one lease, and of shared sessions.
+//! Notifies leases of changed lists, those of their own sessions and those of shared ones.
 
 use tokio::sync::watch;
 
-/// A list that a server tells changes of.
+/// A list whose changes a server announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// Tools.
@@ -14,17 +14,17 @@ pub enum List {
 }
 
 impl List {
-    /// All of them.
+    /// All lists.
     pub const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
-    /// The list that a notification is about.
+    /// The list whose change a notification announces.
     pub fn of_notification(method: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|list| list.notification() == method)
     }
 
-    /// The notification that the list changed.
+    /// The method of the notification that the list changed.
     pub const fn notification(self) -> &'static str {
         match self {
             Self::Tools => "notifications/tools/list_changed",
@@ -79,8 +79,8 @@ fn bump(generations: &mut Generations, list: List) {
     }
 }
 
-/// Changes of the lists that one container sees: a server announced one, a list that was read
-/// again differs, or a reload added, changed or removed a mount.
+/// Changes of the lists that one container sees: a server announced a change, another reading
+/// differs, or a reload added, changed or removed a mount.
 pub struct ListChanges {
     sources: [watch::Receiver<Generations>; 2],
     seen: [Generations; 2],
@@ -93,8 +93,8 @@ impl ListChanges {
         Self { sources, seen }
     }
 
-    /// Waits until lists may differ, and names them. Never empty; pending for ever once the mounts
-    /// are gone. Cancellation-safe.
+    /// Waits until lists may differ, and returns them. Never empty; pending for ever once the
+    /// mounts are dropped. Cancellation-safe.
     pub async fn next(&mut self) -> Vec<List> {
         loop {
             let [own, shared] = &mut self.sources;
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn changes_of_a_lease_and_of_what_is_shared_are_told_once_each() {
+    async fn changes_of_a_lease_and_of_shared_sessions_are_reported_once_each() {
         let (own, shared) = (ListNews::default(), ListNews::default());
         let mut changes = ListChanges::of(&own, &shared);
         own.changed(List::Tools);

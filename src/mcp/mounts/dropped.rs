@@ -1,17 +1,17 @@
-//! Counts messages of servers that are dropped.
+//! Counts dropped messages of servers.
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It answers a request that was not sent, or was answered before.
+    /// It answers a request that was not sent, or was already answered.
     UnknownId,
     /// The queue of its reader is full, or too many requests of the server wait.
     QueueFull,
-    /// It is no message of the protocol.
+    /// It is not a message of the protocol.
     Malformed,
-    /// The server may not send a request there.
+    /// It is a request where the server may not send one.
     UnaskedRequest,
 }
 
@@ -33,7 +33,7 @@ impl Reason {
     }
 }
 
-/// Counts messages that were dropped, over all servers.
+/// Counts dropped messages over all servers.
 #[derive(Clone)]
 pub struct Dropped([IntCounter; 4]);
 
@@ -48,7 +48,7 @@ impl Dropped {
         Ok(Self(Reason::ALL.map(of)))
     }
 
-    /// Counts one.
+    /// Counts one message.
     pub fn count(&self, reason: Reason) {
         let mut all = Reason::ALL.iter().zip(&self.0);
         if let Some((_, counter)) = all.find(|(one, _)| **one == reason) {

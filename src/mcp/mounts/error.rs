@@ -1,13 +1,13 @@
-//! JSON-RPC errors for requests of servers, and of built-in servers.
+//! JSON-RPC errors that answer requests of servers, or that built-in servers answer with.
 
 use addons::contract::RpcError;
 
 use crate::mcp::error::{INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR, protocol_error};
 
-/// JSON-RPC: a bug of ours.
+/// JSON-RPC: internal error.
 const INTERNAL_ERROR: i64 = -32603;
 
-/// Servers send no requests of this method in this session.
+/// The server may not send requests of this method in this session.
 pub(super) fn method_not_found() -> RpcError {
     protocol_error(METHOD_NOT_FOUND, "Method not found")
 }
@@ -17,12 +17,12 @@ pub(super) fn invalid_params(message: &'static str) -> RpcError {
     protocol_error(INVALID_PARAMS, message)
 }
 
-/// Something of ours broke.
+/// The proxy failed.
 pub(super) fn internal() -> RpcError {
     protocol_error(INTERNAL_ERROR, "Internal error")
 }
 
-/// Too many requests wait.
+/// Too many requests of the server wait for the client.
 pub(super) fn busy() -> RpcError {
     protocol_error(SERVER_ERROR, "Too many requests wait for the client")
 }

@@ -1,4 +1,4 @@
-//! How a session begins: `initialize` up to 2025-11-25, `server/discover` from 2026-07-28 on.
+//! The handshake of a session: `initialize` up to 2025-11-25, `server/discover` from 2026-07-28 on.
 
 use addons::contract::RpcError;
 use serde::Deserialize;
@@ -10,11 +10,11 @@ use crate::mcp::implementation::implementation;
 use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
 
-/// Errors that only a server of 2026-07-28 or later gives: header mismatch, missing capability,
+/// Error codes of servers of 2026-07-28 or later only: header mismatch, missing capability,
 /// unsupported version.
 const MODERN_ERRORS: [i64; 3] = [-32020, -32021, UNSUPPORTED_VERSION];
 const UNSUPPORTED_VERSION: i64 = -32022;
-/// The header fields of a request differ from its body.
+/// Error code: the header fields of a request differ from its body.
 pub const HEADER_MISMATCH: i64 = -32020;
 
 /// The params of `initialize`.
@@ -41,9 +41,9 @@ fn raw(text: String) -> Result<Box<RawValue>, MountError> {
 
 /// A server's answer to `initialize`.
 pub struct Initialized {
-    /// The revision that it chose.
+    /// The revision that the server chose.
     pub version: Version,
-    /// How it described itself.
+    /// The server's capabilities, name and instructions.
     pub described: Described,
 }
 
@@ -63,7 +63,9 @@ impl Initialized {
         let version = version.filter(|version| version.era() == Era::Legacy);
         let version = version.ok_or_else(|| {
             let spoken: String = text.protocol_version.chars().take(32).collect();
-            MountError::Protocol(format!("it answered initialize with revision {spoken:?}"))
+            MountError::Protocol(format!(
+                "the server answered initialize with revision {spoken:?}"
+            ))
         })?;
         Ok(Self {
             version,
@@ -78,9 +80,9 @@ impl Initialized {
 
 /// A server's answer to `server/discover`.
 pub struct Discovered {
-    /// The revisions that it speaks, of those that we speak.
+    /// The revisions that both the server and the gateway support, newest first.
     pub versions: Vec<Version>,
-    /// How it described itself.
+    /// The server's capabilities, name and instructions.
     pub described: Described,
 }
 
@@ -115,13 +117,13 @@ impl Discovered {
     }
 }
 
-/// The era of a server, as far as its error tells.
+/// The era of a server that its error reveals.
 pub enum Refusal {
-    /// The server speaks these revisions, of those that we speak.
+    /// The revisions that both the server and the gateway support, newest first.
     Speaks(Vec<Version>),
-    /// The server is a modern one, and refused for another reason.
+    /// The server is modern, and refused for another reason.
     Modern,
-    /// Any server may have said so.
+    /// A server of either era may answer so.
     Other,
 }
 
@@ -142,7 +144,7 @@ impl Refusal {
     }
 }
 
-/// The revisions that we speak, newest first.
+/// The revisions among these that the gateway supports, newest first.
 fn known(versions: &[String]) -> Vec<Version> {
     let spoken = |version: &Version| versions.iter().any(|text| text == version.as_str());
     Version::ALL.into_iter().filter(spoken).collect()
@@ -154,12 +156,12 @@ fn read_result<'a, T: Deserialize<'a>>(
 ) -> Result<T, MountError> {
     serde_json::from_str(result.get()).map_err(|error| {
         MountError::Protocol(format!(
-            "it answered {method} with what is no result: {error}"
+            "the server answered {method} with an invalid result: {error}"
         ))
     })
 }
 
-/// The capabilities of a server without tasks; none where it declares none.
+/// Removes tasks from the capabilities of a server; an empty object if it declares none.
 fn declared(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountError> {
     let Some(capabilities) = capabilities else {
         return raw("{}".to_owned());
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_has_no_handshake_is_no_answer_to_initialize() {
+    fn initialize_must_not_be_answered_with_a_modern_revision() {
         each_row(["2026-07-28", "1999-01-01", ""], |version| {
             let result = text(&format!(r#"{{"protocolVersion":"{version}"}}"#));
             assert!(Initialized::read(&result).is_err());
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discovery_names_the_server_in_its_meta_or_beside_it() {
+    fn server_info_of_a_discovery_is_in_its_meta_or_beside_it() {
         each_row(
             [
                 r#"{"supportedVersions":["2099-01-01","2025-11-25","2026-07-28"],
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_tells_the_era_where_only_one_can_give_it() {
+    fn an_error_identifies_the_era_if_only_one_defines_it() {
         let refusal = |code, data: &str| {
             Refusal::of(&RpcError {
                 code,

@@ -9,19 +9,19 @@ use super::MountError;
 /// The health of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountState {
-    /// Nobody asked for a session yet, or the first ones are being opened.
+    /// No session was requested yet, or the first ones are being opened.
     Connecting,
-    /// Sessions are open, or could be opened when they were last asked for.
+    /// Sessions are open, or the last attempt to open one succeeded.
     Ready,
-    /// Sessions are open, but the last one that ended or was to be opened failed, or the last
-    /// request could not be sent.
+    /// Sessions are open, but the last one that ended failed, the last attempt to open one failed,
+    /// or the last request could not be sent.
     Degraded,
-    /// No session is open, and the last one failed.
+    /// No session is open, and the last one failed or could not be opened.
     Dead,
 }
 
 impl MountState {
-    /// As health answers write it.
+    /// The spelling in health answers.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -39,7 +39,7 @@ pub struct MountHealth {
     pub server: Arc<str>,
     /// Its state.
     pub state: MountState,
-    /// What failed last, for operators.
+    /// The last failure, for operators.
     pub failure: Option<String>,
 }
 
@@ -71,18 +71,18 @@ impl HealthRecord {
         counts.call_failure = None;
     }
 
-    /// A request in an open session ended: the server worked, or it could not be reached or
-    /// violated the protocol.
+    /// Records the end of a request in an open session: `failure` if the server could not be
+    /// reached or violated the protocol, `None` if it worked.
     pub fn called(&self, failure: Option<&MountError>) {
         self.0.lock().call_failure = failure.map(ToString::to_string);
     }
 
-    /// A session could not be opened.
+    /// Records that a session could not be opened.
     pub fn failed(&self, error: &MountError) {
         self.0.lock().failure = Some(error.to_string());
     }
 
-    /// An open session ended; `failure` for an end that was not ours.
+    /// Records the end of an open session; `failure` unless the gateway ended it.
     pub fn ended(&self, failure: Option<String>) {
         let mut counts = self.0.lock();
         counts.open = counts.open.saturating_sub(1);
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_tells_of_sessions_and_of_the_last_failure() {
+    fn the_state_follows_open_sessions_and_the_last_failure() {
         let record = HealthRecord::default();
         let server: Arc<str> = "kb".into();
         let state = || record.read(&server).state;
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             state(),
             MountState::Ready,
-            "whoever closes it finds it well"
+            "a session that the gateway closes is not a failure"
         );
         record.opened();
         record.called(Some(&failure));

@@ -1,4 +1,4 @@
-//! The last readings of a server's lists.
+//! The lists that were last read from a server.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::uri_template::UriTemplate;
 /// An entry of a list, as the server wrote it.
 #[derive(Debug)]
 pub struct Entry {
-    /// The name of a prompt, the URI of a resource, the template of several.
+    /// The name of a prompt, the URI of a resource, or the URI template.
     pub key: Arc<str>,
     /// The whole entry.
     pub raw: Box<RawValue>,
 }
 
-/// Templates of one server that URIs are compared with.
+/// The most templates of one server that URIs are matched against.
 const MAX_TEMPLATES: usize = 200;
 
-/// The last readings of a server's lists for one lease; they outlive its sessions. `None` for a
-/// list that was never read.
+/// The lists that were last read from a server for one lease; they outlive its sessions. `None` for
+/// a list that was never read.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// How the server described itself.
+    /// The server's capabilities, name and instructions.
     pub described: Option<Arc<Described>>,
     /// Its tools.
     pub tools: Option<Arc<[Arc<Definition>]>>,
@@ -40,13 +40,13 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether a resource is listed, or falls under a template.
+    /// Whether a resource is listed, or matches a listed template.
     pub fn owns(&self, uri: &str) -> bool {
         self.owned.as_ref().is_some_and(|owned| owned.has(uri))
     }
 }
 
-/// The resources of a server, to look URIs up in.
+/// An index of a server's resources and templates by URI.
 #[derive(Default)]
 pub(super) struct Owned {
     uris: HashSet<Arc<str>>,
@@ -73,8 +73,8 @@ impl Owned {
     }
 }
 
-/// Reads entries by the member that names them. Those without it, and those whose name an earlier
-/// one has, are left out.
+/// Reads entries and the member that names them. Leaves out entries without that member, and
+/// repeated names.
 pub(super) fn named(entries: Vec<Box<RawValue>>, key: EntryKey) -> Vec<Entry> {
     let mut seen = HashSet::new();
     let entries = entries.into_iter().filter_map(|raw| {

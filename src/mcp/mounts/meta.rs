@@ -1,4 +1,4 @@
-//! `_meta` of our own requests in the modern era.
+//! `_meta` of requests that the gateway itself sends in the modern era.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::Version;
 use crate::mcp::implementation::implementation;
 
-/// The `_meta` of a request of our own.
+/// The `_meta` of a request that the gateway itself sends.
 pub(super) fn of_request(version: Version, capabilities: &RawValue) -> Value {
-    // They were checked when they came.
+    // The gateway checked that they parse when the client sent them.
     let capabilities = serde_json::from_str(capabilities.get()).unwrap_or_else(|_| json!({}));
     json!({
         "io.modelcontextprotocol/protocolVersion": version.as_str(),

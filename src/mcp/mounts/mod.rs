@@ -1,14 +1,13 @@
 //! The servers behind the gateway.
 //!
-//! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions when they are
-//! asked for, pools them by lease, revision and capabilities of the client, and opens another one
-//! in the place of one that ended, at the next request and after a pause that grows with each
-//! failure. Each open session has a [`Catalog`]: what its server lists, fetched when it is first
-//! asked for. The last list that was read stays with lease and mount when the session ends
-//! ([`Mount::known`]).
+//! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand and
+//! pools them by lease, revision and capabilities of the client. It replaces a session that ended
+//! at the next request, after a pause that grows with each failure. Each open session has a
+//! [`Catalog`] of its server's lists, which are fetched when they are first requested. The last
+//! list that was read outlives the session ([`Mount::known`]).
 //!
-//! [`Mounts::changes`] tells a container's clients when lists may differ. What a server sends
-//! besides that belongs to no request goes to [`Unsolicited`].
+//! [`Mounts::changes`] reports when the lists that a container sees may differ. Other messages of
+//! servers that belong to no request go to [`Unsolicited`].
 
 mod cache;
 mod catalog;
@@ -57,7 +56,9 @@ pub use changes::{List, ListChanges};
 pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{EventReader, HttpParts, HttpTransport, add_param_fields, request_fields};
+pub use http::{
+    EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,
+};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::Mounts;
@@ -78,10 +79,10 @@ pub use way_out::{OpenWayOut, WayOut};
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of
 /// one kind of client.
 pub trait MountSession: Send + Sync {
-    /// The revision that was agreed on.
+    /// The negotiated revision.
     fn version(&self) -> Version;
 
-    /// How the server described itself.
+    /// The server's capabilities, name and instructions.
     fn described(&self) -> &Described;
 
     /// Sends a request and awaits its answer. Messages of the server that belong to this request
@@ -95,19 +96,19 @@ pub trait MountSession: Send + Sync {
     /// Sends a notification.
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>>;
 
-    /// Checks a tool that the server lists. One that breaks a rule of the transport is left out of
-    /// every list; the error says which rule.
+    /// Checks a tool that the server lists. A tool that breaks a rule of the transport is left out
+    /// of every list; the error names the rule.
     fn check_definition(&self, _tool: &RawValue) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether its tools are part of this program: their definitions change with it alone, so they
-    /// are not pinned.
+    /// Whether its tools are part of this program. Their definitions change only with the program,
+    /// so they are not pinned.
     fn is_built_in(&self) -> bool {
         false
     }
 
-    /// Why the session ended, where it can say more than that it did.
+    /// The reason why the session ended, if one is known.
     fn why_ended(&self) -> Option<String> {
         None
     }
@@ -116,17 +117,17 @@ pub trait MountSession: Send + Sync {
     fn ended(&self) -> &CancellationToken;
 }
 
-/// How sessions with one server are begun.
+/// Opens sessions with one server.
 pub trait Transport: Send + Sync {
-    /// Begins a session: connects or starts the server, and shakes hands in the client's era
-    /// where the server speaks it, else in the other one.
+    /// Opens a session: connects to or starts the server, and negotiates a revision of the client's
+    /// era if the server supports it, else of the other one.
     fn open<'a>(
         &'a self,
         opening: Opening,
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
 
-    /// The longest pause after attempts that failed; meanwhile calls fail at once. Starting a
-    /// program or asking a stranger's server again and again is worth a long one.
+    /// The longest pause after failed attempts, during which calls fail at once. It is long by
+    /// default, to spare the cost of starting a program or the load on a remote server.
     fn longest_pause(&self) -> Duration {
         Duration::from_secs(30)
     }
@@ -145,10 +146,10 @@ pub struct Opening {
     pub unsolicited: Events,
 }
 
-/// How a server described itself, as raw JSON. `tasks` is removed from the capabilities.
+/// A server's description of itself, as raw JSON.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// Its capabilities.
+    /// Its capabilities, without `tasks`.
     pub capabilities: Box<RawValue>,
     /// Its name and version.
     pub server_info: Option<Box<RawValue>>,
@@ -174,16 +175,16 @@ pub enum MountError {
     /// It did not answer within its `timeout`.
     #[error("the server did not answer in time")]
     TimedOut,
-    /// It runs where this version starts nothing.
+    /// Its runtime is not implemented in this version.
     #[error("{0}")]
     NotImplemented(String),
     /// It violated the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// Too many requests are under way in the session, or sessions in use.
+    /// Too many requests are under way in the session, or too many sessions are in use.
     #[error("too many requests to the server are under way")]
     Busy,
-    /// The chain denied the mount's own request.
+    /// The chain denied a request of the mount itself.
     #[error("{0}")]
     Denied(Denial),
 }
@@ -220,7 +221,7 @@ impl MountError {
     }
 }
 
-/// Whether no connection to the server could be made, or it broke off.
+/// Whether the connection to the server failed or broke off.
 fn is_unreachable(denial: &Denial) -> bool {
     match denial.code() {
         Code::UpstreamUnreachable | Code::UpstreamTls => true,

@@ -38,9 +38,8 @@ impl Mount {
         self.server.is_shared()
     }
 
-    /// An open session for a client of this revision and these capabilities. Several that ask for
-    /// one at once wait for the same. Dropping the future does not keep the session from being
-    /// opened.
+    /// Returns an open session for a client of this revision and these capabilities. Concurrent
+    /// callers wait for the same session. Dropping the future does not cancel the opening.
     pub async fn session(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Pooled>, MountError> {
         let wanted = self.wanted(caller);
         let set = self.set_of(&caller.container);
@@ -51,7 +50,7 @@ impl Mount {
         Ok(pooled)
     }
 
-    /// What was last read of the server for a container, whether or not a session is open.
+    /// The lists that were last read from the server for a container, also without an open session.
     pub fn known(self: &Arc<Self>, container: &Container) -> Known {
         self.set_of(container).known.lock().clone()
     }
@@ -60,7 +59,7 @@ impl Mount {
         self.server.accepted();
     }
 
-    /// How the mount is doing.
+    /// The health of the mount.
     pub fn health(&self) -> MountHealth {
         self.server.record.read(&self.settings().name)
     }
@@ -69,8 +68,8 @@ impl Mount {
         self.settings().is_for(&container.id)
     }
 
-    /// Whether the sessions of this definition serve another one: only names are different, and
-    /// where the file says it.
+    /// Whether the sessions of this definition can serve another one: only names and the place in
+    /// the file differ.
     pub(super) fn keeps(&self, other: &ServerSettings) -> bool {
         let settings = self.settings();
         let same = ServerSettings {
@@ -85,12 +84,12 @@ impl Mount {
         self.server.update(settings);
     }
 
-    /// Ends the sessions after the requests under way; no other is opened.
+    /// Ends the sessions after the requests under way, and opens no others.
     pub(super) fn retire(&self) {
         self.server.retired.cancel();
     }
 
-    /// Ends the sessions at once; no other is opened.
+    /// Ends the sessions at once, and opens no others.
     pub(super) fn stop(&self) {
         self.server.stopped.cancel();
     }
@@ -118,7 +117,7 @@ impl Mount {
     }
 }
 
-/// What a lease has of all mounts.
+/// A lease's sessions with all mounts.
 #[derive(Default)]
 pub(super) struct LeaseMounts {
     sets: Mutex<Vec<(Weak<Mount>, Arc<SessionSet>)>>,
@@ -137,7 +136,7 @@ impl LeaseMounts {
         if let Some((_, set)) = sets.iter().find(|(weak, _)| is_same(weak)) {
             return Arc::clone(set);
         }
-        // Mounts that a reload replaced.
+        // Drops the sets of mounts that a reload replaced.
         sets.retain(|(mount, _)| mount.strong_count() > 0);
         let set = Arc::new(SessionSet::default());
         sets.push((Arc::downgrade(mount), Arc::clone(&set)));

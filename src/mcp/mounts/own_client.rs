@@ -7,7 +7,7 @@ use addons::contract::{Denial, System};
 use super::{MountError, Opening};
 use crate::http::{OwnClient, Service};
 
-/// The client for a session: it works for the session's container, or for all of them.
+/// The HTTP client of a session, on behalf of the session's container or of all containers.
 pub(super) fn own_client(
     service: &Arc<Service>,
     system: &System,

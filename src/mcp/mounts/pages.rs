@@ -1,4 +1,4 @@
-//! Reading a list page by page, within bounds.
+//! Reads a list page by page, within bounds.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use serde_json::{Map, Value};
 
 use super::MountError;
 
-/// Pages of one list that are read.
+/// The most pages of one list that are read.
 const MAX_PAGES: usize = 100;
-/// Entries of one list that are kept.
+/// The most entries of one list that are kept.
 const MAX_ENTRIES: usize = 10_000;
-/// Bytes of one list that are kept.
+/// The most bytes of one list that are kept.
 const MAX_BYTES: usize = 16 << 20;
 /// The longest cursor, in bytes.
 const MAX_CURSOR: usize = 4096;
 /// JSON-RPC: the server does not know the method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// A list that servers have.
+/// A kind of list that servers provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Tools,
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// The capability of the list; `None` where the server lacks it.
+    /// The capability of the list; `None` if the server lacks it.
     pub fn declared_by(self, capabilities: &RawValue) -> Option<Declared> {
         let declared: Capabilities = serde_json::from_str(capabilities.get()).ok()?;
         match self {
@@ -63,8 +63,8 @@ impl Kind {
         }
     }
 
-    /// Whether an error means that the list is empty: not every server of resources has templates,
-    /// or resources beside templates.
+    /// Whether an error means that the list is empty: a server with the capability `resources` may
+    /// implement only one of resources and templates.
     pub fn may_be_missing(self, error: &RpcError) -> bool {
         error.code == METHOD_NOT_FOUND && matches!(self, Self::Resources | Self::Templates)
     }
@@ -93,7 +93,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The params of the request for the next page, with `_meta` if there is any.
+    /// The params of the request for the next page; `None` for the first page without `_meta`.
     pub fn params(&self, meta: Option<&Value>) -> Option<Box<RawValue>> {
         let mut params = Map::new();
         if let Some(cursor) = &self.cursor {
@@ -105,16 +105,19 @@ impl Pages {
         (!params.is_empty()).then(|| to_raw_value(&params).ok())?
     }
 
-    /// How long the list is fresh, as the server says.
+    /// How long the list is fresh, according to the server; zero if it does not say.
     pub fn age(&self) -> Duration {
         self.age.unwrap_or_default()
     }
 
-    /// Adds a page. Whether there is another one to be read: a list that is over a bound ends
-    /// there, and so does one whose cursor does not move on.
+    /// Adds a page. Returns whether another one is to be read: not if the list exceeds a bound or
+    /// the cursor is the same as before.
     pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
         let page: Page = serde_json::from_str(result.get()).map_err(|error| {
-            MountError::Protocol(format!("{}: its answer is no list: {error}", kind.method()))
+            MountError::Protocol(format!(
+                "{}: the server's answer is not a list: {error}",
+                kind.method()
+            ))
         })?;
         let entries = match kind {
             Kind::Tools => page.tools,
@@ -123,7 +126,10 @@ impl Pages {
             Kind::Templates => page.resource_templates,
         };
         let entries = entries.ok_or_else(|| {
-            MountError::Protocol(format!("{}: its answer has no list", kind.method()))
+            MountError::Protocol(format!(
+                "{}: the server's answer has no list",
+                kind.method()
+            ))
         })?;
         self.pages += 1;
         let millis = page.ttl_ms.filter(|millis| millis.is_finite());
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_declared_is_not_asked_for() {
+    fn a_list_without_its_capability_is_not_requested() {
         let capabilities = raw(r#"{"tools":{"listChanged":true},"resources":{}}"#);
         let declared = |kind: Kind| kind.declared_by(&capabilities);
         assert_eq!(declared(Kind::Tools), Some(Declared { list_changed: true }));

@@ -15,7 +15,7 @@ use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited};
 
-/// Servers by name, as the settings have them.
+/// The settings of all servers, by name.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
 
 /// The servers of `mcp.yaml`.
@@ -25,7 +25,7 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Mounts these servers; opens no session yet. Sessions live in the runtime that calls this.
+    /// Mounts these servers; opens no session yet. Sessions live in the calling runtime.
     pub fn new(ports: MountPorts, servers: &Servers) -> Self {
         let common = Arc::new(Common {
             ports,
@@ -43,9 +43,9 @@ impl Mounts {
         }
     }
 
-    /// Hands servers' messages that belong to no request to `unsolicited` from now on.
+    /// Passes messages of servers that belong to no request to `unsolicited` from now on.
     pub fn follow(&self, unsolicited: Weak<dyn Unsolicited>) {
-        // A second call would name the same one.
+        // A second call would set the same value.
         let _ = self.common.unsolicited.set(unsolicited);
     }
 
@@ -56,14 +56,14 @@ impl Mounts {
         visible.cloned().collect()
     }
 
-    /// One of them.
+    /// The mount of a server, if the container sees it.
     pub fn find(&self, container: &Container, server: &str) -> Option<Arc<Mount>> {
         let mount = self.mounts.load().get(server).cloned();
         mount.filter(|mount| mount.is_for(container))
     }
 
-    /// An operator accepted a definition of a server: its tools are read again, and clients are
-    /// told.
+    /// Has a server's tools read again and announces the change to clients, after an operator
+    /// accepted a definition.
     pub fn accepted(&self, server: &str) {
         if let Some(mount) = self.mounts.load().get(server) {
             mount.accepted();
@@ -71,13 +71,13 @@ impl Mounts {
         }
     }
 
-    /// Changes of the lists that a container sees, from now on.
+    /// Subscribes to changes of the lists that a container sees.
     pub fn changes(&self, container: &Container) -> ListChanges {
         ListChanges::of(&LeaseMounts::of(container).news, &self.common.news)
     }
 
-    /// Takes up changed settings. Mounts whose definition is the same keep their sessions; those
-    /// of changed and removed ones end after the requests under way.
+    /// Applies changed settings. Mounts with an unchanged definition keep their sessions; the
+    /// sessions of changed and removed mounts end after the requests under way.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
         let mut now = BTreeMap::new();
@@ -104,14 +104,14 @@ impl Mounts {
         self.common.news.all_changed();
     }
 
-    /// How each mount is doing.
+    /// The health of each mount.
     pub fn health(&self) -> Vec<MountHealth> {
         let mounts = self.mounts.load();
         mounts.values().map(|mount| mount.health()).collect()
     }
 
-    /// Ends every session at once, for good, and waits until their processes are gone; at most
-    /// `limit`.
+    /// Ends every session at once, opens no others, and waits at most `limit` until their processes
+    /// have ended.
     pub async fn stop(&self, limit: Duration) {
         for mount in self.mounts.load().values() {
             mount.stop();

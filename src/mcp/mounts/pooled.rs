@@ -12,10 +12,10 @@ use super::catalog::Catalog;
 use super::ports::Mounted;
 use super::{Described, Events, MountError, MountSession, Outcome, Version};
 
-/// Requests of one session that may be under way at once.
+/// The most requests of one session that may be under way at once.
 pub const MAX_CALLS: u32 = 256;
 
-/// An open session, and what its server lists.
+/// An open session, and its server's lists.
 pub struct Pooled {
     /// Takes at most [`MAX_CALLS`] requests at once.
     pub session: Arc<dyn MountSession>,
@@ -43,7 +43,7 @@ impl Default for Calls {
 impl Calls {
     /// Refuses further requests and waits at most `limit` for those under way.
     pub async fn finish(&self, limit: Duration) {
-        // The semaphore is fair: nobody overtakes this waiter.
+        // The semaphore is fair: later requests do not overtake this waiter.
         let _ = timeout(limit, self.0.acquire_many(MAX_CALLS)).await;
         self.0.close();
     }
@@ -59,11 +59,11 @@ impl Calls {
     }
 }
 
-/// A session whose requests are counted, and whose failures count in the mount's health.
+/// A session whose requests are counted and whose failures are recorded in the mount's health.
 pub(super) struct Counted {
     pub session: Arc<dyn MountSession>,
     pub calls: Arc<Calls>,
-    /// Takes the outcomes of requests for its health.
+    /// Records the outcomes of requests in its health.
     pub mount: Arc<Mounted>,
 }
 
@@ -89,7 +89,7 @@ impl MountSession for Counted {
             match &outcome {
                 Ok(_) => self.mount.record.called(None),
                 Err(error) if error.is_of_server() => self.mount.record.called(Some(error)),
-                // A slow tool, a denial, or the end of a session, which is recorded by itself.
+                // A slow tool, a denial, or the end of a session, which is recorded elsewhere.
                 Err(_) => {}
             }
             outcome

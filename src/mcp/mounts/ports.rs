@@ -14,7 +14,7 @@ use super::changes::ListNews;
 use super::health::HealthRecord;
 use super::{Event, MountSession, Transport, Version};
 
-/// The chain of the configuration in force; `None` before there is one.
+/// Returns the chain of the configuration in force; `None` before one is loaded.
 pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
 
 /// Ports of the mounts.
@@ -23,20 +23,20 @@ pub struct MountPorts {
     pub chain: CurrentChain,
     /// Remembers tools' definitions.
     pub definitions: Arc<dyn Definitions>,
-    /// Makes sessions.
+    /// Opens sessions.
     pub transports: Arc<dyn Transports>,
 }
 
 /// Makes the transport of each server.
 pub trait Transports: Send + Sync {
-    /// How sessions with a server are opened.
+    /// The transport of a server.
     fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport>;
 
-    /// Done once nothing is left of sessions that have ended: no process, no connection.
+    /// Waits until the processes and connections of ended sessions are gone.
     fn settled(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Takes the messages of servers that belong to no request, besides changes of lists.
+/// Takes the messages of servers that belong to no request, except changes of lists.
 pub trait Unsolicited: Send + Sync {
     /// Takes one message. The session's next one waits until the future is done; meanwhile more
     /// than [`EVENT_QUEUE`](super::EVENT_QUEUE) of them are dropped, and requests are refused.
@@ -51,9 +51,9 @@ pub struct Origin {
     pub container: Option<Arc<Container>>,
     /// The revision of the clients that it was opened for.
     pub version: Version,
-    /// What these clients can do.
+    /// The capabilities of these clients.
     pub capabilities: Arc<RawValue>,
-    /// Takes messages to the server.
+    /// Sends messages to the server.
     pub session: Arc<dyn MountSession>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Common {
     pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
     /// Changes that concern every lease.
     pub news: Arc<ListNews>,
-    /// Where sessions live. Those of connections end with their threads' other work.
+    /// The runtime of sessions. A connection's own runtime may end before them.
     pub runtime: Handle,
 }
 
@@ -77,7 +77,7 @@ pub struct Mounted {
     pub(super) retired: CancellationToken,
     /// Cancelled when sessions must end at once.
     pub(super) stopped: CancellationToken,
-    /// How often an operator accepted a definition.
+    /// Number of times that an operator accepted a definition.
     acceptances: AtomicU64,
 }
 
@@ -95,7 +95,8 @@ impl Mounted {
         }
     }
 
-    /// How often an operator accepted a definition; lists that were read before are outdated.
+    /// Number of times that an operator accepted a definition. When it changes, the tools that were
+    /// read before are outdated.
     pub(super) fn acceptances(&self) -> u64 {
         self.acceptances.load(Ordering::Relaxed)
     }
@@ -114,7 +115,7 @@ impl Mounted {
         self.settings.load().scope == Scope::Shared
     }
 
-    /// Takes up settings that differ in names alone.
+    /// Replaces the settings by others that differ only in names.
     pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
         self.settings.store(Arc::clone(settings));
     }

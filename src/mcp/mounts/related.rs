@@ -1,14 +1,14 @@
-//! What the params of a message say of the request that it belongs to.
+//! The params of a message that identify the request that it belongs to.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Members of the params of any message.
+/// Members of the params of a message.
 #[derive(Default, Deserialize)]
 pub(super) struct Related<'a> {
     #[serde(rename = "_meta", borrow, default)]
     pub meta: Meta<'a>,
-    /// The progress token that a progress notification names.
+    /// The progress token in a progress notification.
     #[serde(rename = "progressToken", borrow)]
     pub progress: Option<&'a RawValue>,
 }
@@ -16,7 +16,7 @@ pub(super) struct Related<'a> {
 /// Members of `_meta`.
 #[derive(Default, Deserialize)]
 pub(super) struct Meta<'a> {
-    /// The progress token that a request gives.
+    /// The progress token in a request.
     #[serde(rename = "progressToken", borrow)]
     pub progress: Option<&'a RawValue>,
     #[serde(rename = "io.modelcontextprotocol/subscriptionId", borrow)]
@@ -26,7 +26,7 @@ pub(super) struct Meta<'a> {
 }
 
 impl<'a> Related<'a> {
-    /// Reads params; those that are no such object name no request.
+    /// Reads params; all members are absent if they cannot be read.
     pub fn read(params: Option<&'a RawValue>) -> Self {
         let read = params.and_then(|params| serde_json::from_str(params.get()).ok());
         read.unwrap_or_default()

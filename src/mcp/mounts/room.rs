@@ -1,4 +1,4 @@
-//! Memory of a message that is being read from a server, out of the memory for buffered bodies.
+//! Charges a message that is being read from a server to the memory for buffered bodies.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use addons::contract::Denial;
 use super::MountError;
 use crate::http::{OwnClient, Reservation};
 
-/// Bytes of a message that are held without a reservation.
+/// The longest message that needs no reservation, in bytes.
 const UNRESERVED: usize = 16 * 1024;
 
 /// Memory that the messages of one server are charged to.
 pub trait MessageMemory: Send + Sync {
-    /// Begins to reserve memory for a message.
+    /// Opens a reservation for a message, of 0 bytes.
     fn reserve(&self) -> Result<Arc<Reservation>, Denial>;
 }
 
@@ -22,7 +22,7 @@ impl MessageMemory for OwnClient {
     }
 }
 
-/// Memory of one message.
+/// The memory of one message.
 #[derive(Default)]
 pub(super) struct Room {
     reservation: Option<Arc<Reservation>>,
@@ -30,8 +30,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Holds memory for a message of so many bytes. What was reserved before stays reserved when
-    /// there is no more.
+    /// Adjusts the reservation to a message of `bytes` bytes. If memory is exhausted, the earlier
+    /// reservation is kept.
     pub fn hold(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), MountError> {
         if bytes <= UNRESERVED {
             *self = Self::default();

@@ -16,18 +16,19 @@ use super::ports::{Mounted, Origin};
 use super::wanted::Wanted;
 use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Pooled, Version};
 
-/// Sessions of one lease with one server. The least recently used idle one is closed for another.
+/// The most sessions of one lease with one server. The least recently used idle one is closed to
+/// open another.
 pub const MAX_SESSIONS: usize = 8;
-/// How long a session may take to be opened. Package runners fetch their server first.
+/// Time limit for opening a session. Package runners download their server first.
 const OPENING: Duration = Duration::from_secs(60);
-/// How long requests under way may go on after their mount's definition changed.
+/// How long requests under way may continue after their mount's definition changed.
 const LAST_CALLS: Duration = Duration::from_secs(10);
 /// A session that lasted this long resets the backoff.
 const STABLE: Duration = Duration::from_secs(30);
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Sessions, and the state that outlives them.
+/// The sessions of one lease with one server, and the state that outlives them.
 #[derive(Default)]
 pub(super) struct SessionSet {
     slots: Mutex<Vec<Slot>>,
@@ -60,7 +61,7 @@ impl Backoff {
         self.last = Some((error, Instant::now() + pause.min(longest_pause)));
     }
 
-    /// The last failure, until the pause after it is over.
+    /// Returns the last failure until its pause is over.
     fn check(&self) -> Result<(), MountError> {
         match &self.last {
             Some((error, until)) if Instant::now() < *until => Err(error.clone()),
@@ -70,7 +71,7 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// The open session for these clients, or another one.
+    /// Returns the open session for these clients, or opens one.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
@@ -81,7 +82,7 @@ impl SessionSet {
             Ok(outcome) => outcome.clone(),
             Err(_panicked) => None,
         };
-        let lost = || MountError::CannotStart("opening it broke off".to_owned());
+        let lost = || MountError::CannotStart("opening the session was aborted".to_owned());
         outcome.unwrap_or_else(|| Err(lost()))
     }
 
@@ -98,7 +99,7 @@ impl SessionSet {
             return Ok(slot.opened.clone());
         }
         if mount.retired.is_cancelled() {
-            let why = "its settings were changed or removed; ask again";
+            let why = "the server's settings were changed or removed; try again";
             return Err(MountError::CannotStart(why.to_owned()));
         }
         self.backoff.lock().check()?;
@@ -163,7 +164,7 @@ impl SessionSet {
         self.ended(&mount, ending, began, counted.why_ended());
     }
 
-    /// Opens a session, unless lease or definition end meanwhile; records a failure.
+    /// Opens a session, unless the lease or the definition ends meanwhile; records a failure.
     async fn handshake(
         &self,
         mount: &Mounted,
@@ -195,7 +196,7 @@ impl SessionSet {
     }
 
     fn answer(&self, opened: &watch::Sender<Opened>, outcome: Result<Arc<Pooled>, MountError>) {
-        // Nobody may be waiting any more.
+        // All waiting callers may have been dropped.
         opened.send_replace(Some(outcome));
     }
 
@@ -207,7 +208,7 @@ impl SessionSet {
             return;
         };
         let server = &mount.settings().name;
-        let reason = why.as_deref().unwrap_or("its session ended");
+        let reason = why.as_deref().unwrap_or("the server's session ended");
         tracing::warn!(%server, reason, "the session with the MCP server ended");
         mount.record.ended(Some(reason.to_owned()));
         let mut backoff = self.backoff.lock();
@@ -225,7 +226,7 @@ impl Slot {
         self.version == wanted.version && self.capabilities.get() == wanted.capabilities.get()
     }
 
-    /// Whether it is open or being opened.
+    /// Whether the session is open or being opened.
     fn is_of_use(&self) -> bool {
         match &*self.opened.borrow() {
             Some(Ok(pooled)) => !pooled.session.ended().is_cancelled(),
@@ -234,7 +235,7 @@ impl Slot {
         }
     }
 
-    /// Whether it is open, idle, and not referenced elsewhere.
+    /// Whether the session is open, idle, and not referenced elsewhere.
     fn is_idle(&self) -> bool {
         match &*self.opened.borrow() {
             Some(Ok(pooled)) => pooled.is_idle() && Arc::strong_count(pooled) == 1,
@@ -254,7 +255,7 @@ impl Slot {
 enum Ending {
     /// The server or the connection to it ended.
     ByItself,
-    /// The lease, the definition or the appliance ended.
+    /// The lease ended, the definition changed, or the proxy stops.
     Wanted,
 }
 

@@ -1,4 +1,4 @@
-//! Tools as their server lists them, compared with their pins.
+//! Compares the tools that a server lists with their pins.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 
 use super::MountError;
 
-/// Reads tools, which are compared with `definitions` if there are any. Those that cannot be read, those that `check` refuses, and those whose name an
-/// earlier one has, are left out. Where pins cannot be looked up there is no list.
+/// Reads tools and compares them with their pins in `definitions`; without `definitions`, all are
+/// accepted. Leaves out tools that cannot be read, tools that `check` refuses and repeated names.
+/// Fails if the pins cannot be looked up.
 pub(super) async fn pinned(
     server: &str,
     entries: Vec<Box<RawValue>>,

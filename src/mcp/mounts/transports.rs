@@ -1,4 +1,4 @@
-//! The transport of each kind of server.
+//! Creates the transport of each kind of server.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use super::process::{E2b, Local, Machine, ProcessManager, Runtime, Spawner};
 use super::stdio::{StdioPorts, StdioTransport};
 use super::{Transport, Transports};
 
-/// Makes all of them.
+/// Creates the transports of all kinds of servers.
 pub struct ServerTransports {
     /// Parts that stdio servers share.
     pub stdio: Arc<StdioPorts>,
     /// Starts local processes.
     pub spawner: Spawner,
-    /// The file system that they see.
+    /// The file system that local processes see.
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
 }
 
-/// The manager of a server's process, by its runtime; `None` for a server that is no process.
+/// The manager of a server's process, by its runtime; `None` for a server that is not a process.
 pub fn process_manager(
     kind: &ServerKind,
     spawner: &Spawner,
@@ -70,7 +70,7 @@ impl Transports for ServerTransports {
     }
 }
 
-/// The settings of an e2b process that a local one has, too.
+/// The settings of an e2b process that local processes also have.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

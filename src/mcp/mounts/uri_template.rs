@@ -9,12 +9,12 @@ const MAX_EXPRESSIONS: usize = 32;
 /// The most memory that a compiled template takes, in bytes.
 const MAX_COMPILED: usize = 256 << 10;
 
-/// What the URIs of a template look like.
+/// A compiled template, which matches the URIs that it expands to.
 pub(super) struct UriTemplate(Regex);
 
 impl UriTemplate {
-    /// Compiles a template; `None` where it is none, or over a bound. Which values a variable has
-    /// does not matter here, so an expression stands for any text that its kind may produce.
+    /// Compiles a template; `None` if it is invalid or exceeds a bound. The values of variables are
+    /// not known, so an expression matches any text that its operator may produce.
     pub fn parse(template: &str) -> Option<Self> {
         if template.len() > MAX_LENGTH || template.matches('{').count() > MAX_EXPRESSIONS {
             return None;
@@ -39,7 +39,7 @@ impl UriTemplate {
     }
 }
 
-/// A pattern of what an expression expands to.
+/// A regular expression for the expansions of an expression.
 fn values(expression: &str) -> Option<String> {
     let operator = expression.chars().next()?;
     let several = expression.contains([',', '*']);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uri_belongs_to_the_template_that_makes_it() {
+    fn a_uri_matches_the_template_that_expands_to_it() {
         each_row(
             [
                 ("file:///{path}", "file:///a", true),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_or_over_a_bound_matches_nothing() {
+    fn invalid_templates_and_those_over_a_bound_match_nothing() {
         let many = "{a}".repeat(MAX_EXPRESSIONS + 1);
         let long = "a".repeat(MAX_LENGTH + 1);
         for template in ["a{b", "a{}", &many, &long] {

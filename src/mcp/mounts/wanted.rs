@@ -12,7 +12,7 @@ use super::changes::ListNews;
 pub(super) struct Wanted {
     /// `None` for a session that all containers share.
     pub container: Option<Arc<Container>>,
-    /// The container that asked first.
+    /// The container that first requested the session.
     pub asked_by: Weak<Container>,
     /// Announces changes of the session's lists.
     pub news: Arc<ListNews>,

@@ -1,4 +1,4 @@
-//! The only way out of a child's network namespace.
+//! The only connection out of a child's network namespace.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use addons::contract::Delegation;
 use tokio_util::sync::DropGuard;
 
-/// Opens listeners that lead to the proxy.
+/// Opens listeners for children to reach the proxy.
 pub trait WayOut: Send + Sync {
-    /// Opens a Unix listener whose connections are the delegation's: they reach its hosts, and
-    /// nothing else. It closes when the returned value is dropped, or the lease ends.
+    /// Opens a Unix listener whose connections use the delegation: they reach only its hosts. The
+    /// listener closes when the returned value is dropped or the lease ends.
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut>;
 }
 
-/// A listener that is open.
+/// An open listener.
 pub struct OpenWayOut {
-    /// Where it is.
+    /// The path of the socket.
     pub path: PathBuf,
-    /// Closes it.
+    /// Closes the listener when dropped.
     pub guard: DropGuard,
 }

@@ -5,6 +5,7 @@ use regorus::Value;
 use serde_json::value::RawValue;
 
 use super::error::EvaluationError;
+use super::plain::{Answered, MEMBERS};
 
 /// A longer reason is cut: it goes to the agent and the audit log.
 const MAX_REASON_BYTES: usize = 1024;
@@ -23,45 +24,50 @@ pub struct Answer {
 /// Reads the value of the collecting rule: a list with one object, or lists of `decision`, `reason`
 /// and `modified`; each list is empty where the value is undefined.
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
-    let parts: Vec<Option<Value>> = match value {
+    let first = |list: &Value| match list {
+        Value::Array(items) => items.first().cloned().unwrap_or(Value::Undefined),
+        _ => Value::Undefined,
+    };
+    let parts: Vec<Value> = match value {
         Value::Array(lists) => lists.iter().map(first).collect(),
         _ => return Err(wrong("the policy has no answer")),
     };
-    match <[Option<Value>; 3]>::try_from(parts) {
-        Ok([decision, reason, modified]) => of(decision, reason, modified),
-        Err(parts) => match parts.into_iter().next().flatten() {
-            None => of(None, None, None),
-            Some(object @ Value::Object(_)) => {
-                let member = |name: &str| match &object[name] {
-                    Value::Undefined => None,
-                    value => Some(value.clone()),
-                };
-                of(member("decision"), member("reason"), member("modified"))
-            }
-            Some(_) => Err(wrong("the entrypoint's value is not an object")),
-        },
+    of(match <[Value; 3]>::try_from(parts) {
+        Ok(members) => Answered::Members(members),
+        Err(parts) => Answered::Object(parts.into_iter().next().unwrap_or(Value::Undefined)),
+    })
+}
+
+/// Reads the values of an entrypoint.
+pub fn of(answered: Answered) -> Result<Answer, EvaluationError> {
+    match answered {
+        Answered::Members([decision, reason, modified]) => of_members(decision, reason, modified),
+        Answered::Object(Value::Undefined) => {
+            of_members(Value::Undefined, Value::Undefined, Value::Undefined)
+        }
+        Answered::Object(object @ Value::Object(_)) => {
+            let [decision, reason, modified] = MEMBERS.map(|name| object[name].clone());
+            of_members(decision, reason, modified)
+        }
+        Answered::Object(_) => Err(wrong("the entrypoint's value is not an object")),
     }
 }
 
-fn of(
-    decision: Option<Value>,
-    reason: Option<Value>,
-    modified: Option<Value>,
-) -> Result<Answer, EvaluationError> {
+fn of_members(decision: Value, reason: Value, modified: Value) -> Result<Answer, EvaluationError> {
     let decision = match decision {
-        None => {
+        Value::Undefined => {
             return Ok(Answer {
                 effect: Effect::DenyContinue,
                 reason: Some(UNDEFINED.to_owned()),
             });
         }
-        Some(Value::String(word)) => word,
-        Some(_) => return Err(wrong("`decision` is not a string")),
+        Value::String(word) => word,
+        _ => return Err(wrong("`decision` is not a string")),
     };
     let reason = match reason {
-        None => None,
-        Some(Value::String(text)) => Some(shortened(&text)),
-        Some(_) => return Err(wrong("`reason` is not a string")),
+        Value::Undefined => None,
+        Value::String(text) => Some(shortened(&text)),
+        _ => return Err(wrong("`reason` is not a string")),
     };
     let effect = match &*decision {
         "allow" => Effect::Allow,
@@ -80,23 +86,12 @@ fn of(
 }
 
 /// The replacement of the arguments or the result.
-fn replacement(modified: Option<Value>) -> Result<Box<RawValue>, EvaluationError> {
+fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
     match modified {
-        Some(object @ Value::Object(_)) => serde_json::value::to_raw_value(&object)
+        object @ Value::Object(_) => serde_json::value::to_raw_value(&object)
             .map_err(|error| EvaluationError::Answer(error.to_string())),
-        Some(_) => Err(wrong("`modified` is not an object")),
-        None => Err(wrong("the decision is redact, and `modified` is undefined")),
-    }
-}
-
-fn first(list: &Value) -> Option<Value> {
-    match list {
-        // The virtual machine has a list of `undefined` where the interpreter has an empty one.
-        Value::Array(items) => {
-            let defined = |value: &&Value| **value != Value::Undefined;
-            items.iter().find(defined).cloned()
-        }
-        _ => None,
+        Value::Undefined => Err(wrong("the decision is redact, and `modified` is undefined")),
+        _ => Err(wrong("`modified` is not an object")),
     }
 }
 

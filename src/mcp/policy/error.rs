@@ -83,6 +83,17 @@ pub enum LoadError {
         /// The arguments that must be literals.
         literals: String,
     },
+    /// A function of that kind in the place of another one.
+    #[error(
+        "{0}: `with … as {1}`: the result of {1} can take all memory; replace the function by a \
+         rule of the policy"
+    )]
+    Replacement(String, String),
+    /// A function of time that is not there.
+    #[error(
+        "{0}: {1} does not exist here; calculate with time.now_ns(), nanoseconds since 1970 in UTC"
+    )]
+    Time(String, String),
 }
 
 /// Why a policy gave no answer.

@@ -1,31 +1,37 @@
-//! Policies in Rego: bundles, loaded with the configuration and evaluated on threads of their own.
+//! Policies in Rego: bundles, loaded with the configuration and evaluated for each message.
+//!
+//! Plain policies have an evaluator of their own (`plain`); the interpreter of regorus evaluates
+//! the others, on threads beside those of connections. A plain policy that an input of that size
+//! cannot keep busy for longer than `MAX_SHORT_NS` is evaluated at once, on the thread that asks.
 //!
 //! A policy's text is the operator's, its input is a stranger's. The input is bounded in bytes, an
 //! evaluation in time. The clock is read between steps, never within a call of a function, so
-//! functions whose result may grow faster than their arguments need literals. regorus can bound
-//! memory only with an allocator of its own, so memory is bounded by those three: by what an
-//! evaluation can fill in its time with calls whose results are a constant factor larger than the
-//! input.
+//! functions whose result may grow faster than their arguments need literals, and a policy that
+//! calls `walk`, which copies the path of each value, gets small inputs only. Nothing bounds the
+//! memory of an evaluation as such: regorus can do that only with an allocator of its own. A policy
+//! that collects results in a loop can take what it can fill in its time.
 
 mod answer;
 mod bundle;
 mod error;
 mod files;
+mod input;
+mod interpreter;
 mod metrics;
+mod plain;
 mod program;
 mod recursion;
 mod syntax;
 mod threads;
 mod yaml;
 
-use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::{BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyQuestion};
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable, PoliciesSettings};
 use regorus::Value;
-use serde_json::value::RawValue;
 
 pub use error::LoadError;
 pub use metrics::PolicyMetrics;
@@ -34,10 +40,12 @@ pub use threads::PolicyThreads;
 use bundle::Bundle;
 use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE, label};
-use program::Program;
+use program::{MAX_INPUT_BYTES, Program};
 
-/// The largest input. Parsed it takes about ten times as much.
-pub const MAX_INPUT_BYTES: usize = 4 << 20;
+/// Nanoseconds for which an evaluation may keep a connection's thread busy: all other connections
+/// of the thread wait for it. What may take longer runs on a thread of its own, at the price of two
+/// switches between threads.
+const MAX_SHORT_NS: u64 = 1_000_000;
 
 /// Evaluates the bundles of one configuration.
 pub struct RegoEvaluator {
@@ -129,20 +137,25 @@ impl RegoEvaluator {
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }
-        let bytes = question.input.len();
-        if bytes > MAX_INPUT_BYTES {
-            return Err(EvaluatorError::Failed(format!(
-                "the input is {bytes} bytes long, the limit is {MAX_INPUT_BYTES}"
-            )));
-        }
         let asked = Asked {
             bundles: Arc::clone(&self.bundles),
             metrics: Arc::clone(&self.metrics),
             method: method.into(),
             ends: question.ends,
         };
+        let (bytes, decided) = (question.input.len(), question.decided);
+        asked.check_size(bytes, decided)?;
+        let is_short = asked.is_short(bytes, decided);
         let limit = asked.left();
-        let work = move || asked.decide(&question.input, question.decided);
+        let work = move || asked.decide(&question.input, decided);
+        if is_short {
+            // As on the threads of policies, a panic denies one message; it does not end the task
+            // of a connection. What a panic leaves behind is dropped with the evaluation.
+            return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                tracing::error!("the policy engine panicked");
+                Err(threads::panicked())
+            });
+        }
         self.threads.run(limit, bytes, work).await?
     }
 }
@@ -185,13 +198,9 @@ struct Asked {
 impl Asked {
     /// Evaluates all bundles but the first `decided`, up to one that redacts.
     fn decide(&self, input: &str, decided: usize) -> Result<Decisions, EvaluatorError> {
-        let bundles = self.bundles.iter();
-        let asked = bundles.filter(|bundle| bundle.is_for(&self.method));
-        let programs =
-            asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
-        let mut programs = programs.skip(decided);
+        let mut programs = self.programs(decided);
         let is_read = |member: &str| programs.clone().any(|(_, program)| program.reads(member));
-        let input = read_input(input, is_read)
+        let input = input::read(input, is_read)
             .map_err(|error| EvaluatorError::Failed(format!("the input is no JSON: {error}")))?;
         let mut all = Vec::new();
         for (bundle, program) in programs.by_ref() {
@@ -204,6 +213,36 @@ impl Asked {
         }
         let more = programs.next().is_some();
         Ok(Decisions { all, more })
+    }
+
+    /// The loaded bundles that are for the method, but the first `decided`.
+    fn programs(&self, decided: usize) -> impl Iterator<Item = (&Arc<str>, &Program)> + Clone {
+        let bundles = self.bundles.iter();
+        let asked = bundles.filter(|bundle| bundle.is_for(&self.method));
+        let programs =
+            asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
+        programs.skip(decided)
+    }
+
+    fn check_size(&self, bytes: usize, decided: usize) -> Result<(), EvaluatorError> {
+        let limits = self
+            .programs(decided)
+            .map(|(_, program)| program.max_input());
+        let limit = limits.fold(MAX_INPUT_BYTES, usize::min);
+        if bytes <= limit {
+            return Ok(());
+        }
+        Err(EvaluatorError::Failed(format!(
+            "the input is {bytes} bytes long, the limit is {limit}"
+        )))
+    }
+
+    fn is_short(&self, bytes: usize, decided: usize) -> bool {
+        let mut programs = self.programs(decided);
+        let total = programs.try_fold(0, |total: u64, (_, program)| {
+            total.checked_add(program.nanoseconds(bytes)?)
+        });
+        total.is_some_and(|total| total <= MAX_SHORT_NS)
     }
 
     fn left(&self) -> Duration {
@@ -254,19 +293,6 @@ impl Asked {
     }
 }
 
-/// Parses the members of an input that `is_read` names. The others are skipped: they are most of
-/// the text.
-fn read_input(text: &str, is_read: impl Fn(&str) -> bool) -> serde_json::Result<Value> {
-    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text)?;
-    let read = members.into_iter().filter(|(member, _)| is_read(member));
-    let values = read.map(|(member, json)| {
-        // Half the time that `Value::from_json_str` takes, which collects equal keys.
-        Ok((Value::from(member), serde_json::from_str(json.get())?))
-    });
-    let input: serde_json::Result<BTreeMap<Value, Value>> = values.collect();
-    input.map(Value::from)
-}
-
 /// Reads and compiles one bundle.
 fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
     let bundle = Bundle::read(&settings.path)?;
@@ -275,7 +301,7 @@ fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
         bundle = %settings.id,
         revision = bundle.manifest.revision,
         policies = bundle.policies.len(),
-        compiled = program.runs_on_machine(),
+        plain = program.is_plain(),
         "policy bundle loaded"
     );
     Ok(program)

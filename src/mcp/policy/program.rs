@@ -1,25 +1,23 @@
 //! A bundle that is ready to run.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use regorus::languages::rego::compiler::Compiler;
-use regorus::rvm::program::Program as MachineCode;
-use regorus::rvm::vm::{RegoVM, VmError};
-use regorus::utils::limits::ExecutionTimerConfig;
-use regorus::{Engine, LimitError, Value};
+use regorus::{Engine, Value};
 
 use super::answer::{self, Answer};
 use super::bundle::Bundle;
 use super::error::{EvaluationError, LoadError};
+use super::interpreter::{ANSWER, Interpreters};
+use super::plain::{Entrypoint, MEMBERS, Plan};
 use super::recursion;
 use super::syntax::Syntax;
 
-/// Steps of an evaluation between two looks at the clock; a step takes about 100 ns.
-const STEPS_PER_LOOK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
+/// The largest input. Parsed it takes about ten times as much.
+pub const MAX_INPUT_BYTES: usize = 4 << 20;
+/// The largest input of a policy that calls `walk`, which copies the path of each value: 64 KiB of
+/// zeros in 127 lists take 100 MB.
+const MAX_WALKED_BYTES: usize = 64 << 10;
 /// What the first evaluation, at load, may take.
 const WARM_UP_LIMIT: Duration = Duration::from_secs(5);
 /// A call without arguments, of a tool that no policy knows.
@@ -46,82 +44,67 @@ const OF_REQUEST: [&str; 12] = [
 ];
 /// The package of the rule that collects an answer. No bundle may define it.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
-/// The rule that collects an answer.
-const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 
-/// Evaluators of one bundle, all alike.
+/// One bundle.
 pub struct Program {
-    template: Template,
+    evaluator: Evaluator,
     /// The members of the input that plain rules read. `None`: any may be read.
     members: Option<BTreeSet<String>>,
-    /// As many as evaluations ran at once.
-    idle: Mutex<Vec<Evaluator>>,
+    max_input: usize,
 }
 
-/// What evaluators are made of.
-enum Template {
-    Machine { code: Arc<MachineCode>, data: Value },
-    Interpreter(Box<Engine>),
-}
-
-/// Keeps caches between evaluations, but nothing of an input.
 enum Evaluator {
-    Machine(Box<RegoVM>),
-    Interpreter(Box<Engine>),
+    Plain(Plan),
+    Interpreter(Interpreters),
 }
 
 impl Program {
     /// Compiles a bundle for its entrypoint, and evaluates it once.
     pub fn compile(bundle: &Bundle, entrypoint: &str) -> Result<Self, LoadError> {
-        let mut engine = Engine::new();
-        engine.set_rego_v0(bundle.manifest.rego_version == 0);
-        // As OPA: a function that is given a value of the wrong type has no result.
-        engine.set_strict_builtin_errors(false);
-        engine.set_gather_prints(true);
-        for (path, text) in &bundle.policies {
-            engine
-                .add_policy(path.clone(), text.clone())
-                .map_err(policy_error)?;
-        }
-        let syntax = syntax(&engine)?;
-        for (file, package) in syntax.packages() {
-            bundle.check_package(file, &package)?;
-            if package.first().is_some_and(|name| name == PACKAGE[0]) {
-                let message = format!("the package {} is reserved", PACKAGE[0]);
-                return Err(LoadError::File(file.to_owned(), message));
+        let loaded = Loaded::read(bundle, entrypoint)?;
+        let is_v1 = bundle.manifest.rego_version == 1;
+        let (data, entrypoint) = (&loaded.data, &loaded.entrypoint);
+        match Plan::compile(&bundle.policies, is_v1, data, entrypoint) {
+            Some(plan) => Self {
+                members: plan.members(),
+                max_input: MAX_INPUT_BYTES,
+                evaluator: Evaluator::Plain(plan),
             }
+            .warmed_up(),
+            None => Self::interpreted(loaded),
         }
-        if let Some((file, function, literals)) = syntax.amplifier() {
-            let file = file.to_owned();
-            return Err(LoadError::Unbounded {
-                file,
-                function,
-                literals,
-            });
-        }
-        if let Some((file, rule)) = recursion::find(&syntax) {
-            return Err(LoadError::Recursion(file, rule));
-        }
-        let data: Value = serde_json::from_value(bundle.data.clone())
-            .map_err(|error| LoadError::Policy(error.to_string()))?;
-        engine.add_data(data.clone()).map_err(policy_error)?;
-        engine
-            .add_policy(String::new(), collector(&syntax, entrypoint)?)
-            .map_err(policy_error)?;
-        let is_plain = syntax.suits_machine();
-        let suits_machine = bundle.manifest.rego_version == 1 && is_plain;
-        let program = Self {
-            template: Template::of(engine, data, suits_machine)?,
-            members: is_plain.then(|| syntax.members_of_input()).flatten(),
-            idle: Mutex::default(),
-        };
-        program.warm_up()?;
-        Ok(program)
     }
 
-    /// Whether the virtual machine runs it, which takes a quarter of the time.
-    pub fn runs_on_machine(&self) -> bool {
-        matches!(self.template, Template::Machine { .. })
+    fn interpreted(loaded: Loaded) -> Result<Self, LoadError> {
+        let max_input = match loaded.syntax.calls("walk") {
+            true => MAX_WALKED_BYTES,
+            false => MAX_INPUT_BYTES,
+        };
+        Self {
+            members: None,
+            max_input,
+            evaluator: Evaluator::Interpreter(Interpreters::of(loaded.engine)),
+        }
+        .warmed_up()
+    }
+
+    /// Whether it is evaluated without the interpreter.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.evaluator, Evaluator::Plain(_))
+    }
+
+    /// How long an evaluation of an input of so many bytes takes at most. `None` where nobody can
+    /// say.
+    pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
+        match &self.evaluator {
+            Evaluator::Plain(plan) => plan.nanoseconds(bytes),
+            Evaluator::Interpreter(_) => None,
+        }
+    }
+
+    /// Bytes of the largest input.
+    pub fn max_input(&self) -> usize {
+        self.max_input
     }
 
     /// Whether it may read a member of the input.
@@ -140,16 +123,19 @@ impl Program {
 
     /// Evaluates it for one input, on this thread.
     pub fn evaluate(&self, input: &Value, limit: Duration) -> Result<Answer, EvaluationError> {
-        let idle = self.idle.lock().pop();
-        let mut evaluator = idle.unwrap_or_else(|| self.template.evaluator());
-        let value = evaluator.run(input.clone(), limit);
-        // A panic does not come here: the evaluator is dropped with what it was about to do.
-        self.idle.lock().push(evaluator);
-        answer::read(&value?)
+        match &self.evaluator {
+            Evaluator::Plain(plan) => {
+                let ends = Instant::now().checked_add(limit);
+                answer::of(plan.evaluate(input, ends)?)
+            }
+            Evaluator::Interpreter(interpreters) => {
+                answer::read(&interpreters.evaluate(input.clone(), limit)?)
+            }
+        }
     }
 
     /// Finds what shows only when a policy runs, and fills the caches.
-    fn warm_up(&self) -> Result<(), LoadError> {
+    fn warmed_up(self) -> Result<Self, LoadError> {
         let sample = serde_json::from_str(SAMPLE).unwrap_or(Value::Null);
         match self.evaluate(&sample, WARM_UP_LIMIT) {
             Err(EvaluationError::Failed(error)) => Err(policy_error(error)),
@@ -158,111 +144,125 @@ impl Program {
                 let message = format!("an evaluation without arguments took more than {limit} s");
                 Err(LoadError::Policy(message))
             }
-            Ok(_) | Err(EvaluationError::Answer(_)) => Ok(()),
+            Ok(_) | Err(EvaluationError::Answer(_)) => Ok(self),
         }
     }
 }
 
-impl Template {
-    fn of(mut engine: Engine, data: Value, suits_machine: bool) -> Result<Self, LoadError> {
-        let compiled = engine
+/// A bundle that regorus accepted.
+struct Loaded {
+    engine: Engine,
+    syntax: Syntax,
+    data: Value,
+    entrypoint: Entrypoint,
+}
+
+impl Loaded {
+    fn read(bundle: &Bundle, entrypoint: &str) -> Result<Self, LoadError> {
+        let mut engine = Engine::new();
+        engine.set_rego_v0(bundle.manifest.rego_version == 0);
+        // As OPA: a function that is given a value of the wrong type has no result.
+        engine.set_strict_builtin_errors(false);
+        engine.set_gather_prints(true);
+        for (path, text) in &bundle.policies {
+            engine
+                .add_policy(path.clone(), text.clone())
+                .map_err(policy_error)?;
+        }
+        let syntax = syntax(&engine)?;
+        check(&syntax, bundle)?;
+        let entrypoint = read_entrypoint(&syntax, entrypoint)?;
+        let data: Value = serde_json::from_value(bundle.data.clone())
+            .map_err(|error| LoadError::Policy(error.to_string()))?;
+        engine.add_data(data.clone()).map_err(policy_error)?;
+        engine
+            .add_policy(String::new(), collector(&entrypoint))
+            .map_err(policy_error)?;
+        // Also of a plain policy: it finds more errors than the compiler of plans.
+        engine
             .compile_with_entrypoint(&ANSWER.into())
             .map_err(policy_error)?;
-        if suits_machine {
-            // What it cannot compile, the interpreter can.
-            if let Ok(code) = Compiler::compile_from_policy(&compiled, &[ANSWER]) {
-                let mut machine = RegoVM::new();
-                machine.load_program(Arc::clone(&code));
-                if machine.set_data(data.clone()).is_ok() {
-                    return Ok(Self::Machine { code, data });
-                }
-            }
-        }
-        Ok(Self::Interpreter(Box::new(engine)))
-    }
-
-    fn evaluator(&self) -> Evaluator {
-        match self {
-            Self::Machine { code, data } => {
-                let mut machine = RegoVM::new();
-                machine.load_program(Arc::clone(code));
-                // The time is the bound.
-                machine.set_max_instructions(usize::MAX);
-                // It was accepted at load.
-                let _ = machine.set_data(data.clone());
-                Evaluator::Machine(Box::new(machine))
-            }
-            Self::Interpreter(engine) => Evaluator::Interpreter(engine.clone()),
-        }
+        Ok(Self {
+            engine,
+            syntax,
+            data,
+            entrypoint,
+        })
     }
 }
 
-impl Evaluator {
-    fn run(&mut self, input: Value, limit: Duration) -> Result<Value, EvaluationError> {
-        let timer = ExecutionTimerConfig {
-            limit,
-            check_interval: STEPS_PER_LOOK,
-        };
-        match self {
-            Self::Machine(machine) => {
-                machine.set_execution_timer_config(Some(timer));
-                machine.set_input(input);
-                let value = machine.execute_entry_point_by_index(0);
-                machine.set_input(Value::Null);
-                value.map_err(|error| match error {
-                    VmError::TimeLimitExceeded { .. } => EvaluationError::TimedOut,
-                    error => EvaluationError::Failed(error.to_string()),
-                })
-            }
-            Self::Interpreter(engine) => {
-                engine.set_execution_timer_config(timer);
-                engine.set_input(input);
-                let value = engine.eval_rule(ANSWER.to_owned());
-                engine.set_input(Value::Null);
-                for line in engine.take_prints().into_iter().flatten() {
-                    tracing::debug!(line, "printed by a policy");
-                }
-                value.map_err(|error| {
-                    let limit = error.chain().find_map(|cause| cause.downcast_ref());
-                    match limit {
-                        Some(LimitError::TimeLimitExceeded { .. }) => EvaluationError::TimedOut,
-                        _ => EvaluationError::Failed(error.to_string()),
-                    }
-                })
-            }
+/// Finds what regorus accepts and we do not.
+fn check(syntax: &Syntax, bundle: &Bundle) -> Result<(), LoadError> {
+    for (file, package) in syntax.packages() {
+        bundle.check_package(file, &package)?;
+        if package.first().is_some_and(|name| name == PACKAGE[0]) {
+            let message = format!("the package {} is reserved", PACKAGE[0]);
+            return Err(LoadError::File(file.to_owned(), message));
         }
+    }
+    if let Some((file, function, literals)) = syntax.amplifier() {
+        let file = file.to_owned();
+        return Err(LoadError::Unbounded {
+            file,
+            function,
+            literals,
+        });
+    }
+    if let Some((file, function)) = syntax.unbounded_replacement() {
+        return Err(LoadError::Replacement(file.to_owned(), function));
+    }
+    if let Some((file, function)) = syntax.function_of_time() {
+        return Err(LoadError::Time(file.to_owned(), function));
+    }
+    match recursion::find(syntax) {
+        Some((file, rule)) => Err(LoadError::Recursion(file, rule)),
+        None => Ok(()),
     }
 }
 
-/// A policy of ours that evaluates all of the answer at once. A value that is undefined is an
-/// empty list.
-fn collector(syntax: &Syntax, entrypoint: &str) -> Result<String, LoadError> {
+/// The entrypoint, as far as the policies define it.
+fn read_entrypoint(syntax: &Syntax, entrypoint: &str) -> Result<Entrypoint, LoadError> {
     let path: Vec<_> = entrypoint.trim_matches('/').split('/').collect();
     let is_name = |name: &&str| !name.is_empty() && !name.contains(['"', '\\', '\n']);
     let invalid = || LoadError::Entrypoint(entrypoint.to_owned());
     let (Some((name, package)), true) = (path.split_last(), path.iter().all(is_name)) else {
         return Err(invalid());
     };
-    let reference: String = path.iter().map(|name| format!("[\"{name}\"]")).collect();
-    let items = if syntax.has_rule(package, name) {
-        format!("[value | value := data{reference}]")
-    } else if syntax.has_rule(&path, "decision") {
-        let members = ["decision", "reason", "modified"];
-        let member = |name| match syntax.has_rule(&path, name) {
-            true => format!("[value | value := data{reference}.{name}]"),
-            false => "[]".to_owned(),
-        };
-        members.map(member).join(", ")
+    let names = path.iter().map(|name| (*name).to_owned()).collect();
+    if syntax.has_rule(package, name) {
+        Ok(Entrypoint::Rule(names))
+    } else if syntax.has_rule(&path, MEMBERS[0]) {
+        let exist = MEMBERS.map(|name| syntax.has_rule(&path, name));
+        Ok(Entrypoint::Package(names, exist))
     } else {
-        return Err(LoadError::NoEntrypoint(
-            entrypoint.to_owned(),
-            path.join("."),
-        ));
+        let (entrypoint, path) = (entrypoint.to_owned(), path.join("."));
+        Err(LoadError::NoEntrypoint(entrypoint, path))
+    }
+}
+
+/// A policy of ours that evaluates all of the answer at once. A value that is undefined is an
+/// empty list.
+fn collector(entrypoint: &Entrypoint) -> String {
+    let reference = |path: &[String]| {
+        let names = path.iter().map(|name| format!("[\"{name}\"]"));
+        names.collect::<String>()
+    };
+    let items = match entrypoint {
+        Entrypoint::Rule(path) => format!("[value | value := data{}]", reference(path)),
+        Entrypoint::Package(path, exist) => {
+            let package = reference(path);
+            let items = MEMBERS
+                .iter()
+                .zip(exist)
+                .map(|(name, exists)| match exists {
+                    true => format!("[value | value := data{package}.{name}]"),
+                    false => "[]".to_owned(),
+                });
+            items.collect::<Vec<_>>().join(", ")
+        }
     };
     let package = PACKAGE.join(".");
-    Ok(format!(
-        "package {package}\n\nimport rego.v1\n\nanswer := [{items}]\n"
-    ))
+    format!("package {package}\n\nimport rego.v1\n\nanswer := [{items}]\n")
 }
 
 fn syntax(engine: &Engine) -> Result<Syntax, LoadError> {
@@ -277,3 +277,7 @@ fn policy_error(error: impl std::fmt::Display) -> LoadError {
 #[cfg(test)]
 #[path = "tests/program.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "tests/plain.rs"]
+mod plain_tests;

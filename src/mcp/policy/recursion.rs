@@ -93,7 +93,7 @@ fn rule_path(rule: &Value) -> Option<Path> {
 }
 
 /// Names that stand for other paths in a file.
-fn imports(module: &Value) -> BTreeMap<String, Path> {
+pub fn imports(module: &Value) -> BTreeMap<String, Path> {
     let imports = module["ast"]["imports"].as_array().into_iter().flatten();
     let paths = imports.filter_map(|import| {
         let whole = path(&import["refr"])?;

@@ -1,19 +1,14 @@
 //! Checks of the syntax trees of a policy before it runs.
-//!
-//! regorus has two evaluators: an interpreter that passes OPA's own tests, and a virtual machine
-//! that takes a quarter of the time and differs. The machine goes on where `x := input.missing` is
-//! undefined, answers `undefined` where values conflict, and has no `with`. So it runs only
-//! policies of the plainest kind, which [`Syntax::suits_machine`] accepts: constants that depend on
-//! comparisons and calls of pure functions. A property test compares both evaluators on them.
 
 #![expect(
     clippy::indexing_slicing,
     reason = "indexing a JSON value answers null for what is not there, and never panics"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde_json::Value;
+
+use super::interpreter::NOW;
+use super::recursion::imports;
 
 /// Functions whose result may be larger than the sum of their arguments by more than a constant
 /// factor, and what must be a literal so that it is not. Nothing interrupts a call.
@@ -94,16 +89,14 @@ impl Syntax {
     /// The first call that may take all memory: its file, its function, and which argument must
     /// be a literal.
     pub fn amplifier(&self) -> Option<(&str, String, String)> {
-        self.0.iter().find_map(|module| {
-            let found = find(&module["ast"]["rules"], &|kind, node| {
-                let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
-                let amplifier = AMPLIFIERS.iter().find(|(function, _)| *function == name);
-                let (_, literals) = amplifier?;
-                let arguments = node["params"].as_array()?;
-                (!literals.are_in(arguments)).then(|| (name, literals.text()))
-            });
-            found.map(|(name, literals)| (file(module), name, literals))
-        })
+        let found = self.find_in_rules(|kind, node| {
+            let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
+            let amplifier = AMPLIFIERS.iter().find(|(function, _)| *function == name);
+            let (_, literals) = amplifier?;
+            let arguments = node["params"].as_array()?;
+            (!literals.are_in(arguments)).then(|| (name, literals.text()))
+        });
+        found.map(|(file, (name, literals))| (file, name, literals))
     }
 
     /// The trees as regorus wrote them.
@@ -123,202 +116,49 @@ impl Syntax {
             .any(|rule| rule_name(rule).as_deref() == Some(name))
     }
 
-    /// Whether the virtual machine gives the same results as the interpreter.
-    pub fn suits_machine(&self) -> bool {
-        let mut complete: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
-        for module in &self.0 {
-            let package = path(&module["ast"]["package"]["refr"]).unwrap_or_default();
-            for rule in module["ast"]["rules"].as_array().into_iter().flatten() {
-                if !plain_expressions(rule) {
-                    return false;
-                }
-                if let Some(default) = rule.get("Default") {
-                    if !is_scalar(&default["value"]) || has_items(&default["args"]) {
-                        return false;
-                    }
-                    continue;
-                }
-                let (spec, head) = (&rule["Spec"], &rule["Spec"]["head"]);
-                if let Some(set) = head.get("Set") {
-                    if set["refr"].get("Var").is_none() || !is_scalar(&set["key"]) {
-                        return false;
-                    }
-                } else if let Some(name) = head["Compr"]["refr"]["Var"]["value"].as_str() {
-                    let path = format!("{}.{name}", package.join("."));
-                    complete.entry(path).or_default().push(spec);
-                } else {
-                    return false;
-                }
+    /// A function that can take all memory in the place of another one: file and function. The
+    /// arguments of the other one are not looked at.
+    pub fn unbounded_replacement(&self) -> Option<(&str, String)> {
+        self.find_in_rules(|kind, node| {
+            let name = path(node).filter(|_| kind == "as")?.join(".");
+            let mut amplifiers = AMPLIFIERS.iter();
+            amplifiers.any(|(known, _)| *known == name).then_some(name)
+        })
+    }
+
+    /// A call of a function of time that regorus has only with tables of all time zones: file and
+    /// function.
+    pub fn function_of_time(&self) -> Option<(&str, String)> {
+        self.0.iter().find_map(|module| {
+            // A package of the policy.
+            if imports(module).contains_key("time") {
+                return None;
             }
-        }
-        complete.values().all(|specs| has_one_value(specs))
+            let found = find(&module["ast"]["rules"], &|kind, node| {
+                let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
+                (name.starts_with("time.") && name != NOW).then_some(name)
+            });
+            found.map(|name| (file(module), name))
+        })
     }
 
-    /// The members of the input that the rules read; `None` where one takes the input as a whole.
-    /// An import may give another name to what it reads, so it counts like an expression.
-    pub fn members_of_input(&self) -> Option<BTreeSet<String>> {
-        let mut members = BTreeSet::new();
-        for module in &self.0 {
-            collect_members(&module["ast"]["rules"], &mut members)?;
-            collect_members(&module["ast"]["imports"], &mut members)?;
-        }
-        Some(members)
+    /// Whether some rule calls a function.
+    pub fn calls(&self, function: &str) -> bool {
+        let found = self.find_in_rules(|kind, node| {
+            let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
+            (name == function).then_some(name)
+        });
+        found.is_some()
+    }
+
+    /// The first answer for a node of the rules, with the node's file.
+    fn find_in_rules<T>(&self, look: impl Fn(&str, &Value) -> Option<T>) -> Option<(&str, T)> {
+        self.0.iter().find_map(|module| {
+            let found = find(&module["ast"]["rules"], &look);
+            found.map(|found| (file(module), found))
+        })
     }
 }
-
-/// Adds the members of the input that an expression reads, or one below it. `None` where one takes
-/// the input as a whole.
-fn collect_members(tree: &Value, members: &mut BTreeSet<String>) -> Option<()> {
-    if let Some(names) = path(tree) {
-        let mut names = names.into_iter();
-        if names.next().as_deref() == Some("input") {
-            members.insert(names.next()?);
-        }
-        return Some(());
-    }
-    let mut each = |tree| collect_members(tree, members);
-    match tree {
-        Value::Object(below) => below.values().try_for_each(&mut each),
-        Value::Array(below) => below.iter().try_for_each(&mut each),
-        _ => Some(()),
-    }
-}
-
-/// Whether a rule with these definitions cannot have two values at once: all are one constant, or
-/// there is one definition. Nothing iterates, so one body has one value. The machine ends with the
-/// first body that holds, the interpreter with the first that has a value: with `else`, values must
-/// be constants.
-fn has_one_value(specs: &[&Value]) -> bool {
-    let constants: Option<Vec<String>> = specs.iter().map(|spec| constant(spec)).collect();
-    if let Some(constants) = constants {
-        return constants.windows(2).all(|pair| pair.first() == pair.last());
-    }
-    let [spec] = specs else { return false };
-    let bodies = spec["bodies"].as_array().map_or(&[][..], Vec::as_slice);
-    let alternatives = bodies.get(1..).unwrap_or_default();
-    let exclusive = alternatives.iter().all(|body| body["is_else"] == true);
-    exclusive && (alternatives.is_empty() || each_constant(spec))
-}
-
-/// The value of a definition that has no other one.
-fn constant(spec: &Value) -> Option<String> {
-    let bodies = spec["bodies"].as_array()?;
-    if bodies.len() > 1 {
-        return None;
-    }
-    literal_text(&spec["head"]["Compr"]["assign"])
-}
-
-/// Whether no value of a definition or of its `else` depends on anything.
-fn each_constant(spec: &Value) -> bool {
-    let bodies = spec["bodies"].as_array().into_iter().flatten();
-    let assigns = bodies.map(|body| &body["assign"]);
-    let mut all = [&spec["head"]["Compr"]["assign"]]
-        .into_iter()
-        .chain(assigns);
-    all.all(|assign| literal_text(assign).is_some())
-}
-
-/// Without an assignment a rule is `true`.
-fn literal_text(assign: &Value) -> Option<String> {
-    if assign.is_null() {
-        return Some("true".to_owned());
-    }
-    let value = &assign["value"];
-    let kind = value.as_object()?.values().next()?;
-    is_scalar(value).then(|| kind["value"].to_string())
-}
-
-/// Whether both evaluators agree on every expression of a rule.
-fn plain_expressions(rule: &Value) -> bool {
-    const KINDS: [&str; 14] = [
-        "Spec",
-        "Default",
-        "Compr",
-        "Set",
-        "Expr",
-        "NotExpr",
-        "String",
-        "RawString",
-        "Number",
-        "Bool",
-        "Null",
-        "Var",
-        "RefDot",
-        "BoolExpr",
-    ];
-    let foreign = find(rule, &|kind, node| {
-        let known = match kind {
-            "with_mods" => false,
-            "Call" => {
-                let name = path(&node["fcn"]).unwrap_or_default().join(".");
-                BUILTINS.contains(&name.as_str())
-            }
-            "RefBrack" => is_scalar(&node["index"]),
-            "Membership" => node["key"].is_null(),
-            "Array" => node["items"]
-                .as_array()
-                .is_some_and(|items| items.iter().all(is_scalar)),
-            // Members of the syntax tree have small letters. `Set` is a rule's head, too.
-            kind if kind.starts_with(char::is_uppercase) => KINDS.contains(&kind),
-            _ => true,
-        };
-        let set_of_scalars = || {
-            let items = node["items"].as_array();
-            items.is_none_or(|items| items.iter().all(is_scalar))
-        };
-        (!known || kind == "Set" && !set_of_scalars()).then_some(())
-    });
-    foreign.is_none()
-}
-
-/// Functions without side effects that look at nothing but their arguments; both evaluators call
-/// the same code.
-const BUILTINS: [&str; 43] = [
-    "abs",
-    "array.concat",
-    "array.reverse",
-    "array.slice",
-    "base64.decode",
-    "base64.encode",
-    "ceil",
-    "concat",
-    "contains",
-    "count",
-    "endswith",
-    "floor",
-    "format_int",
-    "glob.match",
-    "indexof",
-    "intersection",
-    "is_array",
-    "is_boolean",
-    "is_null",
-    "is_number",
-    "is_object",
-    "is_set",
-    "is_string",
-    "json.marshal",
-    "lower",
-    "max",
-    "min",
-    "net.cidr_contains",
-    "object.get",
-    "object.keys",
-    "regex.match",
-    "replace",
-    "round",
-    "semver.compare",
-    "sort",
-    "split",
-    "sprintf",
-    "startswith",
-    "sum",
-    "to_number",
-    "trim_prefix",
-    "union",
-    "upper",
-];
 
 /// The first answer for a node of the tree, asked with its kind.
 fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
@@ -396,8 +236,4 @@ fn is_constant(expression: &Value) -> bool {
         || all(&expression["Array"]["items"])
         || all(&expression["Set"]["items"])
         || fields.is_some_and(|fields| fields.iter().all(is_field))
-}
-
-fn has_items(list: &Value) -> bool {
-    list.as_array().is_some_and(|items| !items.is_empty())
 }

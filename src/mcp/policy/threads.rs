@@ -97,15 +97,18 @@ impl PolicyThreads {
         match timeout(limit.saturating_add(GRACE), receiver).await {
             Ok(Ok(value)) => Ok(value),
             // The closure was dropped: it panicked.
-            Ok(Err(_)) => Err(EvaluatorError::Failed(
-                "the policy engine panicked".to_owned(),
-            )),
+            Ok(Err(_)) => Err(panicked()),
             Err(_) => {
                 self.0.give_up(&state);
                 Err(EvaluatorError::TimedOut)
             }
         }
     }
+}
+
+/// What a caller is told after a panic.
+pub fn panicked() -> EvaluatorError {
+    EvaluatorError::Failed("the policy engine panicked".to_owned())
 }
 
 impl Drop for PolicyThreads {

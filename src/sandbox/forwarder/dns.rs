@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::WayOut;
+use super::tcp::serve_each;
 use crate::runtime::AcceptBackoff;
 
 /// The most concurrent questions and TCP connections; more wait in the kernel's queues.
@@ -86,23 +87,15 @@ impl Resolver {
 
     /// Answers questions over TCP, one after the other on each connection.
     pub async fn serve_connections(&self, listener: TcpListener) -> Infallible {
-        let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut backoff = AcceptBackoff::new("the forwarded listener of DNS");
-        loop {
-            let permit = Arc::clone(&free).acquire_owned().await;
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    backoff.reset();
-                    let resolver = self.clone();
-                    tokio::spawn(async move {
-                        // There is no peer to report an error to.
-                        let _ = resolver.converse(stream).await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => backoff.after(&error).await,
+        let serve = |stream| {
+            let resolver = self.clone();
+            async move {
+                // There is no peer to report an error to.
+                let _ = resolver.converse(stream).await;
             }
-        }
+        };
+        let name = "the forwarded listener of DNS";
+        serve_each(listener, MAX_CONNECTIONS, name, serve).await
     }
 
     async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {

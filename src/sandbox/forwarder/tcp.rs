@@ -18,16 +18,27 @@ const BUFFER: usize = 16 << 10;
 
 /// Forwards every connection to the Unix listener.
 pub async fn forward(listener: TcpListener, to: WayOut) -> Infallible {
-    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut backoff = AcceptBackoff::new("a forwarded port");
+    let carry = |stream| carry(stream, to.clone());
+    serve_each(listener, MAX_CONNECTIONS, "a forwarded port", carry).await
+}
+
+/// Serves every connection of a listener, at most `most` at once.
+pub(super) async fn serve_each<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    most: usize,
+    name: &'static str,
+    serve: impl Fn(TcpStream) -> F,
+) -> Infallible {
+    let free = Arc::new(Semaphore::new(most));
+    let mut backoff = AcceptBackoff::new(name);
     loop {
         let permit = Arc::clone(&free).acquire_owned().await;
         match listener.accept().await {
             Ok((stream, _)) => {
                 backoff.reset();
-                let to = to.clone();
+                let serving = serve(stream);
                 tokio::spawn(async move {
-                    carry(stream, &to).await;
+                    serving.await;
                     drop(permit);
                 });
             }
@@ -38,7 +49,7 @@ pub async fn forward(listener: TcpListener, to: WayOut) -> Infallible {
 
 /// Copies both ways until a side ends. An error is not reported: the client sees its connection
 /// close.
-async fn carry(mut stream: TcpStream, to: &WayOut) {
+async fn carry(mut stream: TcpStream, to: WayOut) {
     let _ = stream.set_nodelay(true);
     if let Ok(mut upstream) = to.connect().await {
         let _ = copy_bidirectional_with_sizes(&mut stream, &mut upstream, BUFFER, BUFFER).await;

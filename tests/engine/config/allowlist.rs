@@ -18,11 +18,11 @@ fn allowlist_entries_are_checked() {
             (
                 "domains: [\"*\", \"*.com\", \"*.co.uk\", a.*.example.com, \"a b\", \"\", null, []]",
                 &[
-                    "2:11: domains[0]: a wildcard stands in front of a name, as in *.example.com",
+                    "2:11: domains[0]: a wildcard is only allowed in front of a name, as in *.example.com",
                     "2:16: domains[1]: *.com is a public suffix: anybody can register a name below it",
                     "2:25: domains[2]: *.co.uk is a public suffix: anybody can register a name below it",
-                    "2:36: domains[3]: a wildcard stands in front of a name, as in *.example.com",
-                    "2:53: domains[4]: the host name has a character or label that no host name has",
+                    "2:36: domains[3]: a wildcard is only allowed in front of a name, as in *.example.com",
+                    "2:53: domains[4]: the host name has an invalid character or label",
                     "2:60: domains[5]: the host is empty",
                     "2:64: domains[6]: has no value",
                     "2:70: domains[7]: must be a text",
@@ -63,8 +63,8 @@ fn allowlist_entries_are_checked() {
                 &[
                     "2:21: domains[0].domain: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
                     "2:49: domains[1].domain: must be a name without scheme and path: write a.example",
-                    "2:71: domains[2]: the host name has a character or label that no host name has",
-                    "2:86: domains[3]: the host name has a character or label that no host name has",
+                    "2:71: domains[2]: the host name has an invalid character or label",
+                    "2:86: domains[3]: the host name has an invalid character or label",
                 ],
             ),
             (

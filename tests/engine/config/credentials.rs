@@ -28,7 +28,7 @@ fn credentials_are_checked() {
             (
                 "credentials:\n  - { name: a, hosts: [\"*.example.com\", \"a.example:0\", \"10.0.0.1\", \"https://a.example\"], bearer: s3cr3t }",
                 &[
-                    "3:24: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has a character or label that no host name has",
+                    "3:24: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has an invalid character or label",
                     "3:41: credentials[0].hosts[1]: must be a name, or name:port, without a wildcard: the port is malformed",
                     "3:56: credentials[0].hosts[2]: must be a name: no certificate vouches for an address",
                     "3:68: credentials[0].hosts[3]: must be a name, or name:port, without a wildcard: the port is malformed",
@@ -274,7 +274,7 @@ fn unset_and_malformed_variables_are_refused_by_name() {
                 "credentials:\n  - { name: \"${SECRET} \", hosts: [\"${SECRET}/\"], bearer: x }",
                 &[
                     "3:13: credentials[0].name: must be 1 to 64 of letters, digits, and _ . -",
-                    "3:35: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has a character or label that no host name has",
+                    "3:35: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has an invalid character or label",
                 ],
             ),
         ],

@@ -163,7 +163,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
             (
                 "upstream: { hosts: { git.example.com: 10.0.0.1, \"*.example.com\": 10.0.0.1 } }",
                 &[
-                    r#"2:49: upstream.hosts["*.example.com"]: the host name has a character or label that no host name has"#,
+                    r#"2:49: upstream.hosts["*.example.com"]: the host name has an invalid character or label"#,
                 ],
             ),
         ],
@@ -244,9 +244,9 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 "tls: { passthrough: [\"*.com\", \"*\", \"a_b\", \"a.example\", A.example.] }",
                 &[
                     "2:22: tls.passthrough[0]: *.com is a public suffix: anybody can register a name below it",
-                    "2:31: tls.passthrough[1]: a wildcard stands in front of a name, as in *.example.com",
-                    "2:36: tls.passthrough[2]: the host name has a character or label that no host name has",
-                    "2:56: tls.passthrough[4]: a.example stands here already, in line 2",
+                    "2:31: tls.passthrough[1]: a wildcard is only allowed in front of a name, as in *.example.com",
+                    "2:36: tls.passthrough[2]: the host name has an invalid character or label",
+                    "2:56: tls.passthrough[4]: a.example is listed already, in line 2",
                 ],
             ),
             (
@@ -368,7 +368,7 @@ fn policies_are_checked() {
                 "policy:\n  rules:\n    - { name: a, effect: maybe, hosts: [\"*\"], methods: [get], paths: [\"[\"] }\n    - { name: a, effect: deny }",
                 &[
                     "4:26: policy.rules[0].effect: must be one of allow, deny, ask",
-                    "4:41: policy.rules[0].hosts[0]: a wildcard stands in front of a name, as in *.example.com",
+                    "4:41: policy.rules[0].hosts[0]: a wildcard is only allowed in front of a name, as in *.example.com",
                     "4:57: policy.rules[0].methods[0]: must be one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
                     "4:71: policy.rules[0].paths[0]: is not a regular expression: unclosed character class",
                     "5:15: policy.rules[1].name: must be a name that no other rule has",
@@ -381,7 +381,7 @@ fn policies_are_checked() {
             (
                 "git: { hosts: [\"*.example.com\", github.com, github.com, { api: a.example }] }",
                 &[
-                    "2:16: git.hosts[0]: the host name has a character or label that no host name has",
+                    "2:16: git.hosts[0]: the host name has an invalid character or label",
                     "2:45: git.hosts[2]: github.com is listed twice",
                     "2:57: git.hosts[3].host: is missing",
                 ],

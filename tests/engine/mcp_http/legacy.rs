@@ -332,8 +332,8 @@ async fn an_invalid_response_is_an_error_that_says_what_came() {
         [
             ("html", "text/html"),
             ("untyped", "without a Content-Type"),
-            ("no json", "no MCP"),
-            ("twice", "no MCP"),
+            ("no json", "invalid MCP message"),
+            ("twice", "invalid MCP message"),
             ("batch", "batches"),
             ("other id", "another request"),
             ("accepted", "without an answer"),

@@ -270,7 +270,7 @@ async fn the_endpoint_must_have_the_origin_of_the_stream() {
                 .cannot_open(Version::V2025_11_25)
                 .await;
             assert!(
-                error.to_string().contains("another place"),
+                error.to_string().contains("another scheme, host or port"),
                 "{endpoint}: {error}"
             );
         },

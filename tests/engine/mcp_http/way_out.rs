@@ -189,7 +189,7 @@ async fn fields_of_the_transport_cannot_be_set() {
             let fixture = Fixture::new(&settings);
             let error = fixture.cannot_open(LEGACY).await.to_string();
             assert!(
-                error.contains("transport's own") && !error.contains("s3cret"),
+                error.contains("set by the transport itself") && !error.contains("s3cret"),
                 "{error}"
             );
         },

@@ -131,18 +131,20 @@ class Runner:
                           "--pid", peer.pid, "--seconds", seconds)
 
     def questions(self, load, peer):
-        command = self.spawn("questions", *load.arguments, "--server", f"127.0.0.1:{peer.port}", "--pid", peer.pid,
-                             "--seconds", load.seconds)
-        return self.finish(command, peer.name)
+        return self.finish(self.ask(peer, load.arguments, load.seconds), peer.name)
+
+    def ask(self, peer, arguments, seconds):
+        return self.spawn("questions", *arguments, "--server", f"127.0.0.1:{peer.port}", "--pid", peer.pid,
+                          "--seconds", seconds)
 
     def spawn(self, *arguments):
         command = [str(part) for part in (self.performance, *arguments)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def finish(self, process, peer):
+    def finish(self, process, peer, timeout=60):
         """The figures; none where a peer failed, which is told. Where the product fails there is nothing to tell."""
         try:
-            out, error = process.communicate(timeout=60)
+            out, error = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             out, error = process.communicate()

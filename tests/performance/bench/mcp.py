@@ -41,11 +41,11 @@ def policy():
 class Gateway(Product):
     """The product with two mounts of the bare server: over HTTP for one container, over stdio for another."""
 
-    def __init__(self, processes, binary, work, command, server):
+    def __init__(self, processes, binary, work, command, server, origin=None, nameserver=None):
         self.mcp, self.command, self.server = free_port(), command, server
         (work / "policy").mkdir()
         (work / "policy/authz.rego").write_text(policy())
-        super().__init__(processes, binary, work, work, free_port(), free_port())
+        super().__init__(processes, binary, work, work, origin or free_port(), nameserver or free_port())
 
     def files(self, *origin):
         files = super().files(*origin)

@@ -20,6 +20,8 @@ MOST = 1_000_000
 
 
 class Product:
+    containers = CONTAINERS
+
     def __init__(self, processes, binary, work, certificates, origin, nameserver, forge=None):
         self.processes, self.binary, self.work = processes, binary, work
         self.port, self.dns, self.socket = free_port(), free_port(), work / "api.sock"
@@ -75,11 +77,12 @@ class Product:
             },
         }
 
-    def start(self):
-        """Starts it and answers how long it took until it was healthy, in milliseconds."""
+    def start(self, *under, seconds=30):
+        """Starts it, `under` another program if one is given, and answers how long it took until it was healthy, in
+        milliseconds."""
         began = time.monotonic()
-        self.process = self.processes.start("unified-proxy", self.binary, "serve", "--config", self.config)
-        while time.monotonic() < began + 30 and self.process.poll() is None:
+        self.process = self.processes.start("unified-proxy", *under, self.binary, "serve", "--config", self.config)
+        while time.monotonic() < began + seconds and self.process.poll() is None:
             with contextlib.suppress(OSError):
                 if self.ask("GET", "/internal/health")[0] == 200:
                     return (time.monotonic() - began) * 1e3
@@ -114,7 +117,7 @@ class Product:
         [path] = (self.work / "data").glob("*.db")
         with contextlib.closing(sqlite3.connect(path)) as registry:
             rows = [(f"00000000-0000-7000-8000-{n:012x}", f"c{n}", f"127.1.{n // 250}.{n % 250 + 1}")
-                    for n in range(CONTAINERS - 2)]
+                    for n in range(self.containers - 2)]
             registry.executemany(
                 "INSERT INTO containers"
                 " (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)"

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import bar, loads, mcp, refusals, report
+from . import bar, instructions, loads, mcp, refusals, report
 from .forge import Forge
 from .peers import Peers
 from .processes import Peer, Processes, free_port
@@ -145,7 +145,11 @@ def main():
     arguments.add_argument("--record", action="store_true", help="puts the tables into docs/performance.md as well")
     arguments.add_argument("--as-built", action="store_true", help="builds nothing: measures what was built before")
     arguments.add_argument("--mcp", action="store_true", help="the MCP gateway in place of HTTP and DNS")
+    arguments.add_argument("--instructions", action="store_true", help="counts instructions with callgrind instead")
+    arguments.add_argument("--functions", action="store_true", help="with --instructions: the costliest functions too")
     options = arguments.parse_args()
+    if options.instructions:
+        sys.exit(instructions.run(ROOT, options, say))
     if options.install:
         install()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -41,6 +41,7 @@ impl Certificates {
     }
 
     /// The CA and its key, for a peer that issues certificates.
+    #[cfg(feature = "hudsucker")]
     pub fn issuer(&self) -> anyhow::Result<Issuer<'static, KeyPair>> {
         let read = |name| std::fs::read_to_string(self.0.join(name));
         let key = KeyPair::from_pem(&read("ca-key.pem")?)?;

@@ -1,6 +1,7 @@
 //! Loads, origins, and minimal proxies for comparison, with which the product is measured.
 
 mod certificates;
+#[cfg(feature = "hudsucker")]
 mod hudsucker;
 mod load;
 mod mcp;
@@ -37,6 +38,7 @@ enum Part {
     /// A relay that terminates TLS on both sides and decides nothing.
     Relay(Peer),
     /// A hudsucker proxy that decides nothing.
+    #[cfg(feature = "hudsucker")]
     Hudsucker {
         #[command(flatten)]
         peer: Peer,
@@ -77,6 +79,7 @@ fn main() -> anyhow::Result<()> {
         } => runtime.block_on(origin::run(listen, &Certificates(certificates))),
         Part::Nameserver { listen } => nameserver::run(listen),
         Part::Relay(peer) => runtime.block_on(relay::run(peer)),
+        #[cfg(feature = "hudsucker")]
         Part::Hudsucker { peer, nodelay } => runtime.block_on(hudsucker::run(peer, nodelay)),
         Part::Load(load) => runtime.block_on(load.run()),
         Part::McpServer(server) => runtime.block_on(server.run()),

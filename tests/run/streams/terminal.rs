@@ -102,6 +102,7 @@ fn a_stopped_command_goes_on_in_the_foreground() {
     });
     terminal.keys("hello\r");
     terminal.wait_for("got hello\n");
+    eventually("the command has ended", SOON, || terminal.is_at_prompt());
     terminal.keys("echo code $?; exit\r");
     terminal.wait_for("code 4\n");
     terminal.end();

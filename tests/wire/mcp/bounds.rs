@@ -1,15 +1,15 @@
-//! A client that opens more than it may.
+//! Clients over the limits of sessions and streams.
 
 use serde_json::json;
 
 use super::client::{Events, Gateway, POST, initialize, modern, request, write_request};
 use crate::support::read_reply;
 
-/// As `src/mcp/gateway/limits.rs` has them.
+/// Limits from `src/mcp/gateway/limits.rs`.
 const MAX_SESSIONS: usize = 1024;
 const MAX_STREAMS: usize = 1024;
 
-/// A gateway that counts no requests: what bounds a client here is the gateway's own.
+/// A gateway without a rate limit, so that only the MCP gateway's own limits apply.
 fn unlimited() -> Gateway {
     Gateway::start_with(|setup| {
         setup.policy = Some(json!({ "version": 1, "rate_limits": { "enabled": false } }));
@@ -71,6 +71,6 @@ fn idle_streams_are_small_and_those_over_the_limit_are_refused() {
     let reply = gateway.post(&fields, &message);
     reply.assert_denied(429, "rate_limited", "Too many MCP streams");
     assert!(reply.header("retry-after").is_some());
-    // Others of the same container go on.
+    // Other sessions of the same container continue.
     assert_eq!(gateway.post("", &initialize()).status, 200);
 }

@@ -1,4 +1,4 @@
-//! A client by hand: each message is written as the test says.
+//! A raw MCP client: tests write each message themselves.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::server::{self, Seen};
 use crate::support::{Origin, Proxy, RawOrigin, Reply, Setup, free_address, read_reply};
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The headers that every POST has.
+/// The header fields of every POST.
 pub const POST: &str =
     "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// A gateway before the server `by-hand`.
+/// A gateway with the server `by-hand`.
 pub struct Gateway {
     pub proxy: Proxy,
     pub seen: Seen,
@@ -50,7 +50,7 @@ impl Gateway {
         }
     }
 
-    /// With a change of `mcp.yaml`.
+    /// Starts a gateway with a changed `mcp.yaml`.
     pub fn with_mcp(change: impl FnOnce(&mut Value)) -> Self {
         Self::start_with(|setup| {
             let path = setup.dir().join("config/mcp.yaml");
@@ -67,7 +67,7 @@ impl Gateway {
         stream
     }
 
-    /// Sends a request on a connection of its own.
+    /// Sends a request on a new connection.
     pub fn send(&self, head: &str, fields: &str, body: &str) -> Reply {
         let mut stream = self.connect();
         write_request(&mut stream, head, fields, body);
@@ -96,7 +96,7 @@ impl Gateway {
         Events::of(stream)
     }
 
-    /// Begins a session; returns the header that names it.
+    /// Opens a session; returns the header field that names it.
     pub fn session(&self) -> String {
         let reply = self.post("", &initialize());
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -105,20 +105,20 @@ impl Gateway {
     }
 }
 
-/// Writes a request in origin form. A `host` field among `fields` takes the usual one's place.
+/// Writes a request in origin form. A `host` field among `fields` replaces the default one.
 pub fn write_request(stream: &mut TcpStream, head: &str, fields: &str, body: &str) {
     let host = match fields.contains("host: ") {
         true => "",
         false => "host: localhost\r\n",
     };
     let length = body.len();
-    // In one piece: the second of two small writes would wait for an acknowledgement.
+    // In one write: with Nagle's algorithm, a second small one would wait for an acknowledgement.
     let text = format!("{head} HTTP/1.1\r\n{host}{fields}content-length: {length}\r\n\r\n{body}");
     // A denial may close the connection while a body is being sent.
     let _ = stream.write_all(text.as_bytes());
 }
 
-/// `initialize` of a client that can be asked.
+/// `initialize` of a client that accepts requests of servers.
 pub fn initialize() -> Value {
     request(
         0,
@@ -143,7 +143,7 @@ pub fn call(id: u32, tool: &str, arguments: Value) -> Value {
     request(id, "tools/call", params)
 }
 
-/// A message of the revision without a handshake, and the headers that repeat it.
+/// A message of the modern revision, and the header fields that mirror it.
 pub fn modern(mut message: Value) -> (String, Value) {
     let meta = &mut message["params"]["_meta"];
     meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
@@ -156,11 +156,11 @@ pub fn modern(mut message: Value) -> (String, Value) {
     (fields, message)
 }
 
-/// A stream of events, as it comes.
+/// A stream of events, read incrementally.
 pub struct Events {
     pub status: u16,
     reader: BufReader<TcpStream>,
-    /// The event's id, where it had one.
+    /// The id of the last event, if it had one.
     pub last_id: Option<String>,
 }
 
@@ -184,7 +184,7 @@ impl Events {
         }
     }
 
-    /// The data of the next event that has some; `None` at the stream's end.
+    /// The data of the next event that has data; `None` at the end of the stream.
     pub fn next(&mut self) -> Option<String> {
         loop {
             let data = self.next_event()?;
@@ -198,7 +198,7 @@ impl Events {
         serde_json::from_str(&self.next().expect("an event")).unwrap()
     }
 
-    /// The data of the next event, also of one without.
+    /// The data of the next event, also if it is empty.
     pub fn next_event(&mut self) -> Option<String> {
         let mut length = String::new();
         self.reader.read_line(&mut length).unwrap();

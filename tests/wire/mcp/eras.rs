@@ -1,4 +1,4 @@
-//! Clients of either protocol before servers of either protocol.
+//! Clients of either era with servers of either era.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -17,7 +17,7 @@ fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
         let gateway = Gateway::start(&json!({ "mcpServers": { "kb": library.mount() } }));
         let client = Client::open(&gateway, client).wait_for(&["kb_echo"]);
         test(&client, &library);
-        // The server was spoken to in its own protocol.
+        // The server got messages of its own era.
         for seen in library.seen() {
             let probes = ["server/discover", "initialize", ""];
             if !probes.contains(&seen.method()) {
@@ -27,7 +27,7 @@ fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
     });
 }
 
-/// What the client's protocol says of a result that needs no more input.
+/// Asserts the form that the client's era requires of a complete result.
 fn assert_complete(client: &Client<'_>, response: &Value) {
     if client.era == Era::Modern {
         assert_eq!(response["result"]["resultType"], "complete", "{response}");
@@ -35,7 +35,7 @@ fn assert_complete(client: &Client<'_>, response: &Value) {
 }
 
 #[test]
-fn a_tool_is_called_across_protocols() {
+fn a_tool_is_called_across_eras() {
     each_cell(|client, server| {
         let called = client.call("kb_echo", json!({ "a": 1.50 }));
         assert_eq!(text(&called), "\"echo\" {\"a\":1.5}");
@@ -45,7 +45,7 @@ fn a_tool_is_called_across_protocols() {
 }
 
 #[test]
-fn a_resource_is_read_across_protocols() {
+fn a_resource_is_read_across_eras() {
     each_cell(|client, server| {
         let listed = client.request("resources/list", json!({}));
         assert_eq!(listed["result"]["resources"][0]["uri"], URI, "{listed}");
@@ -60,7 +60,7 @@ fn a_resource_is_read_across_protocols() {
 }
 
 #[test]
-fn a_prompt_is_got_across_protocols() {
+fn a_prompt_is_read_across_eras() {
     each_cell(|client, server| {
         let listed = client.request("prompts/list", json!({}));
         assert_eq!(
@@ -80,7 +80,7 @@ fn a_prompt_is_got_across_protocols() {
 }
 
 #[test]
-fn a_client_is_asked_across_protocols() {
+fn requests_of_servers_reach_clients_across_eras() {
     each_cell(|client, _| {
         let answer = json!({ "action": "accept", "content": { "by": "alice" } });
         let call = json!({ "name": "kb_ask", "arguments": {} });

@@ -1,4 +1,4 @@
-//! What is refused before a message is routed, and how the audit holds it.
+//! Refusals before a message is routed, and their audit lines.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -35,7 +35,7 @@ fn other_names_as_host_or_origin_are_refused_on_every_path() {
 }
 
 #[test]
-fn bodies_that_are_no_single_message_are_refused() {
+fn bodies_other_than_a_single_message_are_refused() {
     let gateway = Gateway::start();
     let large = format!("{{\"jsonrpc\":\"2.0\",\"a\":\"{}\"}}", "x".repeat(9 << 20));
     each_row(
@@ -96,7 +96,7 @@ fn bodies_that_are_no_single_message_are_refused() {
 }
 
 #[test]
-fn methods_and_paths_that_are_not_there_are_told_so() {
+fn unknown_methods_and_paths_are_refused() {
     let gateway = Gateway::start();
     each_row(
         [
@@ -127,7 +127,7 @@ fn methods_and_paths_that_are_not_there_are_told_so() {
 }
 
 #[test]
-fn strangers_and_those_who_claim_another_name_get_nothing() {
+fn unknown_sources_and_wrong_container_ids_are_refused() {
     let gateway = Gateway::start_with(|setup| setup.containers.clear());
     for message in [initialize(), call(1, "echo", json!({}))] {
         let reply = gateway.post("", &message);
@@ -141,7 +141,7 @@ fn strangers_and_those_who_claim_another_name_get_nothing() {
 }
 
 #[test]
-fn the_era_is_told_by_the_request_and_what_contradicts_itself_is_refused() {
+fn the_request_determines_the_era_and_contradictions_are_refused() {
     let gateway = Gateway::start();
     let list = || request(7, "tools/list", json!({}));
     let (fields, message) = modern(list());

@@ -1,4 +1,4 @@
-//! Health of the gateway and its listener.
+//! `GET /health` of the gateway's listener.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use testkit::each_row;
 use super::client::{Gateway, call};
 
 #[test]
-fn health_names_every_part_and_answers_containers_and_this_machine_alone() {
+fn health_names_every_part_and_answers_only_containers_and_this_machine() {
     let gateway = Gateway::start();
     let reply = gateway.send("GET /health", "", "");
     assert_eq!(reply.status, 200);
@@ -19,7 +19,7 @@ fn health_names_every_part_and_answers_containers_and_this_machine_alone() {
     for name in ["mcp_listening", "mcp_policies_loaded", "mcp_servers_alive"] {
         assert_eq!(checks[name], true, "{name}");
     }
-    // Nobody is registered at loopback here.
+    // No container is registered at loopback.
     let gateway = Gateway::start_with(|setup| setup.containers.clear());
     assert_eq!(gateway.send("GET /health", "", "").status, 200);
     let denied = gateway.send("GET /health", "host: evil.example.com\r\n", "");
@@ -30,7 +30,7 @@ fn health_names_every_part_and_answers_containers_and_this_machine_alone() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_loaded_is_unhealthy_whatever_it_means_for_calls() {
+fn a_policy_that_cannot_be_loaded_is_unhealthy_also_with_on_unavailable_allow() {
     each_row(
         [("deny", -32953), ("allow", 0)],
         |(on_unavailable, code)| {
@@ -95,7 +95,7 @@ fn a_server_that_goes_away_is_degraded_until_it_answers_again() {
 }
 
 #[test]
-fn a_call_of_an_e2b_server_is_not_implemented_and_harms_no_other() {
+fn a_call_of_an_e2b_server_is_not_implemented_and_other_servers_work() {
     let gateway = Gateway::with_mcp(|mcp| {
         mcp["mcpServers"]["analyzer"] = json!({
             "command": ["python", "analyze.py"], "runtime": { "type": "e2b", "template": "t" },

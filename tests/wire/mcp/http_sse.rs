@@ -1,11 +1,11 @@
-//! HTTP with SSE (2024-11-05).
+//! HTTP+SSE (2024-11-05).
 
 use serde_json::json;
 
 use super::client::{Gateway, POST, call, initialize, request};
 
 #[test]
-fn messages_are_posted_and_answered_on_the_one_stream() {
+fn posted_messages_are_answered_on_the_only_stream() {
     let gateway = Gateway::start();
     let mut stream = gateway.get("/sse", "");
     let endpoint = stream.next().unwrap();
@@ -38,7 +38,7 @@ fn messages_are_posted_and_answered_on_the_one_stream() {
         202
     );
     assert_eq!(stream.next_json()["id"], 2);
-    // The session is none of the other transport, and ends with its stream.
+    // The session is not valid in the other transport, and ends with its stream.
     let id = endpoint.split('=').nth(1).unwrap();
     let ping = request(3, "ping", json!({}));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Answers of clients to servers: what changed since the call began counts for them.
+//! Clients' answers to servers are judged by the current state, not by that at the call's start.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use testkit::each_row;
 use super::client::{Gateway, call, modern};
 use crate::support::eventually;
 
-/// Denies `trace` for good.
+/// Denies `trace` and latches the container.
 const RULES: &str = r#"package mcp.authz
 
 default decision := "allow"
@@ -18,7 +18,7 @@ default decision := "allow"
 decision := "deny_abort" if input.tool == "trace"
 "#;
 
-/// A tool whose call changes what the container may do, and the error of later calls.
+/// Tools whose call changes the container's rights, and the error code of later calls.
 const CHANGES: [(&str, i64); 2] = [("trace", -32950), ("echo", -32951)];
 
 /// `trace` latches the container, and `echo` raises its level.
@@ -38,7 +38,7 @@ fn gateway() -> (Gateway, TempDir) {
 }
 
 #[test]
-fn a_retry_of_a_suspended_call_is_denied_as_a_call_would_be_and_cancels_it() {
+fn a_denied_retry_cancels_its_suspended_call() {
     each_row(CHANGES, |(tool, code)| {
         let (gateway, _bundle) = gateway();
         let post = |message: Value| {
@@ -66,7 +66,7 @@ fn a_retry_of_a_suspended_call_is_denied_as_a_call_would_be_and_cancels_it() {
 }
 
 #[test]
-fn an_answer_of_a_client_with_a_handshake_does_not_reach_the_server_either() {
+fn a_denied_answer_of_a_legacy_client_does_not_reach_the_server() {
     each_row(CHANGES, |(tool, code)| {
         let (gateway, _bundle) = gateway();
         let session = gateway.session();

@@ -1,4 +1,4 @@
-//! Sessions of revisions with a handshake.
+//! Sessions of legacy revisions.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn a_session_belongs_to_its_container() {
     let mut other = crate::support::listener::connect(&socket);
     let reply = crate::support::listener::send(&mut other, &ping);
     assert_eq!(reply.status, 404, "{}", reply.text());
-    // Its own session is there, on the socket's own listener too.
+    // The other container can open its own session there, and the owner's session still exists.
     let body = initialize().to_string();
     let fields = super::client::POST;
     let begin = crate::support::listener::origin_form("POST", "/mcp", fields, body.as_bytes());
@@ -84,7 +84,7 @@ fn a_session_belongs_to_its_container() {
 }
 
 #[test]
-fn events_of_a_call_come_before_its_answer_and_have_ids() {
+fn events_of_a_call_precede_its_answer_and_have_ids() {
     let gateway = Gateway::start();
     let session = gateway.session();
     let mut events = gateway.events(&session, &call(1, "tell", json!({})));
@@ -106,7 +106,7 @@ fn events_of_a_call_come_before_its_answer_and_have_ids() {
         (&json!(1), &json!("told"))
     );
     assert_eq!(events.next(), None);
-    // A client that lost them gets them again, from the event on that it names.
+    // A reconnected client gets the events after the one that it names again.
     let mut again = gateway.get("/mcp", &format!("{session}last-event-id: {first}\r\n"));
     assert_eq!(again.next_json()["params"]["progress"], 1);
     assert_eq!(again.next_json()["params"]["progress"], 2);
@@ -119,7 +119,7 @@ fn events_of_a_call_come_before_its_answer_and_have_ids() {
 }
 
 #[test]
-fn a_client_that_comes_back_gets_the_answer_that_it_missed() {
+fn a_reconnected_client_gets_the_missed_answer() {
     let gateway = Gateway::start();
     let session = gateway.session();
     let mut events = gateway.events(&session, &call(1, "ask", json!({})));
@@ -133,7 +133,7 @@ fn a_client_that_comes_back_gets_the_answer_that_it_missed() {
     let mut again = gateway.get("/mcp", &format!("{session}last-event-id: {last}\r\n"));
     let text = again.next_json()["result"]["content"][0]["text"].clone();
     assert!(text.as_str().unwrap().contains("decline"), "{text}");
-    // The same answer again answers nothing, and is in the audit.
+    // A repeated answer has no effect, and is recorded in the audit log.
     assert_eq!(gateway.post(&session, &answer).status, 202);
     gateway
         .proxy
@@ -141,7 +141,7 @@ fn a_client_that_comes_back_gets_the_answer_that_it_missed() {
 }
 
 #[test]
-fn a_client_answers_only_what_it_was_asked() {
+fn a_client_can_answer_only_its_own_questions() {
     let gateway = Gateway::start();
     let (asked, other) = (gateway.session(), gateway.session());
     let mut events = gateway.events(&asked, &call(1, "ask", json!({})));
@@ -157,7 +157,7 @@ fn a_client_answers_only_what_it_was_asked() {
 }
 
 #[test]
-fn progress_of_a_client_reaches_the_server_that_asked_it_and_no_other_client_reports_it() {
+fn progress_of_a_client_reaches_the_asking_server_and_others_cannot_report_it() {
     let gateway = Gateway::start();
     let (asked, other) = (gateway.session(), gateway.session());
     let mut events = gateway.events(&asked, &call(1, "survey", json!({})));
@@ -185,7 +185,7 @@ fn progress_of_a_client_reaches_the_server_that_asked_it_and_no_other_client_rep
 }
 
 #[test]
-fn each_request_of_a_session_goes_on_in_its_own_trace() {
+fn each_request_of_a_session_has_its_own_trace() {
     let gateway = Gateway::start();
     let session = gateway.session();
     for trace in ["1", "2"] {
@@ -223,7 +223,7 @@ fn a_call_is_cancelled_by_its_client_and_with_its_session() {
 }
 
 #[test]
-fn a_client_that_goes_before_it_could_come_back_cancels_its_call() {
+fn a_client_that_disconnects_before_a_stream_starts_cancels_its_call() {
     let gateway = Gateway::start();
     let session = gateway.session();
     let mut stream = gateway.connect();
@@ -231,7 +231,7 @@ fn a_client_that_goes_before_it_could_come_back_cancels_its_call() {
     let body = call(1, "wait", json!({})).to_string();
     super::client::write_request(&mut stream, "POST /mcp", &fields, &body);
     eventually("the call begins", SOON, || gateway.seen.calls() == 1);
-    // Not yet a stream: there is no event to come back to.
+    // The stream has not started, so there is no event to resume from.
     stream.shutdown(Shutdown::Both).unwrap();
     eventually("the call is cancelled", Duration::from_secs(4), || {
         gateway.seen.cancelled() == 1

@@ -1,4 +1,4 @@
-//! A server with tools, a resource and a prompt that speaks one of the protocols or both.
+//! A server with tools, a resource and a prompt, of one era or both.
 
 use std::io::Write;
 
@@ -9,8 +9,8 @@ use super::hostile::server::{Answer, McpServer, Seen, event, text_result, tool};
 
 pub const URI: &str = "note://first";
 
-/// One that speaks `only` this protocol; both where there is none. `echo` repeats its arguments;
-/// `ask` and `sample` ask the client and answer with what they were told.
+/// Starts a server of `only` this era, or of both if `None`. `echo` returns its arguments; `ask`
+/// and `sample` send the client a request and return its answer.
 pub fn library(only: Option<Era>) -> McpServer {
     McpServer::scripted(["echo", "ask", "sample"].map(tool).to_vec(), move |seen| {
         let is_unknown = match only {
@@ -29,7 +29,7 @@ fn not_found() -> Answer {
     Answer::Error(json!({ "code": -32601, "message": "Method not found" }))
 }
 
-/// Whether a request is one of the newer protocol.
+/// Whether a request is of the modern era.
 pub fn is_modern(seen: &Seen) -> bool {
     seen.header("mcp-protocol-version") == Some("2026-07-28")
 }
@@ -67,7 +67,7 @@ fn answer(seen: &Seen) -> Option<Answer> {
     }))
 }
 
-/// With what each result of the newer protocol has; the older one allows more members.
+/// Adds the members that modern results require; the legacy era allows additional members.
 fn complete(mut result: Value) -> Answer {
     result["resultType"] = "complete".into();
     result["ttlMs"] = 600_000.into();
@@ -75,7 +75,7 @@ fn complete(mut result: Value) -> Answer {
     Answer::Result(result)
 }
 
-/// Asks the client as the protocol of the call has it.
+/// Sends a request to the client, in the form of the call's era.
 fn ask(seen: &Seen, method: &'static str, params: &Value) -> Answer {
     if is_modern(seen) {
         return match seen.message["params"]["inputResponses"].get("question") {

@@ -1,4 +1,4 @@
-//! What calls leave in metrics and traces, as far as the bridge goes.
+//! Metrics and traces of tool calls.
 
 use std::fs;
 
@@ -61,7 +61,7 @@ impl Counts<'_> {
         self.gateway.proxy.metric(name, &["bundle=\"house\""])
     }
 
-    /// All of them, for one tool.
+    /// The values of all counters for one tool.
     fn of(&self, tool: &str, status: &str) -> [f64; 6] {
         let status = format!("status=\"{status}\"");
         let labels = [&*status, "runtime=\"http\"", "exit_code=\"none\""];
@@ -78,7 +78,7 @@ impl Counts<'_> {
 
 // Feature: unified-sidecar, Property 10: Metrics Emission Consistency
 #[test]
-fn each_call_is_counted_once_with_its_labels_its_duration_and_the_policys_decisions() {
+fn each_call_is_counted_once_with_labels_duration_and_decisions() {
     let tools = ["fine", "failed", "broken", "denied"];
     let server = McpServer::scripted(tools.map(tool).to_vec(), |seen| match seen.tool() {
         "failed" => Some(Answer::Result(json!({ "content": [], "isError": true }))),
@@ -110,9 +110,9 @@ fn each_call_is_counted_once_with_its_labels_its_duration_and_the_policys_decisi
         let after = counts.of(tool, status);
         let difference: Vec<f64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
         let expected = match tool {
-            // Judged, and not executed.
+            // Judged, but not executed.
             "denied" => [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
-            // The rules read only the request, so its response is not evaluated again.
+            // The rules read only requests, so responses are not evaluated.
             _ => [1.0, 1.0, 1.0, 1.0, 0.0, 1.0],
         };
         prop_assert_eq!(difference, expected.to_vec(), "{}: {}", tool, answer);
@@ -121,7 +121,7 @@ fn each_call_is_counted_once_with_its_labels_its_duration_and_the_policys_decisi
     tested.unwrap();
 }
 
-/// A server on stdio that ends with the exit code that a call names.
+/// A stdio server that exits with the code in a call's arguments.
 const ENDS: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -143,8 +143,8 @@ for line in sys.stdin:
 "#;
 
 #[test]
-fn a_call_that_ends_its_server_is_counted_with_the_exit_code() {
-    // A gateway for each: a server that ended is not started again at once.
+fn a_call_whose_server_exits_is_counted_with_the_exit_code() {
+    // One gateway for each row: an exited server is restarted only after a pause.
     each_row([0, 7], |code| {
         let gateway = Gateway::start(&json!({
             "mcpServers": { "kb": { "command": "python3", "args": ["-c", ENDS] } },
@@ -175,7 +175,7 @@ fn id(length: usize) -> impl Strategy<Value = String> {
 
 // Feature: unified-sidecar, Property 11: Trace Context Propagation
 #[test]
-fn the_trace_of_a_call_goes_through_our_span_to_the_server() {
+fn the_trace_of_a_call_passes_through_the_gateways_span() {
     let collector = Collector::start();
     let servers = ERAS.map(|era| library(Some(era)));
     let mounts = json!({ "old": servers[0].mount(), "new": servers[1].mount() });
@@ -189,7 +189,7 @@ fn the_trace_of_a_call_goes_through_our_span_to_the_server() {
     let tested = runner().run(&case, |(trace, parent, in_header, client, server)| {
         let (client, name) = (&clients[client], ["old_echo", "new_echo"][server]);
         let context = format!("00-{trace}-{parent}-01");
-        // The header of a session's request has a test of its own.
+        // Headers of requests in a session have a separate test.
         let in_header = in_header && client.era == Era::Modern;
         let called = call_in(client, name, &context, in_header);
         prop_assert!(text(&called).starts_with("\"echo\""), "{}", called);
@@ -207,7 +207,7 @@ fn the_trace_of_a_call_goes_through_our_span_to_the_server() {
     });
     tested.unwrap();
     assert_eq!(sent.len(), CASES as usize);
-    // What the server was told is our span, and that a child of the client's.
+    // The server gets the span of the gateway, which is a child of the client's span.
     eventually("every span arrives", SOON, || {
         let spans = collector.spans();
         sent.iter().all(|(trace, parent, ours)| {
@@ -223,7 +223,7 @@ fn the_trace_of_a_call_goes_through_our_span_to_the_server() {
         .audited(json!({ "flow": ours, "method": "tools/call" }));
 }
 
-/// A call in a trace: by the header of the hop, or by the message itself.
+/// A call with a trace context, in the header field or in the message.
 fn call_in(client: &Client<'_>, name: &str, context: &str, in_header: bool) -> Value {
     let mut params = json!({ "name": name, "arguments": {}, "_meta": {} });
     let meta = &mut params["_meta"];

@@ -1,4 +1,4 @@
-//! The gateway's HTTP front, before a server with a handshake, hostile ones and coding sidecars.
+//! The MCP gateway over HTTP, with legacy servers, hostile servers and coding sidecars.
 
 mod bounds;
 mod client;

@@ -1,4 +1,4 @@
-//! Revisions without a handshake.
+//! The modern revision, without a handshake.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn events(gateway: &Gateway, message: Value) -> Events {
 }
 
 #[test]
-fn the_gateway_says_what_it_is_and_how_long_that_holds() {
+fn server_discover_describes_the_gateway_and_its_cacheability() {
     let gateway = Gateway::start();
     let (status, answer) = post(&gateway, request(1, "server/discover", json!({})));
     let result = &answer["result"];
@@ -30,7 +30,7 @@ fn the_gateway_says_what_it_is_and_how_long_that_holds() {
 }
 
 #[test]
-fn a_question_of_a_server_with_a_handshake_is_asked_in_the_result_and_answered_in_the_retry() {
+fn a_question_of_a_legacy_server_is_in_the_result_and_answered_by_the_retry() {
     let gateway = Gateway::start();
     let (status, asked) = post(&gateway, call(1, "ask", json!({ "a": 1, "b": 2 })));
     let asked = &asked["result"];
@@ -53,21 +53,21 @@ fn a_question_of_a_server_with_a_handshake_is_asked_in_the_result_and_answered_i
         message["params"]["inputResponses"] = answers.clone();
         post(&gateway, message)
     };
-    // Bound to the request that it belongs to.
+    // `requestState` is bound to its request.
     let (status, other) = retry(2, json!({ "a": 2, "b": 2 }), &answers);
     assert_eq!((status, &other["error"]["code"]), (400, &json!(-32602)));
     let (_, done) = retry(4, json!({ "b": 2, "a": 1 }), &answers);
     let text = done["result"]["content"][0]["text"].to_string();
     assert!(text.contains("alice"), "{done}");
     assert_eq!(done["result"]["resultType"], "complete");
-    // And to be used once.
+    // It can be used only once.
     let (status, again) = retry(5, json!({ "a": 1, "b": 2 }), &answers);
     assert_eq!((status, &again["error"]["code"]), (400, &json!(-32602)));
     assert_eq!(gateway.seen.calls(), 1);
 }
 
 #[test]
-fn what_is_missing_in_a_retry_is_asked_again() {
+fn unanswered_questions_of_a_retry_are_repeated() {
     let gateway = Gateway::start();
     let (_, asked) = post(&gateway, call(1, "ask", json!({})));
     let mut retry = call(2, "ask", json!({}));
@@ -88,7 +88,7 @@ fn what_is_missing_in_a_retry_is_asked_again() {
 }
 
 #[test]
-fn a_retry_gets_progress_under_its_own_token_and_none_without_one() {
+fn a_retry_gets_progress_only_with_its_own_token() {
     let gateway = Gateway::start();
     for (number, token) in [json!("again"), json!(null)].into_iter().enumerate() {
         let first = 10 * number as u32;
@@ -113,7 +113,7 @@ fn a_retry_gets_progress_under_its_own_token_and_none_without_one() {
 }
 
 #[test]
-fn progress_comes_on_the_stream_of_the_request_and_closing_it_cancels() {
+fn progress_is_on_the_requests_stream_and_closing_it_cancels() {
     let gateway = Gateway::start();
     let mut told = events(&gateway, call(1, "tell", json!({})));
     for progress in [1, 2] {
@@ -133,7 +133,7 @@ fn progress_comes_on_the_stream_of_the_request_and_closing_it_cancels() {
 }
 
 #[test]
-fn a_client_that_does_not_read_its_stream_loses_it_in_the_idle_time() {
+fn a_stream_that_is_not_read_is_closed_after_the_idle_time() {
     let gateway = Gateway::start_with(|setup| {
         setup.proxy["upstream"]["idle_timeout"] = "2s".into();
     });
@@ -141,17 +141,17 @@ fn a_client_that_does_not_read_its_stream_loses_it_in_the_idle_time() {
     let mut stream = gateway.connect();
     let fields = format!("{}{fields}", super::client::POST);
     super::client::write_request(&mut stream, "POST /mcp", &fields, &message.to_string());
-    // The buffers between have to fill up first.
+    // The socket buffers have to fill up first.
     eventually("the call is cancelled", 3 * SOON, || {
         gateway.seen.cancelled() == 1
     });
-    // What was on its way arrives, and then the end.
+    // Buffered events arrive, and then the end of the stream.
     let mut rest = vec![0; 65_536];
     while matches!(std::io::Read::read(&mut stream, &mut rest), Ok(1..)) {}
 }
 
 #[test]
-fn a_subscription_is_acknowledged_first_and_ends_with_a_response_when_we_stop() {
+fn a_subscription_is_acknowledged_first_and_ends_with_a_response_at_shutdown() {
     let mut gateway = Gateway::start();
     let wanted = json!({ "toolsListChanged": true, "promptsListChanged": true });
     let listen = request(
@@ -176,7 +176,7 @@ fn a_subscription_is_acknowledged_first_and_ends_with_a_response_when_we_stop() 
 }
 
 #[test]
-fn a_filter_that_is_none_or_too_long_is_refused() {
+fn an_invalid_or_too_long_filter_is_refused() {
     let gateway = Gateway::start();
     let many: Vec<String> = (0..257).map(|number| format!("a://{number}")).collect();
     for filter in [

@@ -1,4 +1,4 @@
-//! A server with a handshake (2025-11-25), spoken to by hand: what it does is what a test needs.
+//! A raw legacy server (2025-11-25), whose tools behave as the tests need.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::RawOrigin;
 
-/// What the server saw.
+/// The state that the server records.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<(Mutex<State>, Condvar)>);
 
@@ -18,13 +18,13 @@ pub struct Seen(Arc<(Mutex<State>, Condvar)>);
 struct State {
     /// Answers of clients, by the id of the question.
     answers: HashMap<String, Value>,
-    /// Calls that were cancelled.
+    /// Number of cancelled calls.
     cancelled: usize,
-    /// Calls that began.
+    /// Number of calls.
     calls: usize,
-    /// Connections are closed without an answer.
+    /// Whether connections are closed without an answer.
     gone: bool,
-    /// What the client said of its progress.
+    /// Progress notifications of the client.
     reports: Vec<Value>,
 }
 
@@ -33,12 +33,12 @@ impl Seen {
         self.0.0.lock().unwrap().calls
     }
 
-    /// Answers of clients that no call has taken.
+    /// Number of answers of clients that no call has taken.
     pub fn answers(&self) -> usize {
         self.0.0.lock().unwrap().answers.len()
     }
 
-    /// From now on, connections are closed without an answer; or answered again.
+    /// Sets whether connections are closed without an answer.
     pub fn leave(&self, gone: bool) {
         self.change(|state| state.gone = gone);
     }
@@ -52,7 +52,7 @@ impl Seen {
         self.0.1.notify_all();
     }
 
-    /// Waits until something holds, at most 20 s.
+    /// Waits at most 20 s until `found` returns a value.
     fn wait<T>(&self, mut found: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
         let mut state = self.0.0.lock().unwrap();
         for _ in 0..20 {
@@ -182,7 +182,7 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
             let answer = seen.wait(|state| state.answers.remove(&number.to_string()));
             last_event(stream, id, &text(&answer.unwrap_or_default().to_string()))
         }
-        // Asks with a progress token, and reports on its own progress once it was answered.
+        // Sends a request with a progress token, and progress of the call after the answer.
         "survey" => {
             events(stream)?;
             let number = seen.0.0.lock().unwrap().calls + 1000;
@@ -255,7 +255,7 @@ fn json_answer(stream: &mut TcpStream, status: &str, body: &Value) -> io::Result
     )
 }
 
-/// Begins a stream, which ends with the connection's chunks.
+/// Writes the head of an event stream in chunked encoding.
 fn events(stream: &mut TcpStream) -> io::Result<()> {
     write!(
         stream,

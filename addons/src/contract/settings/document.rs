@@ -61,7 +61,7 @@ impl<'a> Document<'a> {
         document
     }
 
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self.content, Content::Absent)
     }
@@ -105,7 +105,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Refuses every version except 1.
+/// Reports an error for every version except 1.
 pub fn check_version(version: &Setting<'_>) {
     const WRONG: &str = "must be 1, the only version there is";
     if version.plain(WRONG).is_some_and(|text| text != "1") {

@@ -12,7 +12,7 @@ use super::tree::{Mapping, Node, Value, key_path};
 ///
 /// [`Document::refuse_unknown_keys`]: super::Document::refuse_unknown_keys
 pub struct Fields<'a> {
-    /// `None` if the mapping is absent: then every key is.
+    /// `None` if the mapping is absent: then every key is absent.
     mapping: Option<&'a Mapping>,
     place: Place,
     path: String,
@@ -90,12 +90,12 @@ impl<'a> Fields<'a> {
         self.find(key).and_then(read).unwrap_or(default)
     }
 
-    /// A number from 1 to a million, or the default.
+    /// A key's number from 1 to a million, or the default if it is absent or wrong.
     pub fn count(&self, key: &'static str, default: NonZeroU32) -> NonZeroU32 {
         self.or(key, default, |at| at.count())
     }
 
-    /// A key's value; `None` if it is absent, `null` or an empty variable.
+    /// A key's value; `None` if it is absent, `null`, an empty text or wrong.
     pub fn optional<T>(
         &self,
         key: &'static str,
@@ -104,12 +104,12 @@ impl<'a> Fields<'a> {
         self.find(key).filter(|at| !at.is_nothing()).and_then(read)
     }
 
-    /// The items of a list; empty if the key is absent.
+    /// The items of a list; empty if the key is absent or no list.
     pub fn list<T>(&self, key: &'static str, read: impl FnMut(Setting<'a>) -> Option<T>) -> Vec<T> {
         self.or(key, Vec::new(), |at| at.list(read))
     }
 
-    /// A mapping below a key. If it is absent, all of its keys are.
+    /// A mapping below a key. If it is absent or wrong, all of its keys are absent.
     pub fn section(&self, key: &'static str) -> Fields<'a> {
         let fields = self.find(key).and_then(|at| at.fields());
         fields.unwrap_or_else(|| Fields::absent(self.report, key_path(&self.path, key)))
@@ -165,7 +165,7 @@ impl<'a> Setting<'a> {
         Some(read(&self.fields()?))
     }
 
-    /// A mapping with fixed keys.
+    /// The value as a mapping with fixed keys.
     pub fn fields(&self) -> Option<Fields<'a>> {
         let Value::Mapping(mapping) = &self.node.value else {
             return self.wrong_type("a mapping");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_below_an_unknown_key_is_not_looked_into() {
+    fn keys_below_an_unknown_key_are_not_reported() {
         assert_eq!(
             errors("shelf: { a: { b: 1 } }", port),
             ["proxy.yaml:2:1: shelf: unknown key; known here: version, shop"]

@@ -4,7 +4,7 @@ use super::{Fields, Files, Setting};
 use crate::contract::{EntryMap, Host, HostPattern, Origin};
 
 impl<'a> Setting<'a> {
-    /// Reads a mapping from host patterns to values.
+    /// Reads a mapping from host patterns to values. Reports malformed and duplicate patterns.
     pub fn by_host<T>(&self, read: impl Fn(&Fields<'a>) -> T) -> Option<EntryMap<T>> {
         let mut map = EntryMap::default();
         for (key, value) in self.entries()? {
@@ -36,13 +36,13 @@ impl<'a> Passthrough<'a> {
         Self(tls.list("passthrough", |at| {
             let pattern = at.parse(HostPattern::parse)?;
             if let Some(line) = seen.insert(pattern.clone(), at.place().line) {
-                at.refuse(format!("{pattern} stands here already, in line {line}"));
+                at.refuse(format!("{pattern} is listed already, in line {line}"));
             }
             Some((pattern, at))
         }))
     }
 
-    /// The hosts, and the place of each in the file.
+    /// The host patterns, and the file and line of each.
     pub fn hosts(&self) -> EntryMap<Origin> {
         let hosts = self.0.iter();
         hosts
@@ -50,7 +50,8 @@ impl<'a> Passthrough<'a> {
             .collect()
     }
 
-    /// Refuses each pattern that matches a host; `reason` says why its requests must be decrypted.
+    /// Reports an error for each pattern that matches a host; `reason` says why requests to the
+    /// host must be decrypted.
     pub fn refuse_host(&self, host: &Host, reason: &str) {
         let host = HostPattern::Exactly(host.clone());
         self.refuse_if(|pattern| {
@@ -59,7 +60,7 @@ impl<'a> Passthrough<'a> {
         });
     }
 
-    /// Refuses the patterns for which `reason` returns one.
+    /// Reports an error for each pattern for which `reason` returns a message.
     pub fn refuse_if(&self, reason: impl Fn(&HostPattern) -> Option<String>) {
         for (pattern, at) in &self.0 {
             if let Some(reason) = reason(pattern) {

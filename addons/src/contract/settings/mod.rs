@@ -40,16 +40,42 @@ pub struct Files<'a> {
     pub mcp: Document<'a>,
 }
 
-impl Files<'_> {
-    /// Reports the keys that no reader claimed. Call it after all readers.
-    pub fn refuse_unknown_keys(&self) {
-        for document in [
+impl<'a> Files<'a> {
+    /// The names of the files.
+    pub const NAMES: [&'static str; 5] = [
+        "proxy.yaml",
+        "allowlist.yaml",
+        "policy.yaml",
+        "credentials.yaml",
+        "mcp.yaml",
+    ];
+
+    /// Opens each file by its name.
+    pub fn open(open: impl FnMut(&'static str) -> Document<'a>) -> Self {
+        let [proxy, allowlist, policy, credentials, mcp] = Self::NAMES.map(open);
+        Self {
+            proxy,
+            allowlist,
+            policy,
+            credentials,
+            mcp,
+        }
+    }
+
+    /// The documents in the order of [`Files::NAMES`].
+    pub fn all(&self) -> [&Document<'a>; 5] {
+        [
             &self.proxy,
             &self.allowlist,
             &self.policy,
             &self.credentials,
             &self.mcp,
-        ] {
+        ]
+    }
+
+    /// Reports the keys that no reader claimed. Call it after all readers.
+    pub fn refuse_unknown_keys(&self) {
+        for document in self.all() {
             document.refuse_unknown_keys();
         }
     }

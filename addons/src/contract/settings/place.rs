@@ -2,7 +2,7 @@
 
 use saphyr_parser::Marker;
 
-/// A line and a column, both from 1.
+/// A line and a column, both counted from 1; both are 0 for the whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The line.

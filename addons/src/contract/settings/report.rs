@@ -10,15 +10,15 @@ use super::place::Place;
 /// The most errors kept for one file. Further ones are most likely consequences of these.
 const MAX_ERRORS_PER_FILE: usize = 100;
 
-/// One error and its place. It never contains a value from a file or the environment, which might
-/// be a secret in the wrong place.
+/// One error and its place. It quotes no value of unknown form from a file or the environment,
+/// which might be a secret in the wrong place; a parsed host name may be quoted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
     /// The file's name, or the directory if the error concerns the directory.
     pub file: Arc<str>,
-    /// From 1; 0 for an error of the whole file.
+    /// Counted from 1; 0 for an error of the whole file.
     pub line: usize,
-    /// From 1, in characters.
+    /// Counted from 1, in characters; 0 for an error of the whole file.
     pub column: usize,
     /// The key's path, such as `domains[2].ports[0]`; empty for the whole document.
     pub key: String,
@@ -41,7 +41,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Every error of every file, sorted by file and line. Never empty.
+/// The errors of all files, sorted by file and line, at most 101 of each file. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -67,7 +67,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds an error, unless another reader has reported the same one.
+    /// Adds an error, unless another reader has reported the same one or the file has too many.
     pub fn error(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
         if errors.contains(&error) {
@@ -95,7 +95,7 @@ impl Report {
         }
     }
 
-    /// Returns the warnings, or every error, sorted.
+    /// Returns the warnings if there is no error, otherwise the errors in order.
     pub fn finish(self) -> Result<Vec<String>, ConfigErrors> {
         let mut errors = self.errors.into_inner();
         if errors.is_empty() {

@@ -3,8 +3,8 @@
 use http::Method;
 use regex::{Regex, RegexBuilder};
 
-/// The most memory of one compiled pattern, in bytes; sensible ones take a hundredth. Matching
-/// takes linear time in the length of the path, whatever the pattern.
+/// The most memory of one compiled pattern, in bytes; typical ones take a hundredth. Matching takes
+/// linear time in the length of the path, whatever the pattern.
 const PATTERN_BYTES: usize = 1 << 20;
 /// The limit for a pattern that ignores letter case, where each letter becomes a character class.
 const FOLDED_PATTERN_BYTES: usize = 4 << 20;

@@ -1,8 +1,8 @@
 //! Reads values from the tree and collects every error.
 //!
 //! A reader that finds an error reports it and returns `None`. The caller goes on with a default,
-//! so that all errors are found; the configuration is refused at the end. No message quotes a
-//! value, which might be a secret in the wrong place.
+//! so that all errors are found; the configuration is refused at the end. No message quotes a value
+//! of unknown form, which might be a secret in the wrong place.
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ use crate::contract::Origin;
 /// would limit nothing.
 const COUNT: RangeInclusive<u32> = 1..=1_000_000;
 
-/// Makes the number of a default; 0 becomes 1, the smallest budget.
+/// Converts a default value to a non-zero number; 0 becomes 1, the smallest budget.
 #[must_use]
 pub const fn at_least_one(number: u32) -> NonZeroU32 {
     match NonZeroU32::new(number) {
@@ -46,12 +46,12 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The place of its first character.
+    /// The place of the value's first character.
     pub fn place(&self) -> Place {
         self.node.place
     }
 
-    /// Its file and line.
+    /// The file and line of the value.
     pub fn origin(&self) -> Origin {
         Origin {
             file: self.report.file.clone(),
@@ -59,7 +59,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The report for errors of its file.
+    /// The report for errors of the value's file.
     pub fn report(&self) -> FileReport<'a> {
         self.report
     }
@@ -69,7 +69,7 @@ impl<'a> Setting<'a> {
         self.refuse_at(self.node.place, message);
     }
 
-    /// Reports an error of its key.
+    /// Reports an error at the place of the value's key.
     pub fn refuse_key(&self, key: &Key, message: impl Into<String>) {
         self.refuse_at(key.place, message);
     }
@@ -86,7 +86,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Whether it is neither a list nor a mapping.
+    /// Whether it is a scalar: neither a list nor a mapping, and not refused before.
     pub fn is_scalar(&self) -> bool {
         matches!(self.node.value, Value::Scalar(_))
     }
@@ -96,7 +96,8 @@ impl<'a> Setting<'a> {
         matches!(self.node.value, Value::Mapping(_))
     }
 
-    /// A text, with the variables that were expanded in it.
+    /// A text, with the variables that were expanded in it. A plain number, boolean or `null` is
+    /// refused, unless it comes from a variable.
     pub fn scalar(&self) -> Option<&'a Scalar> {
         let scalar = self.any_scalar("a text")?;
         if is_null(scalar) {
@@ -116,12 +117,13 @@ impl<'a> Setting<'a> {
         self.scalar().map(|scalar| scalar.text.as_str())
     }
 
-    /// The text of any scalar, `8080` and `true` included, as in the environment of a process.
+    /// The text of any scalar, also of a plain `8080` or `true`: an environment variable is always
+    /// a text.
     pub fn any_text(&self) -> Option<&'a str> {
         Some(self.any_scalar("a text")?.text.as_str())
     }
 
-    /// A whole number; `Some(None)` for any other scalar.
+    /// A whole number without quotes or from a variable; `Some(None)` for any other scalar.
     pub fn plain_number(&self) -> Option<Option<u64>> {
         let scalar = self.any_scalar("a number or a text")?;
         let plain = !scalar.quoted || !scalar.variables.is_empty();
@@ -153,7 +155,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// One of a few words.
+    /// The value that belongs to one of these words.
     pub fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.any_scalar("a text")?.text.as_str();
         let found = words.iter().find(|(word, _)| *word == text);
@@ -174,7 +176,7 @@ impl<'a> Setting<'a> {
         self.or_refuse(found, || WRONG.to_owned())
     }
 
-    /// A whole number.
+    /// A whole number in this range.
     pub fn number<T>(&self, range: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<u64> + PartialOrd + Display,
@@ -198,7 +200,7 @@ impl<'a> Setting<'a> {
         self.number(COUNT).and_then(NonZeroU32::new)
     }
 
-    /// A number of bytes, or a size such as `100MB`, with or without quotes.
+    /// A number of bytes in this range, or a size such as `100MB`, with or without quotes.
     pub fn size<T>(&self, range: RangeInclusive<u64>) -> Option<T>
     where
         T: TryFrom<u64>,
@@ -218,7 +220,7 @@ impl<'a> Setting<'a> {
         found.map_err(|message| self.refuse(message)).ok()
     }
 
-    /// Seconds, or a duration such as `10s`.
+    /// A number of seconds, or a duration such as `10s`.
     pub fn seconds(&self) -> Option<Duration> {
         let text = &self.any_scalar("a number of seconds")?.text;
         let found = match units::whole(text) {
@@ -273,6 +275,7 @@ impl<'a> Setting<'a> {
     }
 
     /// The text of a scalar that may be a number or a boolean: without quotes, or from a variable.
+    /// Reports `wrong` for any other value.
     pub fn plain(&self, wrong: &str) -> Option<&'a str> {
         let scalar = match &self.node.value {
             Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,

@@ -1,7 +1,7 @@
 //! A YAML document as a tree whose nodes have a line and a column.
 //!
 //! Only plain YAML is read: one document of mappings, lists and scalars. Anchors, aliases, merge
-//! keys, tags and duplicate keys are refused, since with them a text does not mean what it shows.
+//! keys, tags and duplicate keys are refused: a value's meaning would depend on other lines.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ use super::report::FileReport;
 /// The deepest nesting. Checked without recursion while the tree is built, so that code that walks
 /// the tree may recurse.
 const MAX_DEPTH: usize = 128;
-/// The longest key, in bytes. The longest valid keys are host patterns of at most 255 characters.
+/// The longest key, in bytes. The longest valid keys are host patterns of at most 255 bytes.
 const MAX_KEY_LENGTH: usize = 256;
 
-/// A value and its place. It has no `Debug`: it may hold a secret.
+/// A value and its place. It has no `Debug` on purpose, since it may hold a secret.
 pub struct Node {
     pub place: Place,
     pub value: Value,
@@ -30,7 +30,7 @@ pub enum Value {
     Scalar(Scalar),
     Sequence(Vec<Node>),
     Mapping(Mapping),
-    /// An error was reported already; no reader reports another one.
+    /// A value whose error was reported; no reader reports another one.
     Refused,
 }
 
@@ -65,7 +65,7 @@ pub struct Key {
 /// A value that is neither a list nor a mapping.
 #[derive(Default)]
 pub struct Scalar {
-    /// Its text, expanded.
+    /// Its text, with variables expanded.
     pub text: Zeroizing<String>,
     /// Written in quotes or as a block: it is a text, even if it looks like a number.
     pub quoted: bool,
@@ -77,7 +77,7 @@ pub struct Scalar {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Whether its value, or the default in its place, is empty.
+    /// Whether its value, or the default that replaced it, is empty.
     pub empty: bool,
 }
 
@@ -92,7 +92,7 @@ pub fn key_path(path: &str, key: &str) -> String {
     }
 }
 
-/// The document cannot be parsed further. An error was reported.
+/// The document cannot be parsed further; the error was reported.
 pub struct Broken;
 
 /// Parses a document; `None` if it is empty.
@@ -134,7 +134,7 @@ fn unquoted_star(text: &str, place: Place) -> Option<String> {
     Some(format!("text that begins with * must be quoted: {example}"))
 }
 
-/// A collection that is still open.
+/// A list or mapping whose end the parser has not reached.
 enum Frame {
     Sequence {
         place: Place,

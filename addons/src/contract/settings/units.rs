@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The longest duration: far beyond any sensible timeout, and small enough to add to any clock.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Reads `500ms`, `10s`, `5m`, `24h`.
+/// Parses a duration such as `500ms`, `10s`, `5m` or `24h`, of at most 720 hours and not zero.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "must be a duration such as 500ms, 10s, 5m or 24h, longer than 0 and at most 720h";
@@ -23,7 +23,7 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
     if fits { Ok(duration) } else { Err(WRONG) }
 }
 
-/// Reads a number of bytes, or a size such as `64KB`, `100MB` or `2GB`, with 1 KB = 1024 bytes.
+/// Parses a number of bytes, or a size such as `64KB`, `100MB` or `2GB`, with 1 KB = 1024 bytes.
 pub fn size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let bytes_each = match unit {
@@ -36,7 +36,7 @@ pub fn size(text: &str) -> Option<u64> {
     number.checked_mul(bytes_each)
 }
 
-/// Formats a size in the largest unit that needs no fraction.
+/// Formats a size in the largest unit in which it is a whole number.
 pub fn show_size(bytes: u64) -> String {
     for (unit, shift) in [("GB", 30), ("MB", 20), ("KB", 10)] {
         if bytes > 0 && bytes.trailing_zeros() >= shift {
@@ -46,7 +46,8 @@ pub fn show_size(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// Reads a whole number without a sign and without a leading zero, which YAML 1.1 reads as octal.
+/// Parses a whole number without a sign or a leading zero. YAML 1.1 reads a number with a leading
+/// zero as octal.
 pub fn whole(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     if !plain || (text.len() > 1 && text.starts_with('0')) {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_count_in_1024s() {
+    fn size_units_are_powers_of_1024() {
         each_row(
             [
                 ("0", 0),

@@ -39,8 +39,9 @@ pub(super) struct Minted {
 }
 
 impl Installation {
-    /// Asks for the owner of the installation. Needed for a container with repositories of several
-    /// owners, since a token request names repositories without their owner.
+    /// Builds the request for the owner of the installation. Needed for a container with
+    /// repositories of several owners, since a token request names repositories without their
+    /// owner.
     pub(super) fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
         self.request(Method::GET, "", jwt, Bytes::new())
     }
@@ -56,7 +57,7 @@ impl Installation {
         login.ok_or_else(|| "GitHub did not say whose installation it is".to_owned())
     }
 
-    /// Asks for a token for exactly these repositories.
+    /// Builds the request for a token for exactly these repositories, of one owner.
     pub(super) fn token_request(
         &self,
         jwt: &str,
@@ -92,7 +93,7 @@ impl Installation {
             let name = repo.get("full_name").and_then(Value::as_str);
             name.is_some_and(|name| container.repos.iter().any(|own| own.is(name)))
         };
-        // An answer without a list may be a token for all of them.
+        // An answer without a list may hold a token for all repositories of the installation.
         let within = reached.is_some_and(|repos| !repos.is_empty() && repos.iter().all(is_own));
         if !within || text("repository_selection") != Some("selected") {
             return Err(

@@ -86,8 +86,8 @@ fn forge_of<'f>(hosts: &[(Host, u16)], forges: &'f [ForgeHosts]) -> Option<&'f F
     forges.iter().find(|forge| forge.all_hosts().any(is_named))
 }
 
-/// The host and path prefix of a forge's API. An Enterprise server has it under a path of its own
-/// host.
+/// The host and path prefix of a forge's API. A GitHub Enterprise server without a host for its API
+/// has it below `/api/v3`.
 fn api_of(forge: &ForgeHosts) -> (Host, &'static str) {
     match &forge.api {
         Some(api) if *api != forge.host => (api.clone(), ""),

@@ -154,9 +154,9 @@ impl AppTokens {
         minted
     }
 
-    /// The container's repositories of the installation's owner. GitHub is asked for the owner only
-    /// if the container has repositories of several owners: with one, a wrong owner shows in the
-    /// token's list of repositories.
+    /// The container's repositories of the installation's owner. The owner is requested from GitHub
+    /// only if the container has repositories of several owners: if it has one owner and that is
+    /// the wrong one, the list of repositories in the token's answer shows it.
     async fn repos<'c>(
         &self,
         container: &'c Container,
@@ -219,11 +219,12 @@ impl State {
     }
 }
 
-/// The chain's handle to an installation.
+/// An installation as the token source of a credential.
 pub struct AppSource(pub Arc<AppTokens>);
 
 impl TokenSource for AppSource {
-    /// GitHub would take a request without repositories for one for all of them.
+    /// False for a container without repositories: GitHub answers a token request that names none
+    /// with a token for all.
     fn is_for(&self, container: &Container) -> bool {
         !container.repos.is_empty()
     }

@@ -107,7 +107,7 @@ pub struct TokenUrl {
 }
 
 impl TokenUrl {
-    /// Parses an `https://` URL without a query.
+    /// Parses an `https://` URL of a host name and a path, without a query.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         const WRONG: &str = "must be an https:// URL of a host and a path";
         let uri: Uri = text.parse().map_err(|_| WRONG)?;
@@ -149,7 +149,7 @@ pub struct Login {
     pub client_id: String,
     /// The scopes that a refresh requests; empty for those that were granted.
     pub scopes: Vec<String>,
-    /// The key of the login in formats with several.
+    /// The key of the login in OpenCode's file, which has several.
     pub entry: String,
 }
 

@@ -27,6 +27,7 @@ const MAX_REPLACED: usize = 4;
 /// The state of the token file, the tokens in use, and the result of the last refresh.
 #[derive(Default)]
 pub struct LoginState {
+    /// When the file was last checked for changes.
     pub looked: Option<Instant>,
     /// Why the file cannot be read. No token is sent then.
     pub unreadable: Option<String>,
@@ -50,10 +51,11 @@ pub struct CurrentTokens {
     pub tokens: Tokens,
     /// The access token, prepared to be sent, if it is usable.
     pub token: Option<Arc<Token>>,
-    /// When we obtained it by a refresh.
+    /// When a refresh yielded it; `None` if it was read from the file.
     pub refreshed: Option<Instant>,
     /// Whether a host answered 401 to it.
     pub refused: bool,
+    /// The age until which it is not refreshed again, unless it expires.
     pub min_age: Duration,
 }
 
@@ -109,7 +111,7 @@ impl LoginState {
         self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
     }
 
-    /// Whether the file can be read and written, and no new login is needed.
+    /// Whether the file could be read at the last check, and the last refresh succeeded.
     pub fn is_valid(&self) -> bool {
         self.unreadable.is_none() && self.failed.is_none()
     }
@@ -124,7 +126,7 @@ impl LoginState {
         current.token.clone().filter(|_| may_send)
     }
 
-    /// Whether to act on these tokens now: refresh them, or write them to the file.
+    /// Whether the tokens in use must be refreshed or written to the file now.
     pub fn is_due(&self) -> bool {
         let Some(current) = &self.current else {
             return false;
@@ -228,7 +230,7 @@ mod tests {
         CurrentTokens::of(file, tokens, Some(Arc::new(token)))
     }
 
-    /// A 401 `seconds` after the refresh of a token; returns whether it is refreshed again.
+    /// Simulates a 401 `seconds` after a token's refresh. Returns whether another refresh is due.
     fn refused_after(known: &mut LoginState, seconds: u64) -> bool {
         let current = known.current.as_mut().unwrap();
         current.refused = true;

@@ -104,7 +104,7 @@ fn a_refresh_token_that_is_not_rotated_stays() {
 }
 
 #[test]
-fn each_provider_is_asked_in_its_own_encoding() {
+fn each_provider_gets_a_refresh_request_in_its_encoding() {
     each_row(
         [
             (
@@ -170,7 +170,7 @@ fn only_errors_about_the_refresh_token_are_permanent() {
 }
 
 #[test]
-fn a_file_that_is_no_login_says_so_and_is_not_quoted() {
+fn errors_about_a_malformed_token_file_do_not_quote_it() {
     each_row(
         [
             (Provider::Codex, r#"{"OPENAI_API_KEY":"sk-secret"}"#),

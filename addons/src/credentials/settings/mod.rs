@@ -34,7 +34,7 @@ pub struct CredentialEntry {
     pub hosts: Vec<(Host, u16)>,
     /// How the secret is put into a request.
     pub kind: KindSettings,
-    /// Request fields to remove, in which a client could send a key of its own.
+    /// Request fields to remove, in which a client could send its own key.
     pub remove_headers: Vec<HeaderName>,
     /// Query parameters to remove.
     pub remove_query: Vec<String>,
@@ -114,8 +114,8 @@ impl CredentialSettings {
         settings
     }
 
-    /// Adds the entries of other settings, except those with a name or a host that has an entry
-    /// here.
+    /// Adds the active entries of other settings, except one whose name is that of an active entry
+    /// here, or one of whose hosts is in an entry here.
     pub fn extend(&mut self, other: Self) {
         let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
         let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);
@@ -155,7 +155,8 @@ impl CredentialSettings {
 }
 
 impl CredentialEntry {
-    /// The warning for a token that all containers share: it has all rights of its owner.
+    /// The warning for a basic or bearer token of a git forge: all containers share it, and it has
+    /// all rights of its owner.
     fn personal_token(&self, forges: &[ForgeHosts]) -> Option<String> {
         let is_token = matches!(
             self.kind,
@@ -190,7 +191,7 @@ impl CredentialEntry {
     }
 }
 
-/// Warns in one line for all of them: most installations use a few of the shipped entries.
+/// Warns of all inactive entries in one line: most installations use a few of the shipped ones.
 fn warn_of_inactive(report: FileReport<'_>, inactive: &[(String, String)]) {
     let entries = inactive.iter().map(|(name, variables)| {
         let variables = if variables.is_empty() {

@@ -99,8 +99,8 @@ impl<'a> SecretReader<'a> {
         setting
     }
 
-    /// The unset variables of empty secrets, which make the entry inactive. `None` if no secret is
-    /// empty.
+    /// The names of the empty variables in empty secrets, joined with commas. An empty secret makes
+    /// the entry inactive. `None` if no secret is empty.
     pub fn empty(&self) -> Option<String> {
         let secrets = self.0.borrow();
         let empty: Vec<_> = secrets.iter().filter(|s| s.is_empty()).collect();
@@ -120,7 +120,7 @@ impl<'a> SecretReader<'a> {
 }
 
 impl ReadSecret<'_> {
-    /// Whether it is empty, or one of its variables is unset.
+    /// Whether it is empty, or one of its variables is empty.
     fn is_empty(&self) -> bool {
         let nothing = match &self.setting {
             SecretSetting::Value(value) => value.trim().is_empty(),

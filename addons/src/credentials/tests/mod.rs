@@ -48,7 +48,7 @@ fn credential(name: &str, host: &str, kind: CredentialKind) -> Credential {
     }
 }
 
-/// A key in `x-key` for api.example.com.
+/// A credential that sets the field `x-key` at api.example.com.
 fn key(name: &str, secret: &str) -> Credential {
     let name_of_field = HeaderName::from_static("x-key");
     let kind = CredentialKind::SetHeaders(vec![(name_of_field, source(secret))]);
@@ -67,7 +67,7 @@ fn flow() -> OwnedFlow {
     flow_of(&container("web"), Kind::Http, "api.example.com")
 }
 
-/// The body that a client gets of a response to a guarded request.
+/// Sends a response through the addon. Returns the body that the client gets.
 fn respond(
     addon: &Credentials,
     flow: &mut Flow,
@@ -91,7 +91,7 @@ fn respond(
     Ok(out.drain().flatten().collect())
 }
 
-/// The addon, and a flow whose request it has seen.
+/// The addon with this credential, and a flow whose request it has judged.
 fn guarded(credential: Credential) -> (Credentials, OwnedFlow) {
     let addon = Credentials::new(vec![credential]);
     let mut flow = flow();

@@ -10,11 +10,11 @@ use crate::contract::{
 
 /// The rules for a batch call.
 pub(in crate::git) struct BatchRules {
-    /// Denies uploads, since the repository is not the container's own.
+    /// Denies uploads, since the repository is not in the container's list.
     pub only_downloads: bool,
     /// The largest file that may be uploaded, in bytes.
     pub limit: u64,
-    /// Where the limit was set.
+    /// The name of the setting with the limit.
     pub limit_rule: String,
 }
 

@@ -1,4 +1,4 @@
-//! Asks a forge which repository a number or a node belongs to, on behalf of a container.
+//! Looks up at a forge which repository a number or a node belongs to, on behalf of a container.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl ForgeClient {
         Self { outbound }
     }
 
-    /// The forge's answer; `None` if policy or the forge denies the container access.
+    /// The forge's answer; `None` if policy or the forge denies the container access, or the answer
+    /// is not JSON.
     async fn ask(
         &self,
         requester: &Requester,

@@ -10,7 +10,8 @@ pub(super) enum Place {
     Inside,
     /// A connection of a repository's object to objects outside of it.
     Connection,
-    /// A person, an organization, another repository: only names and numbers may be read.
+    /// A person, an organization, another repository: only fields without a selection, and those in
+    /// [`NAMES`], may be read.
     Outside,
     /// The schema of the API.
     Schema,
@@ -135,7 +136,8 @@ const CONNECTIONS: &[&str] = &[
     "timelineItems",
 ];
 
-/// Fields whose result has a name, for one more level: an owner's login, a branch's name.
+/// Fields of an outside object that may have a selection, for the names in it: an owner's login, a
+/// branch's name.
 const NAMES: &[&str] = &[
     "actor",
     "assignee",

@@ -22,7 +22,8 @@ impl<'a> Variables<'a> {
         Self { given, defaults }
     }
 
-    /// A value as the server will see it. Numbers and booleans become `true`.
+    /// A value as the server will see it. Written numbers and booleans become `true`, since no rule
+    /// depends on them.
     pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, InvalidGraphql> {
         budget.spend_step()?;
         Ok(match value {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::objection;
 use crate::contract::{Container, Denial, Verdict};
-use crate::github::content::{self, Objection, ObjectionAt};
+use crate::github::content::{self, Objection, ObjectionAt, objection_at};
 use crate::github::denials::Denials;
 use crate::github::forge::Node;
 use crate::github::mentions::Mentions;
@@ -46,19 +46,15 @@ struct Branch {
 impl NamedNodes {
     /// Adds one id or a list of them. Null adds none.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
-        for id in ids_of(ids)? {
-            self.nodes.insert(id.to_owned());
-            self.bounded()?;
-        }
-        Ok(())
+        self.nodes
+            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.bounded()
     }
 
     fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
-        for id in ids_of(ids)? {
-            self.people.insert(id.to_owned());
-            self.bounded()?;
-        }
-        Ok(())
+        self.people
+            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.bounded()
     }
 
     fn bounded(&self) -> Result<(), Denial> {
@@ -229,15 +225,11 @@ fn judge_person(
 }
 
 fn node_denied(what: &str, objection: Objection, id: &str, container: &Container) -> Denial {
-    let key = String::new();
-    Denials::body(what, &ObjectionAt { key, objection }, container).with("node", id)
+    Denials::body(what, &objection_at("", objection), container).with("node", id)
 }
 
 fn foreign(key: &str) -> ObjectionAt {
-    ObjectionAt {
-        key: key.to_owned(),
-        objection: Objection::ForeignBranch,
-    }
+    objection_at(key, Objection::ForeignBranch)
 }
 
 /// A list of ids, or a single id, which GraphQL coerces to a list.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::allowed;
 use crate::github::body::join;
-use crate::github::content::{self, Objection, ObjectionAt};
+use crate::github::content::{self, Objection, ObjectionAt, objection_at};
 use crate::github::mentions::Mentions;
 
 /// The only argument of GitHub's mutations.
@@ -80,9 +80,4 @@ impl InputJudge<'_> {
             _ => content::text(text, self.mentions),
         }
     }
-}
-
-fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
-    let key = key.to_owned();
-    ObjectionAt { key, objection }
 }

@@ -13,7 +13,7 @@ use crate::contract::{Container, Denial};
 use crate::github::denials::Denials;
 use crate::github::mentions::Mentions;
 
-/// The most nested fields, with fragments expanded. It also ends cycles of fragments.
+/// The deepest nesting of fields, with fragments expanded. It also ends cycles of fragments.
 const MAX_DEPTH: usize = 64;
 
 /// A walk over the selections of one operation.

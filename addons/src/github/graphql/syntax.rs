@@ -38,14 +38,14 @@ pub(super) enum Selection {
     Inline(Vec<Selection>),
 }
 
-/// A field under its own name; aliases do not matter.
+/// A field under its own name. Aliases are dropped, since they do not change its meaning.
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) arguments: Vec<(String, Value)>,
     pub(super) selections: Vec<Selection>,
 }
 
-/// A value as it is written. Numbers and booleans (`Plain`) and null decide nothing.
+/// A value as it is written. Numbers and booleans become `Plain`, since no rule depends on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Variable(String),

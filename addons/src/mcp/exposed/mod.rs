@@ -1,4 +1,4 @@
-//! Tools and prompts under the names that a container sees.
+//! Tools and prompts under their exposed names, as a container sees them.
 
 mod names;
 mod prompts;
@@ -17,7 +17,7 @@ pub use prompts::{ExposedPrompt, ExposedPrompts};
 use names::{Named, exposed_name};
 use rewrite::rewrite;
 
-/// Problems of one view that are reported; a server's list can have thousands.
+/// The most problems of one view that are reported; a server's list can have thousands.
 const MAX_PROBLEMS: usize = 100;
 
 /// The tools of a container by their exposed names, built from the servers' lists and the overrides
@@ -37,20 +37,20 @@ pub struct ExposedTool {
     pub name: Arc<str>,
     /// The server that has it.
     pub server: Arc<ServerSettings>,
-    /// As the server lists it.
+    /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Why it is not listed. A call is denied for the same reason.
+    /// The reason why the tool is not listed; calls are denied for it, too.
     pub hidden: Option<Hidden>,
-    /// The entry of `tools/list`, where it differs from the definition.
+    /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,
 }
 
 /// Why a tool is left out of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
-    /// It reaches the open world, and the container has seen confidential things.
+    /// The tool reaches the open world, and the container's security level is raised.
     Level,
-    /// Its definition changed, and an operator has not accepted it.
+    /// The tool's definition changed, and no operator has accepted it yet.
     Changed,
 }
 
@@ -58,8 +58,8 @@ pub enum Hidden {
 pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
-    /// The view of a container. The order of `listings` is the order of the list, and decides which
-    /// of two tools keeps a name; names that the operator gave go first.
+    /// Builds the view of a container, in the order of `listings`. If two tools have the same
+    /// exposed name, one that the operator named takes precedence, then the first in order.
     #[must_use]
     pub fn of(settings: &McpSettings, container: &Container, listings: &[Listing]) -> Self {
         let count = listings.iter().map(|(_, tools)| tools.len()).sum();
@@ -113,18 +113,18 @@ impl Exposed {
         listed.map(ExposedTool::json)
     }
 
-    /// All tools, those included that are not listed.
+    /// All tools, including unlisted ones.
     pub fn all(&self) -> &[ExposedTool] {
         &self.tools
     }
 
-    /// The tool that a container calls by this name, also where it is not listed: whether it may
-    /// be called is decided by the chain.
+    /// The tool with this exposed name, also if it is not listed: the chain decides whether it may
+    /// be called.
     pub fn find(&self, name: &str) -> Option<&ExposedTool> {
         self.tools.get(*self.by_name.get(name)?)
     }
 
-    /// The tool by the server's own name for it.
+    /// The tool with this name at its server.
     pub fn original(&self, server: &Arc<str>, name: &Arc<str>) -> Option<&ExposedTool> {
         let origin = (Arc::clone(server), Arc::clone(name));
         self.tools.get(*self.by_origin.get(&origin)?)
@@ -176,7 +176,7 @@ impl Exposed {
         });
     }
 
-    /// The exposed name; `None` where the server's own name may not be shown.
+    /// The exposed name; `None` if the server's own name must not be shown.
     fn name_of(
         &mut self,
         server: &ServerSettings,
@@ -229,12 +229,12 @@ impl ExposedTool {
     }
 }
 
-/// Whether a tool waits for an operator who accepts its definition.
+/// Whether a tool is blocked until an operator accepts its definition.
 pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> bool {
     definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
-/// Server and own name.
+/// The server of a tool, and the tool's name at that server.
 type Origin = (Arc<str>, Arc<str>);
 
 struct Candidate<'a> {

@@ -1,4 +1,4 @@
-//! Exposed names, and problems of the names that servers choose.
+//! Exposed names, and problems with the names that servers choose.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
 use crate::raw_json::sha256_hex;
 
-/// Hexadecimal digits of the full name's hash at the end of a cut name.
+/// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
 
-/// A problem of an entry that a server lists.
+/// A problem with an entry that a server lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// An exposed name was too long.
+    /// An exposed name was too long, and was cut.
     Cut {
         /// The server.
         server: Arc<str>,
@@ -21,29 +21,29 @@ pub enum Problem {
         /// The name that the container sees.
         exposed: Arc<str>,
     },
-    /// Two of them would have one exposed name: the second is left out.
+    /// Two entries would have the same exposed name: the second is left out.
     Collision {
         /// The name that the container sees.
         exposed: Arc<str>,
-        /// The server and own name of the one that has it.
+        /// The server and own name of the entry that keeps the name.
         kept: (Arc<str>, Arc<str>),
-        /// The server and own name of the one that is left out.
+        /// The server and own name of the entry that is left out.
         left_out: (Arc<str>, Arc<str>),
     },
-    /// A name has characters that could make it look like another: it is left out.
+    /// A name has characters that could make it look like another one: its entry is left out.
     Name {
         /// The server.
         server: Arc<str>,
         /// Its own name for the tool or prompt.
         name: Arc<str>,
     },
-    /// A definition that the operator changes cannot be rewritten: it is left out.
+    /// A definition that an override changes cannot be rewritten: the tool is left out.
     Definition {
         /// The server.
         server: Arc<str>,
         /// Its own name for the tool.
         name: Arc<str>,
-        /// Why.
+        /// Why it cannot be rewritten.
         reason: String,
     },
 }
@@ -85,11 +85,11 @@ impl fmt::Display for Problem {
 /// A server's own name with its prefix.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// As it stands.
+    /// The whole name.
     Whole(Arc<str>),
-    /// Too long.
+    /// The name was too long, and is cut.
     Cut(Arc<str>),
-    /// It has characters that are not visible ASCII: it could look like another name.
+    /// The name has characters other than visible ASCII, so it could look like another name.
     Refused,
 }
 

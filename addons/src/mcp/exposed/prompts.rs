@@ -1,4 +1,4 @@
-//! Prompts under the names that a container sees.
+//! Prompts under their exposed names, as a container sees them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::MAX_PROBLEMS;
 use super::names::{Named, Problem, exposed_name};
 use crate::raw_json::{Members, Node};
 
-/// The prompts of a container, by the names that it sees.
+/// The prompts of a container, by their exposed names.
 #[derive(Debug, Default)]
 pub struct ExposedPrompts {
     prompts: Vec<ExposedPrompt>,
@@ -32,7 +32,7 @@ pub struct ExposedPrompt {
 }
 
 impl ExposedPrompts {
-    /// The view of a container. An entry without a name is left out.
+    /// Builds the view of a container. Leaves out entries without a name.
     #[must_use]
     pub fn of<'l, L>(listings: L) -> Self
     where
@@ -53,7 +53,7 @@ impl ExposedPrompts {
         self.prompts.iter().map(|prompt| &*prompt.json)
     }
 
-    /// The prompt that a container asks for by this name.
+    /// The prompt with this exposed name.
     pub fn find(&self, name: &str) -> Option<&ExposedPrompt> {
         self.prompts.get(*self.by_name.get(name)?)
     }

@@ -1,4 +1,4 @@
-//! A definition as a container sees it.
+//! Rewrites a definition for a container.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
 /// The longest definition that is rewritten, in bytes.
 const MAX_REWRITTEN: usize = 256 * 1024;
 
-/// The definition under another name and as the operator changes it; `None` where it stays as it
-/// is.
+/// Rewrites a definition with another name and the operator's override; `None` if it stays
+/// unchanged.
 pub(super) fn rewrite(
     definition: &Definition,
     name: &str,
@@ -84,7 +84,7 @@ fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonErr
     Ok(without_fields(schema, &fields).to_json())
 }
 
-/// The hints with the operator's word; `None` where the operator says nothing about them.
+/// The hints with those of the operator's override; `None` if it sets none.
 fn expose_annotations(
     annotations: Option<&str>,
     definition: &Definition,

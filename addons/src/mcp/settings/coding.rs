@@ -10,10 +10,10 @@ use super::{CodingEndpoint, CodingSettings, HiddenValue};
 use crate::contract::settings::{Fields, Setting};
 use crate::contract::{AuthorityError, Endpoint, Host, Scheme};
 
-/// How long one call may take unless the file says otherwise: a little longer than the 300 s that
-/// a command has by default, so that the sidecar's own answer to a slow command still comes.
+/// Default time limit of a call: longer than the 300 s that a command has by default, so that the
+/// sidecar's answer to a slow command still arrives.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(310);
-/// How long a call waits for the sidecar unless the file says otherwise.
+/// Default of how long a call waits for the sidecar, in milliseconds.
 const WAIT_FOR_READY: u64 = 10_000;
 /// The longest wait, in milliseconds. A session must be open within 60 s.
 const MAX_WAIT_FOR_READY: u64 = 50_000;
@@ -28,12 +28,12 @@ pub(super) fn is_one(fields: &Fields<'_>) -> bool {
     KEYS.iter().any(|key| fields.has(key))
 }
 
-/// The setting, if the server has it.
+/// The `coding_sidecar` setting of a server, if present.
 pub(super) fn find<'a>(fields: &Fields<'a>) -> Option<Setting<'a>> {
     either(fields, KEYS)
 }
 
-/// Reads it.
+/// Reads the setting.
 pub(super) fn read(at: &Setting<'_>) -> Option<CodingSettings> {
     let fields = at.fields()?;
     let wait = either(&fields, ["waitForReadyMs", "wait_for_ready_ms"]);
@@ -81,7 +81,7 @@ fn endpoint(at: &Setting<'_>, fields: &Fields<'_>) -> Option<CodingEndpoint> {
     }
 }
 
-/// A name or an address; an IPv6 address with or without brackets.
+/// Reads a name or an address; an IPv6 address with or without brackets.
 fn host(text: &str) -> Result<Host, AuthorityError> {
     match text.parse::<Ipv6Addr>() {
         Ok(address) => Host::parse(&format!("[{address}]")),
@@ -106,17 +106,21 @@ fn token(at: Setting<'_>) -> Option<HiddenValue> {
     let text = at.any_text()?;
     let is_token = text.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_token || HeaderValue::from_str(text).is_err() {
-        at.refuse("has a character that no token has (a space, or a line break at its end?)");
+        at.refuse(
+            "has a character that is not valid in a token (a space, or a line break at its end?)",
+        );
         return None;
     }
     Some(HiddenValue(text.to_owned().into()))
 }
 
-/// A key in either spelling. Both at once are refused.
+/// Finds a key in either spelling; refuses both at once.
 fn either<'a>(fields: &Fields<'a>, [key, other]: [&'static str; 2]) -> Option<Setting<'a>> {
     match (fields.find(key), fields.find(other)) {
         (Some(_), Some(again)) => {
-            again.refuse(format!("stands beside {key}, which means the same"));
+            again.refuse(format!(
+                "cannot be combined with {key}, which means the same"
+            ));
             None
         }
         (one, another) => one.or(another),
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn errors_name_their_place() {
         let at = "mcpServers.c.coding_sidecar";
         let long = format!("{{ socketPath: /{} }}", "x".repeat(107));
         each_row(
@@ -227,12 +231,12 @@ mod tests {
                 (
                     "{ socketPath: /c, auth: { token: \"a b\" } }",
                     ".auth.token",
-                    "has a character that no token has (a space, or a line break at its end?)",
+                    "has a character that is not valid in a token (a space, or a line break at its end?)",
                 ),
                 (
                     "{ socketPath: /c, socket_path: /d }",
                     ".socket_path",
-                    "stands beside socketPath, which means the same",
+                    "cannot be combined with socketPath, which means the same",
                 ),
                 ("{ socketPath: /c, command: x }", ".command", "unknown key"),
             ],

@@ -1,4 +1,4 @@
-//! `mcp.yaml`: our own form of it, the JSON of MCP clients, and files of the polis gateway.
+//! Reads `mcp.yaml`: the native form, the JSON of MCP clients, and files of the polis gateway.
 
 mod coding;
 mod overrides;
@@ -22,7 +22,7 @@ pub use types::{
     PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 
-/// Keys of the parts that this version does not have yet, and what they configure.
+/// Keys of features that this version does not implement yet, and the features.
 const LATER: [(&str, &str); 4] = [
     ("mcp_hosts", "judging remote servers on the proxy's port"),
     ("approvals", "asking people"),
@@ -33,13 +33,13 @@ const LATER: [(&str, &str); 4] = [
 impl McpSettings {
     /// Reads the settings.
     pub fn read(files: &Files<'_>) -> Self {
-        // Not `Document::fields`, which wants the version that JSON of clients lacks.
+        // Not `Document::fields`, which requires a version, which the JSON of clients lacks.
         let Some(fields) = files.mcp.root().and_then(|root| root.fields()) else {
             return Self::default();
         };
         PolisSettings::read(files);
         match fields.find("version") {
-            // The outline of a polis file was checked with its version.
+            // The version of a polis file has been checked with its outline.
             Some(version) if !polis::is_polis(&fields) => check_version(&version),
             _ => {}
         }
@@ -65,7 +65,7 @@ impl McpSettings {
     }
 }
 
-/// The servers that are not switched off.
+/// The servers that are mounted: neither disabled nor invalid.
 fn mounted(servers: BTreeMap<Arc<str>, servers::Read>) -> BTreeMap<Arc<str>, Arc<ServerSettings>> {
     let servers = servers.into_iter();
     servers
@@ -82,7 +82,7 @@ fn allowed_host(text: &str) -> Result<String, &'static str> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// Patterns of container ids: `*` stands for any text.
+/// Reads patterns of container ids, in which `*` matches any text.
 fn containers(fields: &Fields<'_>) -> Vec<Arc<str>> {
     fields.list("containers", |at| {
         at.parse(container_pattern).map(Arc::from)
@@ -97,7 +97,7 @@ fn container_pattern(text: &str) -> Result<String, &'static str> {
     Err("must be a container's id, in which * stands for any text")
 }
 
-/// Warns that a key has no meaning here.
+/// Warns that a key of another program has no effect.
 fn ignored(at: &Setting<'_>, key: &str) {
     let message = format!("{key} is a setting of another program: it has no effect here");
     at.report().warn_at(at.place(), message);

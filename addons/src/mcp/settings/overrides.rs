@@ -1,4 +1,4 @@
-//! `overrides`
+//! Reads `overrides`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{Injected, OverrideRule, OverrideRules, containers};
 use crate::contract::Level;
 use crate::contract::settings::{Fields, Setting};
 
-/// The longest exposed name, in bytes: what the APIs of models take.
+/// The longest exposed name that APIs of models accept, in bytes.
 pub const MAX_EXPOSED_NAME: usize = 64;
 /// The hints that an operator may set.
 const HINTS: [&str; 4] = [
@@ -20,15 +20,15 @@ const HINTS: [&str; 4] = [
     "openWorldHint",
 ];
 
-/// A tool that is exposed under another name.
+/// A renamed tool.
 struct Rename {
     to: Arc<str>,
     containers: Vec<Arc<str>>,
     tool: String,
 }
 
-/// Reads all overrides. Their keys are `server:tool`, and the entry is a mapping or, where
-/// containers see the tool differently, a list of them.
+/// Reads all overrides. Their keys are `server:tool`. An entry is a mapping, or a list of mappings
+/// for different containers.
 pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> OverrideRules {
     let mut overrides = OverrideRules::new();
     let mut renames = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> O
     overrides
 }
 
-/// Two tools under one exposed name, for the same containers.
+/// Refuses two tools with the same exposed name for the same containers.
 fn check_rename(at: &Setting<'_>, tool: &str, rule: &OverrideRule, renames: &mut Vec<Rename>) {
     let Some(exposed) = &rule.rename else {
         return;

@@ -1,4 +1,4 @@
-//! `policies`
+//! Reads `policies`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ const KNOWN_METHODS: [&str; 5] = [
     "elicitation/create",
     "sampling/createMessage",
 ];
-/// The longest evaluation.
+/// Default time limit of an evaluation.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Bundles of one file: each call may ask all of them.
+/// The most bundles of one file: a call may have to be evaluated by all of them.
 const MAX_BUNDLES: usize = 32;
 
 /// Reads `policies`.
@@ -77,7 +77,7 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
     })
 }
 
-/// It is a label of metrics.
+/// Reads the id of a bundle, which is a label of metrics.
 fn bundle_id(text: &str) -> Result<Arc<str>, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
@@ -86,7 +86,7 @@ fn bundle_id(text: &str) -> Result<Arc<str>, &'static str> {
     Err("must have 1 to 64 of A to Z, a to z, 0 to 9, _ - and .")
 }
 
-/// `mcp/authz`, for `data.mcp.authz`.
+/// Reads the path of a package or rule: `mcp/authz` for `data.mcp.authz`.
 fn entrypoint_path(text: &str) -> Result<Arc<str>, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let is_name = |part: &str| {

@@ -1,4 +1,4 @@
-//! Files of the polis gateway: accepted, with a warning that names the key of our own.
+//! Reads files of the polis gateway; a warning for each key names its native equivalent.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::contract::settings::{Fields, Files, Setting};
 
-/// The keys by which a file is known as one of polis.
+/// The keys that identify a file as one of polis.
 const OF_POLIS: [&str; 5] = [
     "tools",
     "server",
@@ -14,24 +14,24 @@ const OF_POLIS: [&str; 5] = [
     "interceptor_addr",
     "mcp_server_addr",
 ];
-/// The version that its files have.
+/// The versions of polis files.
 const VERSIONS: [&str; 2] = ["1.0", "1"];
 
-/// What a polis file says of the process as a whole: defaults for the keys of `proxy.yaml`.
+/// The process-wide settings of a polis file: defaults for keys of `proxy.yaml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolisSettings {
-    /// `interceptor_addr` and `mcp_server_addr`: for `listen.mcp`.
+    /// `interceptor_addr` and `mcp_server_addr`: default of `listen.mcp`.
     pub listen: BTreeSet<SocketAddr>,
-    /// For `shutdown_timeout`.
+    /// Default of `shutdown_timeout`.
     pub shutdown_timeout: Option<Duration>,
-    /// For `logging.level`.
+    /// Default of `logging.level`.
     pub log_level: Option<String>,
-    /// For `logging.format`: whether it is JSON.
+    /// Default of `logging.format`: whether it is JSON.
     pub log_json: Option<bool>,
 }
 
 impl PolisSettings {
-    /// Reads them; all are absent where the file is not one of polis.
+    /// Reads the settings; all are absent if the file is not one of polis.
     pub fn read(files: &Files<'_>) -> Self {
         let root = files.mcp.root().and_then(|root| root.fields());
         let Some(fields) = root.filter(is_polis) else {
@@ -103,7 +103,7 @@ fn mapped(at: &Setting<'_>, key: &str, to: &str) {
     at.report().warn_at(at.place(), message);
 }
 
-/// `:8090` or `address:8090`.
+/// Reads `:8090` or `address:8090`.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     const WRONG: &str = "must be :PORT or ADDRESS:PORT";
     match text.strip_prefix(':') {

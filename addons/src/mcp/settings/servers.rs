@@ -1,4 +1,4 @@
-//! `mcpServers`, and `tools` of polis files.
+//! Reads `mcpServers`, and `tools` of polis files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use super::{
 use crate::contract::settings::{Fields, Key, Setting};
 use crate::contract::{Authority, Endpoint, Host, Scheme};
 
-/// Servers that are built into the gateway.
+/// Names that are reserved for servers of the gateway itself.
 const RESERVED: [&str; 2] = ["policy", "loop"];
-/// How long a call may take unless the file says otherwise.
+/// Default time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// A plain number from here on is milliseconds, as some clients write it.
+/// A plain number from this one on is read as milliseconds, as some clients write them.
 const FIRST_MILLISECONDS: u64 = 1000;
-/// The longest name: it is part of tools' names, which have 64 characters.
+/// The longest name in bytes: it is a prefix of tools' exposed names, which have at most 64.
 const MAX_NAME: usize = 48;
-/// Servers of one file.
+/// The most servers of one file.
 const MAX_SERVERS: usize = 256;
-/// Keys that clients write beside a server, and that mean nothing to a gateway.
+/// Keys of clients in the entry of a server that have no effect in a gateway.
 const OF_CLIENTS: [&str; 19] = [
     "alwaysAllow",
     "autoApprove",
@@ -48,9 +48,9 @@ const OF_CLIENTS: [&str; 19] = [
     "watch",
 ];
 
-/// One entry, and what of it is mounted.
+/// An entry that was read.
 pub(super) struct Read {
-    /// `None`: it is switched off, wrong, or of a kind that this version does not have.
+    /// `None` if the server is disabled, invalid or not implemented in this version.
     pub(super) mounted: Option<ServerSettings>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn read(fields: &Fields<'_>) -> BTreeMap<Arc<str>, Read> {
         let Some(tool) = tool else { continue };
         let name = Arc::clone(&tool.name);
         if servers.contains_key(&name) {
-            at.refuse(format!("{name} stands under mcpServers already"));
+            at.refuse(format!("{name} is already defined under mcpServers"));
         }
         servers.insert(
             name,
@@ -104,13 +104,13 @@ fn check_name(name: &str) -> Result<(), String> {
     }
     if RESERVED.contains(&name) {
         return Err(format!(
-            "{name} is a server of the gateway's own: choose another name"
+            "{name} is a server of the gateway itself: choose another name"
         ));
     }
     Ok(())
 }
 
-/// Only a server that is alone needs no prefix: with two, names could mean either.
+/// Refuses an empty prefix unless the server is the only one: with two, names could be ambiguous.
 fn check_sole_prefix(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) {
     let mounted = || servers.values().filter_map(|read| read.mounted.as_ref());
     if mounted().count() < 2 {
@@ -124,7 +124,7 @@ fn check_sole_prefix(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) {
 }
 
 fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
-    // For people who read the file.
+    // A description is for readers of the file only.
     fields.find("description");
     for key in OF_CLIENTS {
         if let Some(at) = fields.find(key) {
@@ -173,7 +173,7 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
     })
 }
 
-/// A duration, or a plain number as clients write it.
+/// Reads a duration, or a plain number in seconds or milliseconds as clients write it.
 fn call_timeout(at: Setting<'_>) -> Option<Duration> {
     let number = at.plain_number()?;
     match number {
@@ -191,7 +191,7 @@ fn call_timeout(at: Setting<'_>) -> Option<Duration> {
     }
 }
 
-/// What the entry names: a command, a URL or a coding sidecar.
+/// Reads the kind of server: a command, a URL or a coding sidecar.
 fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     let url = ["url", "httpUrl", "serverUrl"].map(|key| fields.find(key));
     if let Some(sidecar) = coding::find(fields) {
@@ -244,7 +244,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
         at.one_of(&[("local", false), ("e2b", true)])
     });
     let template = runtime.optional("template", |at| at.text().map(str::to_owned));
-    // Known for both runtimes, so that changing the type changes one line.
+    // Read for both runtimes, so that changing the runtime changes only one line of the file.
     let (env, work_dir) = (environment(fields), work_dir(fields));
     let hosts = fields.list("hosts", |at| at.parse(host_and_port));
     let read = fields.list("read", |at| at.parse(visible_path));
@@ -270,7 +270,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     }))
 }
 
-/// The program and its arguments: `command` may hold both.
+/// Reads the program and its arguments; `command` may contain both.
 fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<String>> {
     let text = |at: Setting<'_>| at.text().map(str::to_owned);
     let args = fields.list("args", text);
@@ -287,7 +287,7 @@ fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<String
     Some(line)
 }
 
-/// `env`: a mapping, or the `NAME=value` list of polis.
+/// Reads `env`: a mapping, or the `NAME=value` list of polis.
 fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
     let Some(at) = fields.find("env") else {
         return Vec::new();
@@ -296,7 +296,7 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
         let entries = at.entries().into_iter().flatten();
         let read = entries.filter_map(|(key, value)| {
             if !is_variable(&key.name) {
-                value.refuse_key(key, "is no name of a variable");
+                value.refuse_key(key, "is not a valid variable name");
                 return None;
             }
             Some((key.name.clone(), hidden(value.any_text()?)))
@@ -329,7 +329,7 @@ fn work_dir(fields: &Fields<'_>) -> Option<PathBuf> {
     named.or_else(|| fields.optional("cwd", |at| at.parse(visible_path)))
 }
 
-/// An absolute path, or one below the home directory: `~/…`.
+/// Reads an absolute path, or one below the home directory: `~/…`.
 fn visible_path(text: &str) -> Result<PathBuf, &'static str> {
     let path = Path::new(text);
     let is_below_home = text == "~" || text.starts_with("~/");
@@ -352,7 +352,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
     let entries = entries.into_iter().flatten();
     let headers = entries.filter_map(|(key, value)| {
         if HeaderName::from_bytes(key.name.as_bytes()).is_err() {
-            value.refuse_key(key, "is no name of a header field");
+            value.refuse_key(key, "is not a valid header field name");
             return None;
         }
         let text = value.any_text()?;
@@ -388,7 +388,7 @@ fn http_url(text: &str) -> Result<(String, Endpoint), String> {
     Ok((text.to_owned(), Endpoint { scheme, host, port }))
 }
 
-/// An entry of `tools` in a polis file, which is a server.
+/// Reads an entry of `tools` in a polis file, which is a server.
 fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
     let name = fields.need("name")?;
     let text = name.text()?;

@@ -11,7 +11,7 @@ use crate::contract::{Level, Scheme};
 
 pub(super) type Warnings = Vec<String>;
 
-/// What a text says, and its warnings; or every error.
+/// Reads a text; returns the settings and warnings, or all errors.
 pub(super) fn read_with(
     text: &str,
     env: &[(&str, &str)],
@@ -156,7 +156,7 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
 }
 
 #[test]
-fn json_of_clients_is_read_and_their_own_keys_are_warned_about() {
+fn json_of_clients_is_read_with_warnings_for_unused_keys() {
     let text = r#"{
   "mcpServers": {
     "files": {"type": "stdio", "command": "npx", "args": ["-y", "server", "/workspace"], "env": {}, "alwaysAllow": ["read"], "disabled": false, "timeout": 30},
@@ -183,7 +183,7 @@ fn json_of_clients_is_read_and_their_own_keys_are_warned_about() {
 }
 
 #[test]
-fn files_of_polis_are_mapped_with_one_warning_for_each_key() {
+fn polis_files_are_mapped_with_one_warning_per_key() {
     let text = r#"
 version: "1.0"
 server: { interceptor_addr: ":8090", mcp_server_addr: "127.0.0.1:8091", shutdown_timeout: 20s }
@@ -231,7 +231,7 @@ secrets: { e2b_api_key: "${E2B_API_KEY:-}" }
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn errors_name_their_place() {
     each_row(
         [
             (
@@ -240,7 +240,7 @@ fn what_is_wrong_is_named_with_its_place() {
             ),
             (
                 "mcpServers: { policy: { command: x } }",
-                "mcp.yaml:2:15: mcpServers.policy: policy is a server of the gateway's own: choose another name",
+                "mcp.yaml:2:15: mcpServers.policy: policy is a server of the gateway itself: choose another name",
             ),
             (
                 "mcpServers: { a: {} }",
@@ -319,7 +319,7 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
-fn what_weakens_the_gateway_is_warned_about() {
+fn weakening_settings_are_warned_about() {
     let text = "version: 1\nmcpServers: { a: { command: x, confine: none } }\npolicies: { on_unavailable: allow }\napprovals: { wait: 50s }";
     assert_eq!(
         read_with(text, &[]).unwrap().2,

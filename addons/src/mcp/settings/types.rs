@@ -1,4 +1,4 @@
-//! What `mcp.yaml` says, as values.
+//! The settings of `mcp.yaml`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,49 +17,49 @@ use crate::contract::{Endpoint, Host, Level};
 pub struct McpSettings {
     /// The mounted servers, by name; disabled ones are left out.
     pub servers: BTreeMap<Arc<str>, Arc<ServerSettings>>,
-    /// What is changed about tools, by server and the server's own name of the tool; the entries
-    /// of one tool are for different containers, and the most specific one wins.
+    /// Overrides, by server and the server's own name of the tool. If several entries of a tool
+    /// match a container, the most specific one counts.
     pub overrides: OverrideRules,
-    /// Who decides about messages.
+    /// The policies that judge messages.
     pub policies: PoliciesSettings,
-    /// What happens when a tool's definition changes.
+    /// The reaction to a changed definition of a tool.
     pub on_definition_change: OnChange,
-    /// Names besides our own that clients may reach the gateway by: `name` or `name:port`.
+    /// Further names of the gateway that clients may use in `Host`: `name` or `name:port`.
     pub allowed_hosts: Vec<Arc<str>>,
 }
 
-/// The rules for tools, by server and the server's own name of the tool.
+/// Overrides, by server and the server's own name of the tool.
 pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 
-/// One MCP server. Two that are equal need no restart.
+/// The settings of one MCP server. Sessions survive a reload if they are equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// Its name: `[a-z0-9-]+`.
     pub name: Arc<str>,
-    /// What stands before the names of its tools and prompts: `{name}_`, or nothing.
+    /// The prefix of the exposed names of its tools and prompts: `{name}_`, or empty.
     pub prefix: Arc<str>,
-    /// How it is reached.
+    /// Its kind, with the settings of its transport.
     pub kind: ServerKind,
-    /// How long one call may take.
+    /// Time limit of one call.
     pub timeout: Duration,
-    /// The containers that see it: ids in which `*` stands for any text.
+    /// The containers that see it: ids in which `*` matches any text.
     pub containers: Vec<Arc<str>>,
-    /// Whether each container has sessions of its own.
+    /// Whether containers share its sessions.
     pub scope: Scope,
-    /// Where the file says it.
+    /// Its place in the file.
     pub place: Place,
 }
 
-/// How a server is reached.
+/// The kind of a server, with the settings of its transport.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerKind {
-    /// A child process that speaks on stdin and stdout.
+    /// A child process that communicates over stdin and stdout.
     Stdio(StdioSettings),
-    /// Over HTTP.
+    /// A server over HTTP.
     Http(HttpSettings),
     /// The program `coding-sidecar` in a tool container.
     CodingSidecar(CodingSettings),
-    /// In an e2b sandbox, which this version does not have.
+    /// A process in an e2b sandbox, which this version does not implement.
     E2b(E2bSettings),
 }
 
@@ -68,9 +68,9 @@ pub enum ServerKind {
 pub struct StdioSettings {
     /// The program and its arguments; never empty.
     pub command: Vec<String>,
-    /// Its environment, besides what every child gets.
+    /// Environment variables in addition to those of every child.
     pub env: Vec<(String, HiddenValue)>,
-    /// Its working directory; its own empty home without one.
+    /// Its working directory; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
     /// The hosts and ports that it may reach.
     pub hosts: Vec<(Host, u16)>,
@@ -85,59 +85,59 @@ pub struct StdioSettings {
 /// How a child process is confined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Confine {
-    /// In namespaces of its own.
+    /// In separate namespaces.
     #[default]
     Namespaces,
-    /// Not at all: an explicit choice of the operator.
+    /// Unconfined, by explicit choice of the operator.
     None,
 }
 
 /// A server over HTTP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpSettings {
-    /// The URL as the file gives it.
+    /// The URL as written in the file.
     pub url: String,
-    /// Scheme, host and port of it.
+    /// Scheme, host and port of the URL.
     pub endpoint: Endpoint,
-    /// Fields that every request carries.
+    /// Header fields of every request.
     pub headers: Vec<(String, HiddenValue)>,
-    /// Which transport it speaks.
+    /// The server's transport.
     pub transport: HttpTransport,
 }
 
-/// Which of the two transports over HTTP.
+/// A transport over HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HttpTransport {
-    /// One endpoint for POST and GET.
+    /// Streamable HTTP: one endpoint for POST and GET.
     #[default]
     Streamable,
-    /// A stream, and a second endpoint for messages (2024-11-05).
+    /// HTTP+SSE (2024-11-05): a stream, and a second endpoint for messages.
     Sse,
 }
 
-/// A coding sidecar that somebody else started.
+/// A coding sidecar, which is not started by the proxy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodingSettings {
-    /// Where it listens.
+    /// The address on which it listens.
     pub endpoint: CodingEndpoint,
-    /// How long a call waits for it to come up.
+    /// How long a call waits for it to become ready.
     pub wait_for_ready: Duration,
-    /// Sent with every request.
+    /// The bearer token of every request.
     pub token: Option<HiddenValue>,
-    /// The sidecar must refuse requests without the token.
+    /// Whether the sidecar must refuse requests without the token.
     pub requires_token: bool,
 }
 
-/// Where a coding sidecar listens.
+/// The address on which a coding sidecar listens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CodingEndpoint {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A host and port, in clear text.
+    /// A host and port, without TLS.
     Tcp(Endpoint),
 }
 
-/// What an e2b sandbox would be made from.
+/// The settings of an e2b sandbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct E2bSettings {
     /// The program and its arguments.
@@ -146,7 +146,7 @@ pub struct E2bSettings {
     pub template: Option<String>,
 }
 
-/// Text that may hold a secret: never shown.
+/// Text that may contain a secret; its `Debug` output is redacted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HiddenValue(pub Zeroizing<String>);
 
@@ -156,41 +156,41 @@ impl fmt::Debug for HiddenValue {
     }
 }
 
-/// Whose sessions a mount has.
+/// Whether containers share the sessions of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Each lease has its own.
+    /// Each lease has separate sessions.
     #[default]
     Container,
-    /// All containers share them.
+    /// All containers share sessions.
     Shared,
 }
 
-/// What is changed about one tool.
+/// The override of one tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OverrideRule {
-    /// The containers that it is for; empty for all.
+    /// The containers that it applies to; empty for all.
     pub containers: Vec<Arc<str>>,
     /// The exposed name.
     pub rename: Option<Arc<str>>,
     /// The exposed description.
     pub description: Option<Arc<str>>,
-    /// Fields of the arguments that the caller neither sees nor sets.
+    /// Fields of the arguments that the caller can neither see nor set.
     pub hide_fields: Vec<Arc<str>>,
-    /// Values of fields, which the caller neither sees nor sets.
+    /// Values of fields that the caller can neither see nor set.
     pub defaults: Vec<(Arc<str>, Injected)>,
-    /// What the operator says about the tool in the place of the server.
+    /// The operator's `openWorldHint`, which overrides the server's.
     pub open_world: Option<bool>,
-    /// The other hints, as they replace those of the definition.
+    /// The operator's other hints, which replace those of the definition.
     pub annotations: serde_json::Map<String, Value>,
-    /// How confidential its results are.
+    /// The confidentiality of its results.
     pub classification: Level,
 }
 
-/// A value that is added to a call.
+/// A value that is added to the arguments of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Injected {
-    /// The same for each call.
+    /// The same value for each call.
     Value(Value),
     /// A random UUID for each call: `uuid()`.
     Uuid,
@@ -198,14 +198,14 @@ pub enum Injected {
     Now,
 }
 
-/// Who decides about messages.
+/// The policies that judge messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoliciesSettings {
-    /// The bundles; all are asked, and the strictest answer counts.
+    /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
-    /// How long an evaluation may take.
+    /// Time limit of an evaluation.
     pub timeout: Duration,
-    /// What happens where a bundle could not be loaded.
+    /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,
 }
 
@@ -224,27 +224,27 @@ impl Default for PoliciesSettings {
 pub struct Bundle {
     /// Its name in metrics and in the audit.
     pub id: Arc<str>,
-    /// A directory or a `.tar.gz`.
+    /// A directory or a `.tar.gz` file.
     pub path: PathBuf,
     /// The package or rule that decides: `mcp/authz` is `data.mcp.authz`.
     pub entrypoint: Arc<str>,
-    /// The methods that it is for.
+    /// The methods that it judges.
     pub methods: Vec<Arc<str>>,
-    /// Where the file says it.
+    /// Its place in the file.
     pub place: Place,
 }
 
-/// What happens where a policy could not be loaded.
+/// The reaction if a policy could not be loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
-    /// Messages that it is for are denied.
+    /// Denies the messages that it would judge.
     #[default]
     Deny,
-    /// They pass.
+    /// Lets them pass.
     Allow,
 }
 
-/// What happens when a tool's definition changes.
+/// The reaction to a changed definition of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnChange {
     /// The tool is blocked until an operator accepts the change.

@@ -1,4 +1,4 @@
-//! What a container sees.
+//! Tools and prompts as a container sees them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::contract::{Container, Level};
 use crate::fixtures::{container, processor_time};
 
-/// Which name stands for which tool of which server.
+/// The exposed name, the server and the original name of each tool.
 fn names(exposed: &Exposed) -> Vec<(&str, &str, &str)> {
     let names = exposed.all().iter();
     names
@@ -62,7 +62,7 @@ fn a_renamed_tool_is_not_found_by_its_old_name() {
 }
 
 #[test]
-fn what_is_not_changed_is_passed_on_as_it_was_listed() {
+fn unchanged_definitions_pass_byte_for_byte() {
     let text =
         r#"{ "inputSchema":{"z":1.0,"maximum":1e400,"a":[]}, "name":"n","x-new":{"b":1,"a":2} }"#;
     let mut sole = (*server("kb")).clone();
@@ -97,7 +97,7 @@ fn a_long_name_is_cut_and_stays_unique() {
 }
 
 #[test]
-fn a_name_belongs_to_the_operators_choice_and_then_to_the_first_server() {
+fn a_name_goes_to_the_operators_choice_then_to_the_first_server() {
     let mut first = (*server("a")).clone();
     first.prefix = "".into();
     let taken = (Arc::new(first), named("a", &["kb_x", "kb_y"]).1);
@@ -123,7 +123,7 @@ fn a_name_belongs_to_the_operators_choice_and_then_to_the_first_server() {
 }
 
 #[test]
-fn names_that_can_look_like_others_are_left_out_and_reported() {
+fn ambiguous_looking_names_are_left_out_and_reported() {
     each_row(
         ["seаrch", "a b", "a\u{200b}", "a\n", "ﬁnd", "a\u{7f}"],
         |name| {
@@ -139,7 +139,7 @@ fn names_that_can_look_like_others_are_left_out_and_reported() {
 }
 
 #[test]
-fn the_view_of_a_tool_is_as_the_operator_says() {
+fn the_view_of_a_tool_follows_its_override() {
     let rule = OverrideRule {
         rename: Some("get_weather".into()),
         description: Some("Get the \"weather\"".into()),
@@ -177,7 +177,7 @@ fn the_view_of_a_tool_is_as_the_operator_says() {
 }
 
 #[test]
-fn a_server_tightens_what_the_operator_says_and_loosens_nothing() {
+fn a_servers_hints_only_tighten_the_operators() {
     let cases = [
         (None, json!({}), Some(true), Some(true)),
         (Some(false), json!({}), None, Some(false)),
@@ -219,7 +219,7 @@ fn a_server_tightens_what_the_operator_says_and_loosens_nothing() {
 }
 
 #[test]
-fn tools_that_would_be_denied_are_not_listed_but_found() {
+fn denied_tools_are_not_listed_but_found() {
     let hints = |open| json!({ "name": "x", "annotations": { "openWorldHint": open } }).to_string();
     let at = |level| {
         let container = container("web");
@@ -260,7 +260,7 @@ fn tools_that_would_be_denied_are_not_listed_but_found() {
 }
 
 #[test]
-fn the_most_specific_entry_holds_for_a_container() {
+fn the_most_specific_entry_applies_to_a_container() {
     let entry = |containers: &[&str], rename: &str| {
         Arc::new(OverrideRule {
             containers: containers.iter().map(|&one| one.into()).collect(),
@@ -294,7 +294,7 @@ fn the_most_specific_entry_holds_for_a_container() {
 }
 
 #[test]
-fn a_star_stands_for_any_text() {
+fn a_star_matches_any_text() {
     each_row(
         [
             ("*", "", true),
@@ -339,7 +339,7 @@ fn a_definition_that_is_too_large_to_rewrite_is_left_out() {
 }
 
 #[test]
-fn prompts_get_the_prefix_and_nothing_else() {
+fn prompts_get_only_the_prefix() {
     let one = [
         raw(r#"{"name":"sum","arguments":[{"name":"a"}],"n":1.0}"#),
         raw("{}"),
@@ -360,9 +360,9 @@ fn prompts_get_the_prefix_and_nothing_else() {
     assert_eq!(exposed.problems().len(), 2);
 }
 
-/// A bound that only a mistake of another order passes; `cargo bench -p addons` has the numbers.
+/// A generous bound, which only a change of complexity exceeds; `cargo bench -p addons` measures.
 #[test]
-fn a_thousand_tools_are_a_matter_of_milliseconds() {
+fn a_thousand_tools_take_milliseconds() {
     let properties: serde_json::Map<_, _> = (0..8)
         .map(|n| {
             (

@@ -40,7 +40,7 @@ pub(super) fn tool(text: impl Into<String>) -> Arc<Definition> {
     Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Accepted))
 }
 
-/// The same with a definition that changed since it was accepted.
+/// A tool whose definition changed since it was accepted.
 pub(super) fn changed(text: impl Into<String>) -> Arc<Definition> {
     Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Changed))
 }

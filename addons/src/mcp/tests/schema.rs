@@ -17,13 +17,13 @@ fn without(schema: &Value, fields: &[(&[&str], bool)]) -> Value {
     serde_json::from_str(&edited.to_json()).unwrap()
 }
 
-/// Without `h`, which is hidden, and `d`, which has a default.
+/// Removes `h`, which is hidden, and `d`, which has a default.
 fn edited(schema: &Value) -> Value {
     without(schema, &[(&["h"], false), (&["d"], true)])
 }
 
 #[test]
-fn hidden_fields_leave_every_keyword_that_names_them() {
+fn hidden_fields_are_removed_from_every_keyword() {
     let all = json!({ "a": {}, "h": {}, "d": {} });
     each_row(
         [
@@ -104,7 +104,7 @@ fn a_path_leads_into_objects_and_arrays() {
 }
 
 #[test]
-fn a_definition_is_copied_where_others_use_it_too() {
+fn a_definition_with_other_users_is_copied() {
     let args = json!({ "properties": { "h": {}, "child": { "$ref": "#/$defs/Args" } } });
     let schema = json!({ "$ref": "#/$defs/Args", "$defs": { "Args": args, "Other": {} } });
     let edited = edited(&schema);
@@ -123,7 +123,7 @@ fn a_definition_is_copied_where_others_use_it_too() {
 }
 
 #[test]
-fn what_nothing_refers_to_any_more_goes() {
+fn unreferenced_definitions_are_removed() {
     let schema = json!({
         "allOf": [{ "$ref": "#/definitions/A~1b" }],
         "definitions": { "A/b": { "properties": { "h": { "description": "internal" } } } },
@@ -136,7 +136,7 @@ fn what_nothing_refers_to_any_more_goes() {
 }
 
 #[test]
-fn references_in_circles_and_long_chains_end() {
+fn circular_references_and_long_chains_terminate() {
     let circle = json!({ "$ref": "#/$defs/A", "$defs": {
         "A": { "allOf": [{ "$ref": "#/$defs/B" }], "properties": { "h": {} } },
         "B": { "allOf": [{ "$ref": "#/$defs/A" }] },
@@ -165,8 +165,8 @@ fn references_in_circles_and_long_chains_end() {
 }
 
 proptest! {
-    /// Whatever a server lists: nothing panics, hidden fields are gone from the properties and
-    /// requirements of the root and its branches, and a schema without them stays as it is.
+    /// For any schema: editing does not panic, removes hidden fields from the properties and
+    /// requirements of the root and its branches, and leaves a schema without them unchanged.
     #[test]
     fn any_schema_can_be_edited(
         keywords in prop::collection::vec((any_keyword(), any_part()), 0..6),

@@ -23,7 +23,7 @@ const WAITING: usize = 4096;
 const BATCH: usize = 512;
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Exports spans. The exporter is kept over reloads that do not change the collector.
+/// Makes the exporter of spans, which is kept over reloads that do not change the collector.
 pub struct Traces {
     ports: SystemPorts,
     spans: IntCounterVec,

@@ -1,4 +1,4 @@
-//! Makes a span of every flow, in the trace of its client.
+//! Makes a span of every flow of a container, in the trace of its client.
 
 mod collector;
 mod export;
@@ -26,7 +26,7 @@ const SAMPLED: u8 = 1;
 
 /// Takes spans. It must not block, since it is called as flows end.
 pub trait SpanSink: Send + Sync {
-    /// Takes a span, or drops it and counts that.
+    /// Takes a span, or drops and counts it.
     fn write(&self, span: Span);
 }
 
@@ -48,8 +48,8 @@ pub struct Span {
 }
 
 /// Makes a span of every flow of a container. A request with W3C trace context becomes a child of
-/// the client's span, and the upstream receives ours as its parent. A request without context
-/// starts a trace, and is sent unchanged.
+/// the client's span, and the upstream receives ours as its parent; it is not exported if the
+/// context is not sampled. A request without context starts a trace, and is sent unchanged.
 pub struct Trace {
     sink: Arc<dyn SpanSink>,
 }

@@ -61,7 +61,7 @@ pub fn parse_entry(text: &str) -> Result<Entry, String> {
     }
 }
 
-/// Adds an entry. If its pattern is on the list already, the new entry has the ports of both.
+/// Adds an entry. It replaces one with the same pattern, and then has the ports of both.
 pub fn extend_allowlist(allowlist: &mut Allowlist, mut entry: Entry) {
     let pattern = entry.pattern.clone();
     if let Some(before) = allowlist.get(&pattern) {

@@ -25,9 +25,9 @@ impl FreezeSettings {
     }
 }
 
-/// The port of the addon, which the engine implements, and so does a test.
+/// Tells the addon which upstreams are frozen. The engine implements this trait, and so can a test.
 pub trait Freezes: Send + Sync {
-    /// Whether nothing may be changed at the upstream now.
+    /// Whether writes to this upstream are denied now.
     fn is_frozen(&self, upstream: &str) -> bool;
 }
 
@@ -39,7 +39,7 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    /// Registers the counter. Made once and kept over reloads.
+    /// Registers the counter. Call it once: the counter is kept over reloads.
     pub fn counter(registry: &Registry) -> prometheus::Result<IntCounter> {
         let help = "Writes that were denied because their upstream was frozen";
         let denied = IntCounter::new("proxy_frozen_writes_total", help)?;

@@ -1,4 +1,4 @@
-//! Takes messages of stdin and sees each to its answer.
+//! Sends each message of stdin to the gateway, and relays its answer.
 
 mod answers;
 mod response;
@@ -30,11 +30,11 @@ use crate::mcp::{
 use response::{CallFailure, Response};
 use sessions::{Session, Sessions};
 
-/// Requests of the client that may be under way.
+/// The most requests of the client that may be under way.
 const MAX_CALLS: usize = 256;
-/// How long the gateway may take to accept a message that has no answer.
+/// Time limit for the gateway to accept a notification or a response.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A request whose answer ends a subscription, so nobody waits for it at the end.
+/// A request whose answer ends a subscription; [`Bridge::finish`] does not wait for it.
 const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
 const INITIALIZED: &str = "notifications/initialized";
@@ -53,7 +53,7 @@ pub struct Bridge {
 
 /// A request under way.
 struct Call {
-    /// Its revision has no sessions: closing the connection cancels it.
+    /// Its revision is modern, without sessions: closing the connection cancels the request.
     is_modern: bool,
     is_listen: bool,
     cancelled: CancellationToken,
@@ -72,8 +72,8 @@ impl Bridge {
         })
     }
 
-    /// Takes one line. Requests go on beside it; everything else is accepted by the gateway before
-    /// this returns, so that messages arrive in their order.
+    /// Handles one line. A request continues in the background; any other message is accepted by
+    /// the gateway before this returns, so that messages arrive in order.
     pub async fn take(self: &Arc<Self>, line: Line) {
         let text = match line {
             Line::Text(text) => Bytes::from(text),
@@ -105,7 +105,7 @@ impl Bridge {
         }
     }
 
-    /// Waits for requests under way, but for subscriptions.
+    /// Cancels subscriptions, and waits at most `most` for other requests under way.
     pub async fn finish(&self, most: Duration) {
         for call in self.calls.lock().values().filter(|call| call.is_listen) {
             call.cancelled.cancel();
@@ -172,7 +172,7 @@ impl Bridge {
             };
             let answer = cancelled.run_until_cancelled(calling).await;
             bridge.calls.lock().remove(&id);
-            // A request that was cancelled is not answered.
+            // A cancelled request is not answered.
             if let Some(answer) = answer {
                 bridge.answer(&id, answer).await;
             }
@@ -213,7 +213,7 @@ impl Bridge {
         if &**asked.method == "tools/call"
             && refused.is_some_and(|error| error.code == HEADER_MISMATCH)
         {
-            // The definition says which arguments are mirrored, and it was never listed here.
+            // The tools were not listed yet, and the definition determines the mirrored arguments.
             self.list_tools(asked.params, &revision).await?;
             return self.ask_modern(asked, &revision).await;
         }
@@ -305,7 +305,7 @@ impl Bridge {
         }
     }
 
-    /// Calls a request off; tells whether its revision is a modern one.
+    /// Cancels a request; returns whether its revision is modern, or `None` if it is unknown.
     fn cancel(&self, id: &str) -> Option<bool> {
         let calls = self.calls.lock();
         let (_, call) = calls.iter().find(|(known, _)| known.as_json() == id)?;
@@ -313,7 +313,7 @@ impl Bridge {
         Some(call.is_modern)
     }
 
-    /// Posts a message that is not answered.
+    /// Posts a notification or a response; `what` names it in warnings.
     async fn deliver(self: &Arc<Self>, what: &str, text: Bytes) {
         let posting = async {
             let session = self.sessions.current();

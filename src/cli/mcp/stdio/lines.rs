@@ -1,5 +1,5 @@
-//! Messages on stdin and stdout, one a line, on threads of their own: a read of stdin cannot be
-//! called off, and would hold up the end of the runtime.
+//! Reads and writes messages on stdin and stdout, one per line, on separate threads: a read of
+//! stdin cannot be cancelled, and would delay the end of the runtime.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread;
@@ -8,13 +8,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::mcp::http_client::MAX_MESSAGE;
 
-/// Lines that may wait to be taken or written.
+/// The most lines that wait to be handled or written.
 const QUEUE: usize = 64;
 
-/// What came on stdin.
+/// A line of stdin.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A message, perhaps.
+    /// The text of a line, not parsed yet.
     Text(Vec<u8>),
     /// A line over [`MAX_MESSAGE`], which was skipped.
     TooLong,
@@ -36,12 +36,12 @@ pub fn read_stdin() -> io::Result<mpsc::Receiver<Line>> {
     Ok(lines)
 }
 
-/// The next line that is not empty.
+/// Reads the next line that is not empty; `None` at the end.
 fn read_line(input: &mut impl BufRead, most: usize) -> Option<Line> {
     loop {
         let mut line = Vec::new();
         let limit = (most as u64).saturating_add(1);
-        // What cannot be read is the end.
+        // A read error counts as the end.
         input
             .by_ref()
             .take(limit)
@@ -81,8 +81,8 @@ fn skip_line(input: &mut impl BufRead) -> Option<()> {
 pub struct Output(mpsc::Sender<Vec<u8>>);
 
 impl Output {
-    /// Starts to write. The receiver is resolved when everything was written and every handle is
-    /// gone, or when nobody reads any more.
+    /// Starts the writing thread. The receiver resolves when every handle is dropped and everything
+    /// is written, or when stdout is closed.
     pub fn start() -> io::Result<(Self, oneshot::Receiver<()>)> {
         let (sender, mut lines) = mpsc::channel::<Vec<u8>>(QUEUE);
         let (done, finished) = oneshot::channel();
@@ -101,7 +101,7 @@ impl Output {
         Ok((Self(sender), finished))
     }
 
-    /// Writes one message. Line ends in it can only stand between JSON values, and become spaces.
+    /// Writes one message. Replaces line ends by spaces; in JSON they occur only between tokens.
     pub async fn message(&self, text: impl Into<Vec<u8>>) {
         let mut line = text.into();
         for byte in &mut line {
@@ -110,7 +110,7 @@ impl Output {
             }
         }
         line.push(b'\n');
-        // Whoever reads no more has ended us.
+        // Fails if stdout is closed, which ends the program.
         let _ = self.0.send(line).await;
     }
 }

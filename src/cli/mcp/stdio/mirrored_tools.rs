@@ -1,4 +1,4 @@
-//! The tools whose arguments are mirrored in header fields: `x-mcp-header` (2026-07-28).
+//! Remembers the tools whose arguments are mirrored in header fields: `x-mcp-header` (2026-07-28).
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use serde_json::value::RawValue;
 use crate::mcp::add_param_fields;
 
 const ANNOTATION: &str = "x-mcp-header";
-/// Definitions that are remembered.
+/// The most definitions that are remembered.
 const MAX_TOOLS: usize = 10_000;
 /// The largest definition that is remembered, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 * 1024;
 
-/// The definitions that were listed last, by name.
+/// The definitions in the last lists of tools, by name.
 #[derive(Default)]
 pub struct MirroredTools(Mutex<HashMap<String, Box<RawValue>>>);
 
 impl MirroredTools {
-    /// Remembers what a page of `tools/list` says.
+    /// Remembers the definitions on a page of `tools/list`.
     pub fn learn(&self, result: &RawValue) {
         #[derive(Deserialize)]
         struct Page {
@@ -47,7 +47,7 @@ impl MirroredTools {
         }
     }
 
-    /// Adds the fields of a call.
+    /// Adds the header fields for a call's arguments.
     pub fn add_fields(&self, params: Option<&RawValue>, fields: &mut HeaderMap) {
         let name = params.and_then(|params| Members::read(params).ok());
         let Some(name) = name.and_then(|params| Some(params.text("name")?.into_owned())) else {
@@ -56,7 +56,7 @@ impl MirroredTools {
         let Some(tool) = self.0.lock().get(&name).cloned() else {
             return;
         };
-        // A definition that breaks the rules has no fields; the gateway says what it makes of it.
+        // An invalid definition has no fields; the gateway decides about the call.
         let _ = add_param_fields(&tool, params, fields);
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_follow_the_definition_that_was_listed_last() {
+    fn mirrored_fields_follow_the_last_listed_definition() {
         let tools = MirroredTools::default();
         let call = raw(r#"{"name":"sql","arguments":{"region":"eu"}}"#);
         let field = || {

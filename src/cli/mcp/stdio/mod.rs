@@ -1,8 +1,8 @@
-//! `mcp stdio`: the gateway for agents that speak MCP on stdin and stdout only.
+//! `mcp stdio`: the gateway for agents that support MCP only over stdin and stdout.
 //!
-//! Each line of stdin is one message and becomes one POST; what the gateway answers or sends
-//! becomes lines of stdout. Messages are relayed as they are written; only header fields, sessions
-//! and streams of the HTTP transport begin and end here.
+//! Each line of stdin is one message and becomes one POST; answers and events of the gateway become
+//! lines of stdout. Messages are relayed unchanged; header fields, sessions and streams of the HTTP
+//! transport terminate here.
 
 mod bridge;
 mod lines;
@@ -19,15 +19,15 @@ use super::endpoint::Endpoint;
 use super::http_client::HttpClient;
 use crate::cli::exit::Failure;
 
-/// How long requests under way may still take after the end of stdin. Clients send SIGTERM after
-/// about 2 s, which ends the wait.
+/// Time limit for requests under way after the end of stdin. Clients send SIGTERM after about 2 s,
+/// which ends the wait.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
-/// How long the gateway may take to end a session.
+/// Time limit for ending the session at the gateway.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How long the reader of stdout may take for the last lines.
+/// Time limit for writing the last lines to stdout.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Relays until stdin ends, nobody reads stdout any more, or a signal ends it.
+/// Relays messages until stdin ends, stdout is closed, or a signal arrives.
 pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
     let ours = |error| Failure::internal(format_args!("cannot start: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
@@ -47,7 +47,7 @@ pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // A gateway that does not answer forgets the session with the lease.
+    // If the gateway does not answer, the session ends with the lease.
     let _ = timeout(FAREWELL, bridge.end()).await;
     drop(bridge);
     if !written.is_terminated() {

@@ -1,4 +1,4 @@
-//! Clients of one era before servers of the other.
+//! Clients of one era with servers of the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::mcp::{Event, Events, Interest, Outcome, Version};
 const LEGACY: Version = Version::V2025_11_25;
 const MODERN: Version = Version::V2026_07_28;
 
-/// Asks the client something in the legacy way.
+/// Sends an elicitation to a legacy client and awaits its answer.
 async fn elicit(events: &Events, params: Value) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
@@ -27,7 +27,7 @@ async fn elicit(events: &Events, params: Value) -> Outcome {
     answer.await.unwrap()
 }
 
-/// Answers the next request of a server.
+/// Answers the next request of a server, and returns its method and params.
 async fn answer(events: &mut mpsc::Receiver<Event>, with: Outcome) -> (String, Value) {
     loop {
         match events.recv().await.unwrap() {
@@ -48,7 +48,7 @@ async fn answer(events: &mut mpsc::Receiver<Event>, with: Outcome) -> (String, V
 }
 
 #[tokio::test]
-async fn a_legacy_server_asks_and_the_answer_is_judged_on_its_way_back() {
+async fn the_answer_to_a_legacy_servers_request_is_judged_before_it_is_relayed() {
     let server = Server::new(LEGACY);
     server.answers(|_, events| async move {
         let answer = parsed(&elicit(&events, json!({"message": "who?"})).await);
@@ -95,14 +95,14 @@ async fn a_legacy_server_asks_and_the_answer_is_judged_on_its_way_back() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_for_a_task() {
+async fn the_task_member_is_removed_from_calls_and_server_requests() {
     let server = Server::new(LEGACY);
     server.answers(|seen, events| async move {
         let asked = json!({"task": {"ttl": 1}, "message": "who?"});
         elicit(&events, asked).await.unwrap();
         raw(json!({"content": [], "seen": seen.params}))
     });
-    // The second keeps the server's own names for its tools.
+    // The first prefixes the tool's name, so that its params are rewritten; the second keeps it.
     let renamed = Fixture::of(&[("one", &server)]);
     for (fixture, name) in [(&renamed, "one_echo"), (&Fixture::sole(&server), "echo")] {
         let client = fixture.client(LEGACY);
@@ -118,7 +118,7 @@ async fn nobody_is_asked_for_a_task() {
 }
 
 #[tokio::test]
-async fn a_client_is_asked_only_for_what_it_declared_and_what_the_chain_permits() {
+async fn server_requests_need_the_clients_capability_and_the_chains_permit() {
     let server = Server::new(LEGACY);
     server.answers(|_, events| async move {
         let refused = elicit(&events, json!({})).await;
@@ -160,7 +160,7 @@ fn input_required(state: usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_modern_server_that_asks_a_legacy_client_gets_its_answers() {
+async fn input_required_of_a_modern_server_becomes_requests_to_a_legacy_client() {
     let server = Server::new(MODERN);
     server.answers(|seen, _| async move {
         match seen.params.get("inputResponses") {
@@ -201,7 +201,7 @@ async fn a_modern_server_that_asks_a_legacy_client_gets_its_answers() {
 }
 
 #[tokio::test]
-async fn a_modern_server_may_not_ask_for_ever() {
+async fn input_required_rounds_are_bounded() {
     let server = Server::new(MODERN);
     let rounds = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&rounds);
@@ -219,7 +219,7 @@ async fn a_modern_server_may_not_ask_for_ever() {
 }
 
 #[tokio::test]
-async fn a_modern_client_gets_what_a_modern_server_asks_for_and_answers_by_itself() {
+async fn input_required_passes_unchanged_between_modern_peers() {
     let server = Server::new(MODERN);
     server.answers(|seen, _| async move {
         match seen.params.get("inputResponses") {
@@ -239,7 +239,7 @@ async fn a_modern_client_gets_what_a_modern_server_asks_for_and_answers_by_itsel
 }
 
 #[tokio::test]
-async fn meta_is_that_of_the_servers_era() {
+async fn meta_is_translated_to_the_servers_era() {
     let meta = "io.modelcontextprotocol/";
     let keys = |params: &Value| -> Vec<String> {
         let meta = params.get("_meta").and_then(Value::as_object);
@@ -279,7 +279,7 @@ async fn meta_is_that_of_the_servers_era() {
         None,
         "the caller asked for none"
     );
-    // A legacy client says nothing of it, and a modern server needs it.
+    // A legacy client sends no such `_meta`, which a modern server requires.
     let legacy_client = fixture.client(LEGACY);
     fixture
         .done(&legacy_client, "tools/call", json!({"name": "echo"}))
@@ -290,7 +290,7 @@ async fn meta_is_that_of_the_servers_era() {
 }
 
 #[tokio::test]
-async fn an_unknown_resource_has_the_code_of_the_clients_era() {
+async fn an_unknown_resource_has_the_error_code_of_the_clients_era() {
     for (server, client, sent, expected) in [
         (LEGACY, LEGACY, -32002, -32002),
         (LEGACY, MODERN, -32002, -32602),
@@ -315,7 +315,7 @@ async fn an_unknown_resource_has_the_code_of_the_clients_era() {
 }
 
 #[tokio::test]
-async fn results_say_what_the_clients_era_wants() {
+async fn results_have_the_members_that_the_clients_era_requires() {
     let server = Server::new(LEGACY);
     server.answers(|_, _| async { raw(json!({"contents": [], "x": 1})) });
     let fixture = Fixture::sole(&server);
@@ -341,7 +341,7 @@ async fn results_say_what_the_clients_era_wants() {
 }
 
 #[tokio::test]
-async fn legacy_clients_hear_of_changes_through_a_stream_to_the_modern_server() {
+async fn changes_of_a_modern_server_reach_legacy_clients_through_a_subscription() {
     let server = Server::new(MODERN);
     *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
     server.answers(|seen, events| async move {

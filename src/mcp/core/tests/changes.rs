@@ -1,4 +1,4 @@
-//! What clients are told without asking.
+//! Messages to clients outside their calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::mcp::{Event, Filter, Interest, LogLevel, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 
-/// The methods of all notifications that came by now.
+/// The methods of all notifications received so far.
 async fn told(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
     sleep(Duration::from_millis(300)).await;
     let mut methods = Vec::new();
@@ -29,7 +29,7 @@ async fn told(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_changed_list_is_told_once_and_only_if_it_looks_different() {
+async fn a_changed_list_is_announced_once_and_only_if_it_differs() {
     let server = Server::new(LEGACY);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(LEGACY);
@@ -53,14 +53,14 @@ async fn a_changed_list_is_told_once_and_only_if_it_looks_different() {
 }
 
 #[tokio::test]
-async fn a_raised_level_hides_tools_and_is_told_once_to_every_client() {
+async fn a_raised_level_hides_tools_and_is_announced_once_to_every_client() {
     let server = Server::new(LEGACY);
     *server.tools.lock() = json!([
         tool("read"),
         {"name": "inner", "inputSchema": {}, "annotations": {"openWorldHint": false}},
     ]);
     let fixture = Fixture::sole(&server);
-    // The operator says what a server may only tighten.
+    // The operator's override sets the level, which a server can only raise.
     let mut settings = McpSettings::clone(&fixture.settings.load());
     let rule = OverrideRule {
         open_world: Some(false),
@@ -102,7 +102,7 @@ async fn a_raised_level_hides_tools_and_is_told_once_to_every_client() {
 }
 
 #[tokio::test]
-async fn a_reload_is_told_where_a_list_differs() {
+async fn a_reload_is_announced_if_a_list_differs() {
     let (one, two) = (Server::new(LEGACY), Server::new(LEGACY));
     let fixture = Fixture::of(&[("one", &one), ("two", &two)]);
     let client = fixture.client(LEGACY);
@@ -126,7 +126,7 @@ async fn a_reload_is_told_where_a_list_differs() {
 }
 
 #[tokio::test]
-async fn updates_go_to_those_who_follow_the_resource() {
+async fn resource_updates_go_to_subscribed_clients() {
     let server = Server::new(LEGACY);
     *server.resources.lock() =
         json!([{"uri": "a://1", "name": "a"}, {"uri": "b://1", "name": "b"}]);
@@ -134,7 +134,7 @@ async fn updates_go_to_those_who_follow_the_resource() {
     let capabilities = || json!({"roots": {}});
     let one = fixture.client_with(LEGACY, capabilities(), "one");
     let two = fixture.client_with(LEGACY, capabilities(), "two");
-    // It subscribes before it opens a stream.
+    // The client subscribes before it opens a stream.
     fixture
         .done(&one, "resources/subscribe", json!({"uri": "a://1"}))
         .await;
@@ -166,7 +166,7 @@ async fn updates_go_to_those_who_follow_the_resource() {
 }
 
 #[tokio::test]
-async fn a_modern_clients_stream_follows_resources_of_a_legacy_server() {
+async fn a_modern_subscription_covers_resources_of_a_legacy_server() {
     let server = Server::new(LEGACY);
     *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
     let fixture = Fixture::sole(&server);
@@ -189,7 +189,7 @@ async fn a_modern_clients_stream_follows_resources_of_a_legacy_server() {
 }
 
 #[tokio::test]
-async fn log_messages_are_filtered_for_each_client_and_the_server_hears_the_most_verbose() {
+async fn log_messages_are_filtered_for_each_client_and_the_server_gets_the_lowest_level() {
     let server = Server::new(LEGACY);
     let fixture = Fixture::sole(&server);
     let capabilities = || json!({"roots": {}});
@@ -222,7 +222,7 @@ async fn log_messages_are_filtered_for_each_client_and_the_server_hears_the_most
 }
 
 #[tokio::test]
-async fn a_modern_client_gets_log_messages_only_of_calls_that_ask_for_them() {
+async fn a_modern_client_gets_log_messages_only_for_calls_with_a_log_level() {
     let server = Server::new(LEGACY);
     server.answers(|_, events| async move {
         for level in ["debug", "error"] {
@@ -296,7 +296,7 @@ async fn a_request_that_belongs_to_no_call_goes_to_the_newest_client_that_can_an
 }
 
 #[tokio::test]
-async fn changed_roots_are_told_to_the_sessions_that_are_open() {
+async fn changed_roots_are_sent_to_open_sessions() {
     let server = Server::new(LEGACY);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(LEGACY);
@@ -312,14 +312,14 @@ async fn changed_roots_are_told_to_the_sessions_that_are_open() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ends_keeps_no_client() {
+async fn ending_a_lease_drops_its_clients() {
     let server = Server::new(LEGACY);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(LEGACY);
     let (attachment, mut events) = fixture.attach(&client, Interest::Everything);
     fixture.names(&client, "tools/list").await;
     fixture.container.end();
-    // Kept by the one who attached alone.
+    // By now the lease's task has dropped its references: only `attachment` keeps the client.
     sleep(Duration::from_millis(100)).await;
     drop(attachment);
     let closed = timeout(Duration::from_secs(1), async {
@@ -329,7 +329,7 @@ async fn a_lease_that_ends_keeps_no_client() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_opened_again_is_told_everything_again() {
+async fn a_reopened_session_gets_subscriptions_and_level_again() {
     let server = Server::new(LEGACY);
     *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
     let fixture = Fixture::sole(&server);
@@ -360,7 +360,7 @@ async fn a_session_that_is_opened_again_is_told_everything_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_told_when_a_server_that_was_left_out_answers() {
+async fn list_changed_is_sent_once_a_server_that_lists_left_out_answers() {
     let (good, late) = (Server::new(LEGACY), Server::new(LEGACY));
     *late.hangs.lock() = true;
     let fixture = Fixture::of(&[("good", &good), ("late", &late)]);
@@ -383,7 +383,7 @@ async fn clients_are_told_when_a_server_that_was_left_out_answers() {
 }
 
 #[tokio::test]
-async fn what_a_shared_session_says_reaches_only_those_who_follow_it() {
+async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
     let server = Server::new(LEGACY);
     *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
     let settings = ServerSettings {

@@ -1,4 +1,4 @@
-//! Servers whose answers a test scripts.
+//! Servers with scripted answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{Described, Event, Events, MountError, Outcome, Version};
 use crate::mcp::mounts::{MountSession, Opening, Transport, Transports};
 
-/// A message that a server was sent.
+/// A message that was sent to a server.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: String,
@@ -24,10 +24,10 @@ pub struct Seen {
     pub text: String,
 }
 
-/// Answers a request other than those for lists.
+/// Answers a request that is not for a list.
 type Answer = dyn Fn(Seen, Events) -> BoxFuture<'static, Outcome> + Send + Sync;
 
-/// One server.
+/// A scripted server.
 pub struct Server {
     pub version: Version,
     pub capabilities: Mutex<Value>,
@@ -40,9 +40,9 @@ pub struct Server {
     pub unsolicited: Mutex<Option<Events>>,
     pub opened: AtomicUsize,
     pub cancelled: Arc<AtomicUsize>,
-    /// Cannot be reached.
+    /// Whether opening a session fails.
     pub is_down: Mutex<bool>,
-    /// Never answers when it is opened.
+    /// Whether opening a session never completes.
     pub hangs: Mutex<bool>,
     ended: Mutex<CancellationToken>,
 }
@@ -79,7 +79,7 @@ impl Server {
         *self.answer.lock() = Arc::new(move |seen, events| Box::pin(answer(seen, events)));
     }
 
-    /// What it was sent of one method.
+    /// The messages of one method that were sent to it.
     pub fn sent(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen.lock();
         seen.iter()

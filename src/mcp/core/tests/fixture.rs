@@ -1,4 +1,4 @@
-//! A core over scripted servers, behind a chain that records what it judges.
+//! A core over scripted servers, with a chain that records what it judges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,16 +38,16 @@ impl Definitions for AcceptAll {
     }
 }
 
-/// What the chain judged: direction, method, params or outcome.
+/// A message that the chain judged: direction, method, params or outcome.
 pub type Judged = (Direction, String, Value);
 
-/// Keeps what it judges. Denies methods, and raises the level after calls of a tool.
+/// Records the messages that it judges. Denies methods, and raises the level after calls of a tool.
 #[derive(Default)]
 pub struct Judge {
     pub requests: Mutex<Vec<Judged>>,
     pub responses: Mutex<Vec<Judged>>,
     pub denied: Mutex<Vec<&'static str>>,
-    /// Denies the next message of a method alone.
+    /// Denies only the next message of this method.
     pub denied_once: Mutex<Option<&'static str>>,
     pub raises: Mutex<Option<&'static str>>,
     pub ended: Mutex<Vec<(String, bool, u16)>>,
@@ -143,7 +143,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
 }
 
 impl Fixture {
-    /// Servers by name, each with its name as its prefix.
+    /// Creates a core over these servers; the name of each is its prefix.
     pub fn of(servers: &[(&str, &Arc<Server>)]) -> Self {
         let settings = servers
             .iter()
@@ -151,7 +151,7 @@ impl Fixture {
         Self::with(servers, settings.collect())
     }
 
-    /// One server whose tools keep their names.
+    /// Creates a core over one server, whose tools keep their names.
     pub fn sole(server: &Arc<Server>) -> Self {
         Self::with(&[("only", server)], vec![settings_of("only", "")])
     }
@@ -262,7 +262,7 @@ impl Fixture {
         list.as_array().unwrap().iter().map(name).collect()
     }
 
-    /// Attaches a client; returns what keeps it, and its events.
+    /// Attaches a client; returns the attachment and its events.
     pub fn attach(
         &self,
         caller: &Arc<Caller>,

@@ -1,4 +1,4 @@
-//! Properties of what passes through, each with at least 100 cases.
+//! Properties of relayed messages, each with at least 100 cases.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// The text with its numbers in forms that a parser would change.
+/// Writes the numbers of a text in forms that a parser would change.
 fn odd_numbers(arguments: &str) -> String {
     format!("{{\"n\": [1.0, 1.50e+10, -0, 12345678901234567890123], \"rest\": {arguments} }}")
 }
@@ -64,7 +64,7 @@ proptest! {
 
     // Feature: unified-sidecar, Property 12: Serialization Round-Trip
     #[test]
-    fn arguments_and_results_pass_as_they_were_written(
+    fn arguments_and_results_pass_byte_for_byte(
         arguments in json_value(),
         result in json_value(),
         client in version(),
@@ -102,7 +102,7 @@ proptest! {
 
     // Feature: unified-sidecar, Property 11: Trace Context Propagation
     #[test]
-    fn the_trace_of_a_request_goes_on_to_the_server(
+    fn the_trace_context_is_propagated_to_the_server(
         trace in any::<[u8; 16]>(),
         span in any::<[u8; 8]>(),
         state in prop::option::of("[a-z]{1,8}=[a-z0-9]{1,16}"),
@@ -120,7 +120,7 @@ proptest! {
             let mut own: Map<String, Value> = meta.into_iter().collect();
             let mut header = TraceContext { parent: parent.clone(), state: state.clone() };
             if !in_header {
-                // What the message says counts; the header is the hop's.
+                // The trace context in `_meta` takes precedence over the one in the header.
                 header.parent = format!("00-{}-{}-00", "1".repeat(32), "2".repeat(16));
                 header.state = None;
                 own.insert("traceparent".to_owned(), json!(parent));
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cursor_of_ours_names_an_entry_and_nothing_else_is_one(text in "(?s).{0,12}") {
+    fn only_issued_cursors_are_accepted(text in "(?s).{0,12}") {
         run(async {
             let mount = Server::new(Version::V2025_11_25);
             let fixture = Fixture::sole(&mount);
@@ -153,7 +153,7 @@ proptest! {
             let params = to_raw_value(&json!({"cursor": text})).unwrap();
             let request = request_of(caller, "tools/list", params);
             let outcome = Arc::clone(&fixture.core).request(request).await;
-            // The list has one entry: only its own cursor is one, which is never given out.
+            // The list has one entry: only the cursor of index 0 is valid, which is never issued.
             prop_assert!(outcome.is_err() || text == "MA", "{text}");
             Ok(())
         })?;

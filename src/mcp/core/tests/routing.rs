@@ -1,4 +1,4 @@
-//! Which server a message goes to, and what the chain sees of it.
+//! Routing of messages to servers, and the messages that the chain judges.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn a_tool_is_listed_and_called_under_its_exposed_name_in_both_eras() {
         assert_eq!(answer["seen"]["name"], "echo");
         assert_eq!(answer["seen"]["arguments"], json!({"a": 1}));
         assert!(one.sent("tools/call").is_empty());
-        // What was judged is what was sent.
+        // The chain judged the params that were sent.
         let requests = fixture.judge.requests.lock();
         let (direction, _, judged) = requests.iter().find(|(_, m, _)| m == "tools/call").unwrap();
         assert_eq!(*direction, Direction::ToServer);
@@ -60,7 +60,7 @@ async fn a_name_that_is_not_exposed_is_unknown() {
 }
 
 #[tokio::test]
-async fn what_the_chain_denies_is_not_sent_and_not_passed_on() {
+async fn denied_messages_are_neither_sent_nor_relayed() {
     let server = Server::new(Version::V2025_11_25);
     server.answers(|_, events| async move {
         let log = json!({"level": "info", "data": 1});
@@ -114,7 +114,7 @@ async fn a_server_that_is_dead_or_hangs_neither_empties_nor_delays_later_lists()
         .await;
     assert!(call.is_ok());
     assert!(begun.elapsed() < Duration::from_secs(1));
-    // One that was listed and dies stays listed; a call says why it fails.
+    // The tools of a server that died stay listed; a call is answered with the reason.
     good.die();
     assert_eq!(fixture.names(&client, "tools/list").await, ["good_echo"]);
     let call = fixture
@@ -196,7 +196,7 @@ async fn a_denial_ends_the_search_for_the_owner_of_a_resource() {
 }
 
 #[tokio::test]
-async fn prompts_go_by_their_prefix_and_so_do_their_completions() {
+async fn prompts_and_their_completions_are_routed_by_prefix() {
     let (one, two) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),
@@ -254,7 +254,7 @@ async fn methods_of_extensions_reach_only_a_sole_server_that_declares_them() {
 }
 
 #[tokio::test]
-async fn progress_is_told_with_the_clients_token_and_only_about_its_own_call() {
+async fn progress_has_the_clients_token_and_is_relayed_only_for_its_own_call() {
     each_row_async(ERAS, async |version| {
         let server = Server::new(version);
         server.answers(|seen, events| async move {
@@ -287,7 +287,7 @@ async fn progress_is_told_with_the_clients_token_and_only_about_its_own_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_ends_at_its_timeout_and_progress_puts_it_off_within_a_bound() {
+async fn progress_extends_the_timeout_of_a_call_within_a_bound() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(Version::V2025_11_25);
@@ -335,7 +335,7 @@ async fn a_server_that_never_stops_sending_is_timed_out_too() {
             tokio::task::consume_budget().await;
         }
     });
-    // Time that is paused moves for nobody else while the server sends.
+    // The paused clock does not advance automatically while the server keeps the runtime busy.
     let call = fixture.ask(&client, "tools/call", json!({"name": "echo"}));
     let (outcome, ()) = tokio::join!(call, tokio::time::advance(Duration::from_secs(21)));
     let data = error(outcome).data.unwrap();
@@ -365,7 +365,7 @@ async fn a_dropped_call_is_cancelled_at_the_server_and_counts_as_aborted() {
 }
 
 #[tokio::test]
-async fn a_lease_has_a_bounded_number_of_messages_under_way_and_others_are_unharmed() {
+async fn messages_under_way_are_bounded_for_each_lease() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(Version::V2025_11_25);
@@ -455,7 +455,7 @@ async fn the_description_is_the_union_without_tasks() {
 }
 
 #[tokio::test]
-async fn clients_of_one_kind_share_a_session_and_others_have_their_own() {
+async fn clients_share_a_session_with_their_own_kind_only() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::sole(&server);
     let (one, two) = (

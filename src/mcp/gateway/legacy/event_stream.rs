@@ -1,4 +1,4 @@
-//! One resumable stream of events of a legacy session. It outlives its connections.
+//! A resumable stream of events of a legacy session, which outlives its connections.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,17 +18,17 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::super::memory::Memory;
 use super::super::sse::{self, KEEP_ALIVE_INTERVAL};
 
-/// Events of one stream that are kept for a client that reconnects.
+/// The most events of one stream that are kept for a client that reconnects.
 pub const MAX_EVENTS: usize = 64;
-/// Bytes of these events.
+/// The most bytes of these events.
 pub const MAX_BYTES: usize = 256 * 1024;
-/// Bytes that all streams of a lease keep.
+/// The most bytes that all streams of a lease keep together.
 pub const MAX_LEASE_BYTES: usize = 8 << 20;
-/// How long a stream waits for a client that disconnected: several retries, or a change of the
-/// network.
+/// How long a stream waits for a client that disconnected: long enough for several retries or a
+/// change of network.
 pub const RESUME_WITHIN: Duration = Duration::from_secs(60);
 
-/// Bytes that the streams of a lease keep, all together.
+/// Bytes that all streams of a lease keep together.
 pub type KeptBytes = Arc<AtomicUsize>;
 
 /// A stream with at most one reader: a second one replaces the first.
@@ -59,8 +59,8 @@ struct State {
 }
 
 impl EventStream {
-    /// An empty stream. With `named`, each event has an id for resuming; with `primed`, the first
-    /// event has no data.
+    /// Creates an empty stream. With `named`, each event has an id for resuming; with `primed`, the
+    /// first event has no data.
     pub fn new(number: u64, named: bool, primed: bool, kept: KeptBytes) -> Arc<Self> {
         let stream = Self {
             number,
@@ -85,8 +85,8 @@ impl EventStream {
         Arc::new(stream)
     }
 
-    /// Writes a message. Waits while a connected client is too far behind; without one, the oldest
-    /// events are dropped. Fails where memory is short.
+    /// Writes a message. Waits while a connected client is too far behind; drops the oldest events
+    /// if no client is connected. Fails if memory is exhausted.
     pub async fn push(&self, json: &str, memory: &Memory) -> Verdict {
         loop {
             let changed = self.changed.notified();
@@ -127,7 +127,7 @@ impl EventStream {
         self.state.lock().has_reader
     }
 
-    /// Completes when no client was connected for [`RESUME_WITHIN`].
+    /// Waits until no client has been connected for [`RESUME_WITHIN`].
     pub async fn abandoned(&self) {
         loop {
             let changed = self.changed.notified();
@@ -145,8 +145,8 @@ impl EventStream {
         }
     }
 
-    /// Attaches a reader that resumes after the event with this number, or where the last reader
-    /// stopped. It ends with `stopping`.
+    /// Attaches a reader that resumes after the event with this number, or after the last event
+    /// that was read. The reader ends when `stopping` is cancelled.
     pub fn read(self: &Arc<Self>, after: Option<u64>, stopping: CancellationToken) -> Reader {
         let mut state = self.state.lock();
         state.readers += 1;
@@ -166,7 +166,7 @@ impl EventStream {
         }
     }
 
-    /// Whether the reader is close enough for another message. One message always fits.
+    /// Whether the unread events leave room for another message. One message always fits.
     fn has_room(&self, length: usize) -> bool {
         let state = self.state.lock();
         let unread = state.events.iter().filter(|(at, _)| *at >= state.cursor);

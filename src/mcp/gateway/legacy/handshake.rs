@@ -25,7 +25,7 @@ struct InitializeParams<'a> {
     client_info: Option<&'a RawValue>,
 }
 
-/// Reads the params. The client gets the revision that it requests, or the newest with a handshake.
+/// Reads the params. The client gets the revision that it requests, or the newest legacy one.
 pub fn read(
     visit: &Visit<'_>,
     params: Option<&RawValue>,
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_gets_the_revision_that_it_asks_for_or_the_newest_with_a_handshake() {
+    fn a_client_gets_the_requested_revision_or_the_newest_legacy_one() {
         each_row(
             [
                 ("2024-11-05", "2024-11-05"),

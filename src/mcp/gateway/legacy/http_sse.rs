@@ -1,5 +1,5 @@
-//! HTTP with SSE (2024-11-05): `GET /sse` opens a session with its one stream, `POST /message`
-//! carries the client's messages.
+//! HTTP+SSE (2024-11-05): `GET /sse` opens a session with its only stream, `POST /message` carries
+//! the client's messages.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
     let counted = count_stream(visit)?;
     let (id, metrics) = (random::token()?, &visit.gateway.metrics);
     let opened = visit.lease.open_session(&id, Transport::HttpSse, metrics);
-    let session = opened.ok_or_else(|| over_limit("MCP sessions", MAX_SESSIONS))?;
+    let session = opened.ok_or_else(|| over_limit("MCP sessions of a container", MAX_SESSIONS))?;
     let open = Open {
         lease: Arc::clone(&visit.lease),
         id: Arc::clone(&session.id),
@@ -94,7 +94,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         (Message::Response { id, outcome }, Some(_)) => {
             return answered(visit, &session, id.as_ref(), outcome);
         }
-        // A client of a later revision asks for that first, and falls back to `initialize`.
+        // A modern client probes with `server/discover`, and falls back to `initialize`.
         (Message::Request { id, method, .. }, None) if &*method == "server/discover" => {
             let outcome = Err(protocol_error(
                 METHOD_NOT_FOUND,

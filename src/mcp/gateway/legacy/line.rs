@@ -9,7 +9,7 @@ use super::super::memory::Memory;
 use super::event_stream::EventStream;
 use super::session::LegacySession;
 
-/// The stream that a client reads, and what writing to it needs.
+/// The stream that a client reads, and the state for writing to it.
 #[derive(Clone)]
 pub struct Line {
     pub session: Arc<LegacySession>,

@@ -1,4 +1,4 @@
-//! Revisions with a handshake: up to 2025-11-25.
+//! Legacy revisions, with a handshake: up to 2025-11-25.
 
 mod event_stream;
 mod handshake;

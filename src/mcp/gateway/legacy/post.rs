@@ -1,4 +1,4 @@
-//! POST to `/mcp` in a revision with a handshake.
+//! Answers POST to `/mcp` for MCP revisions that begin with `initialize` (up to 2025-11-25).
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denia
     match message {
         Message::Request { id, method, params } if &*method == "ping" => {
             let outcome = ping(visit, params).await;
-            Ok(whole(visit, &id, &outcome))
+            Ok(json_response(visit, &id, &outcome))
         }
         Message::Request { id, method, params } => {
             let guard = begin_call(visit, &session, &id)?;
@@ -63,7 +63,9 @@ pub fn session_of(visit: &Visit<'_>) -> Result<(Arc<LegacySession>, Arc<Caller>)
     if let Some(version) = only(visit.headers(), &PROTOCOL_VERSION)? {
         let known = Version::parse(version).is_some_and(|version| version.era() == Era::Legacy);
         if !known {
-            let sentence = format!("Unsupported protocol version in a session: {version}");
+            let sentence = format!(
+                "MCP-Protocol-Version {version} cannot be used in a session: send the version that initialize returned"
+            );
             return Err(bad_request(None, sentence));
         }
     }
@@ -82,7 +84,7 @@ async fn initialize(
     params: Option<&RawValue>,
 ) -> Result<Answered, Denial> {
     if only(visit.headers(), &SESSION_ID)?.is_some() {
-        let sentence = "initialize begins a session: it is sent without Mcp-Session-Id";
+        let sentence = "initialize begins a new session: send it without Mcp-Session-Id";
         return Err(bad_request(Some(id), sentence));
     }
     let mut live = match visit
@@ -90,26 +92,26 @@ async fn initialize(
         .await
     {
         Ok(live) => live,
-        Err(error) => return Ok(whole(visit, id, &Err(error))),
+        Err(error) => return Ok(json_response(visit, id, &Err(error))),
     };
     let name: Arc<str> = random::token()?.into();
     let caller = match handshake::read(visit, params, &name) {
         Ok(caller) => caller,
         Err(error) => {
             live.complete();
-            return Ok(whole(visit, id, &Err(error)));
+            return Ok(json_response(visit, id, &Err(error)));
         }
     };
     let outcome = handshake::answer(visit, &caller).await;
     let (metrics, transport) = (&visit.gateway.metrics, Transport::StreamableHttp);
     let Some(session) = visit.lease.open_session(&name, transport, metrics) else {
-        let denial = over_limit("MCP sessions", MAX_SESSIONS);
+        let denial = over_limit("MCP sessions of a container", MAX_SESSIONS);
         live.denied(&denial);
         return Err(denial);
     };
     session.initialize(caller);
     live.complete();
-    let mut answered = whole(visit, id, &outcome);
+    let mut answered = json_response(visit, id, &outcome);
     if let (Answered::Whole(response), Ok(name)) = (&mut answered, HeaderValue::from_str(&name)) {
         response.headers_mut().insert(SESSION_ID, name);
     }
@@ -138,8 +140,9 @@ pub fn begin_call(
     })
 }
 
-/// Waits for the outcome. Where an event comes first, or the call takes longer than
-/// [`STREAM_AFTER`], the client gets a stream that it can resume.
+/// Waits for the outcome and answers with JSON. Answers with a resumable stream instead if an event
+/// comes first, the call takes longer than [`STREAM_AFTER`], or `Accept` lists event streams first. A
+/// cancelled call gets an empty stream.
 async fn run(
     visit: &Visit<'_>,
     session: Arc<LegacySession>,
@@ -155,12 +158,13 @@ async fn run(
     };
     let prefers_events = prefers_events(visit.headers());
     let (event, done) = match first {
-        Ok(Step::Done(outcome)) if !prefers_events => return whole(visit, &id, &outcome),
+        Ok(Step::Done(outcome)) if !prefers_events => return json_response(visit, &id, &outcome),
         Ok(Step::Done(outcome)) => (None, Some(outcome)),
         Ok(Step::Event(event)) => (Some(event), None),
         Err(_elapsed) => (None, None),
     };
-    // Clients of older revisions read an event without data as a message.
+    // A primed stream begins with an event that has an id and no data. Clients of revisions before
+    // 2025-11-25 would parse that event as a message.
     let primed = session
         .caller()
         .is_some_and(|caller| caller.version >= Version::V2025_11_25);
@@ -180,7 +184,7 @@ async fn run(
     Answered::Events(Box::pin(reader))
 }
 
-/// Makes the line to a stream.
+/// Builds the [`Line`] that writes messages of `session` to `stream`.
 pub fn line(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Line {
     Line {
         session,
@@ -197,7 +201,8 @@ struct Cancelled<'a> {
     request_id: &'a RawValue,
 }
 
-/// Handles a notification. Cancellations end here, since ids of clients are not forwarded.
+/// Handles a notification. `notifications/cancelled` is not forwarded, since servers do not see the
+/// client's request ids: it cancels the call in this session.
 pub async fn notify(
     visit: &Visit<'_>,
     session: &LegacySession,
@@ -218,8 +223,8 @@ pub async fn notify(
     }
 }
 
-/// Handles a response. One to an unknown or answered request is accepted and dropped: a client may
-/// answer just when its server stops waiting.
+/// Handles a response. A response to an unknown or already answered request gets 202, is dropped and
+/// is recorded as malformed: the server may have stopped waiting while the client answered.
 pub fn answered(
     visit: &Visit<'_>,
     session: &LegacySession,
@@ -227,13 +232,14 @@ pub fn answered(
     outcome: Outcome,
 ) -> Result<Answered, Denial> {
     if !id.is_some_and(|id| session.answered(id, outcome)) {
-        let sentence = "Malformed request: a response to a request that was not sent";
+        let sentence =
+            "Malformed request: the response's id matches no request that waits for an answer";
         visit.note("response", sentence);
     }
     Ok(Answered::empty(StatusCode::ACCEPTED))
 }
 
-fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
+fn json_response(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
     Answered::json(StatusCode::OK, response_bytes(&visit.memory, id, outcome))
 }
 

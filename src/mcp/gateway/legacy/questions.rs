@@ -1,4 +1,4 @@
-//! Requests of servers to the client of a session.
+//! Sends requests of servers to the client of a session.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ async fn withdraw(line: &Line, number: u64) {
     let cancelled = write_request(None, "notifications/cancelled", params.as_deref());
     let session = Arc::clone(&line.session);
     tokio::select! {
-        // Where memory is short, the client is not told and its answer is dropped.
+        // If memory is exhausted, the client is not notified, and its answer is dropped.
         _ = line.stream.push(&cancelled, &line.memory) => {}
         () = session.ended.cancelled() => {}
     }

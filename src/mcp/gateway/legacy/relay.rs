@@ -1,4 +1,4 @@
-//! Relays calls, and messages outside calls, to the stream that the client reads.
+//! Relays calls and messages outside calls to the streams that clients read.
 
 use tokio::sync::mpsc;
 
@@ -13,8 +13,8 @@ use super::questions;
 use super::session::CallGuard;
 
 impl Line {
-    /// Relays a call to a stream of its own. The client cancels it, or stays away longer than
-    /// [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
+    /// Relays a call to a separate stream, until the client cancels the call or stays disconnected
+    /// for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
         tokio::select! {
             biased;
@@ -26,7 +26,7 @@ impl Line {
         self.stream.finish();
     }
 
-    /// The same over the one stream of its session.
+    /// Relays a call to the only stream of its session (HTTP+SSE).
     pub async fn call_on_shared(self, id: Id, mut call: Call, guard: CallGuard) {
         tokio::select! {
             biased;
@@ -36,8 +36,8 @@ impl Line {
         }
     }
 
-    /// Relays messages outside requests until the session ends, or its client stays away for too
-    /// long.
+    /// Relays messages outside requests until the session ends or its client stays disconnected for
+    /// too long.
     pub async fn unsolicited(self, mut events: mpsc::Receiver<Event>, attachment: Attachment) {
         let relay = async {
             while let Some(event) = events.recv().await {
@@ -83,8 +83,8 @@ impl Line {
         }
     }
 
-    /// Writes the response. For a disconnected client, one that is too long to be kept is replaced
-    /// by an error.
+    /// Writes the response. If the client is disconnected and the response is too long to be kept,
+    /// writes an error instead.
     pub async fn respond(&self, id: &Id, outcome: &Outcome) {
         let text = write_response(Some(id), outcome);
         let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {

@@ -29,7 +29,7 @@ pub struct LegacySession {
     used: Mutex<Instant>,
     /// Requests of the client that are under way, by their id.
     calls: Mutex<HashMap<Id, CancellationToken>>,
-    /// Requests that this client was sent, by our number.
+    /// Requests that were sent to this client, by the gateway's number.
     questions: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
     next_question: AtomicU64,
     streams: Mutex<Streams>,
@@ -41,30 +41,30 @@ struct Streams {
     next: u64,
     /// The stream for messages outside requests.
     standalone: Option<Arc<EventStream>>,
-    /// Those of requests, oldest first.
+    /// The streams of requests, oldest first.
     of_calls: Vec<Arc<EventStream>>,
 }
 
 /// The transport of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Each request has an answer of its own (2025-03-26 and later).
+    /// Each request has a separate answer (2025-03-26 and later).
     StreamableHttp,
-    /// All that is sent to the client goes through one stream (2024-11-05).
+    /// All messages to the client use one stream (2024-11-05).
     HttpSse,
 }
 
 /// Why a request cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotBegun {
-    /// Another one with this id is under way.
+    /// Another request with this id is under way.
     SameId,
-    /// There are [`MAX_CALLS`] already.
+    /// [`MAX_CALLS`] requests are under way.
     TooMany,
 }
 
 impl LegacySession {
-    /// A session before `initialize`.
+    /// Creates a session, before `initialize`.
     pub fn new(id: &str, transport: Transport, kept: KeptBytes, counted: Counted) -> Arc<Self> {
         Arc::new(Self {
             id: id.into(),
@@ -146,7 +146,7 @@ impl LegacySession {
         Some((number, receiver))
     }
 
-    /// Passes the client's answer on. `false` for an unknown or answered request.
+    /// Passes the client's answer on; `false` if the request is unknown or was answered before.
     pub fn answered(&self, id: &Id, outcome: Outcome) -> bool {
         let number = id.as_json().parse::<u64>().ok();
         let asked = number.and_then(|number| self.questions.lock().remove(&number));
@@ -154,12 +154,12 @@ impl LegacySession {
         asked.is_some_and(|asked| asked.send(outcome).is_ok())
     }
 
-    /// Forgets a request that the client need not answer.
+    /// Forgets a request that the client need not answer any more; `false` if it is unknown.
     pub fn withdraw(&self, number: u64) -> bool {
         self.questions.lock().remove(&number).is_some()
     }
 
-    /// The stream for messages outside requests; `true` where it is new.
+    /// The stream for messages outside requests; `true` if it is new.
     pub fn standalone(&self, named: bool, primed: bool) -> (Arc<EventStream>, bool) {
         let mut streams = self.streams.lock();
         if let Some(open) = streams.standalone.as_ref().filter(|one| !one.is_finished()) {
@@ -170,8 +170,7 @@ impl LegacySession {
         (stream, true)
     }
 
-    /// Opens a stream for a request. The oldest finished ones are dropped over
-    /// [`MAX_KEPT_STREAMS`].
+    /// Opens a stream for a request. Drops the oldest finished streams over [`MAX_KEPT_STREAMS`].
     pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
         let mut streams = self.streams.lock();
         streams.of_calls.retain(|stream| !stream.is_over());
@@ -204,7 +203,7 @@ impl LegacySession {
     }
 }
 
-/// A request of a client, under way until this is dropped.
+/// Guard of a request of a client, which counts as under way until this is dropped.
 pub struct CallGuard {
     session: Arc<LegacySession>,
     id: Id,

@@ -67,7 +67,7 @@ pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
         .enter(MAX_STREAMS, Some(&metrics.streams));
     counted.ok_or_else(|| {
         metrics.hit("streams");
-        over_limit("MCP streams", MAX_STREAMS)
+        over_limit("MCP streams of a container", MAX_STREAMS)
     })
 }
 
@@ -92,7 +92,7 @@ fn events(reader: Reader, counted: Counted) -> Answered {
     })))
 }
 
-/// Reads an event id: the stream and the number of the event.
+/// Finds the stream and the number of the event that an event id names.
 fn find(session: &LegacySession, event: &str) -> Option<(Arc<EventStream>, u64)> {
     let (stream, number) = event.split_once('-')?;
     let stream = session.find_stream(stream.parse().ok()?)?;

@@ -13,11 +13,11 @@ use super::super::super::message::Outcome;
 use super::super::super::version::Version;
 use super::super::visit::Visit;
 
-/// How long the answer may be cached, in milliseconds: not at all, since only subscribers hear of
-/// servers that are added or removed.
+/// How long the answer may be cached, in milliseconds: not at all, since only subscribers are
+/// notified of added and removed servers.
 const TTL_MS: u32 = 0;
 
-/// Answers with our revisions and capabilities.
+/// Answers with the gateway's revisions and capabilities.
 pub async fn answer(
     visit: &Visit<'_>,
     caller: Arc<Caller>,

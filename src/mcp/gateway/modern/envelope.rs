@@ -1,4 +1,4 @@
-//! `_meta` of a request: its revision, and the capabilities of its client.
+//! Reads `_meta` of a request: its revision, and the capabilities of its client.
 
 use addons::contract::RpcError;
 use http::{HeaderMap, StatusCode};
@@ -14,23 +14,23 @@ use super::params::{ModernParams, VERSION, text};
 
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// The status of each error that this reads.
+/// The HTTP status of every error in the envelope.
 pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
 
-/// Reads the description of the client. Headers are compared first, so that a contradiction is
-/// reported as one.
+/// Reads the description of the client. Compares the headers first, so that a mismatch is reported
+/// as such.
 pub fn read(
     headers: &HeaderMap,
     method: &str,
     params: &ModernParams<'_>,
 ) -> Result<Introduction, RpcError> {
     let Some(meta) = params.meta() else {
-        return Err(invalid("params._meta is missing, or no object"));
+        return Err(invalid("params._meta is missing, or not an object"));
     };
     let version = meta.version.ok_or_else(|| missing(VERSION))?;
     let capabilities = meta.capabilities.ok_or_else(|| missing(CAPABILITIES))?;
     let Some(version) = text(version) else {
-        return Err(invalid(&format!("params._meta: {VERSION} is no string")));
+        return Err(invalid(&format!("params._meta: {VERSION} is not a string")));
     };
     headers::check(headers, &version, method, params)?;
     let known = Version::parse(&version).filter(|version| version.era() == Era::Modern);
@@ -45,7 +45,7 @@ pub fn read(
     })
 }
 
-/// An unknown revision, or one with a handshake.
+/// The error for an unknown revision, or for a legacy one.
 pub fn unsupported(requested: &str) -> RpcError {
     let supported = Version::ALL.map(Version::as_str);
     RpcError {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_its_revision_and_what_its_client_can_do() {
+    fn a_request_names_its_revision_and_its_clients_capabilities() {
         let meta = |version: Value| json!({ "_meta": { VERSION: version, CAPABILITIES: {} } });
         each_row(
             [
@@ -115,7 +115,7 @@ mod tests {
                 ("2026-07-28", meta(1.into()), INVALID_PARAMS),
                 ("2026-07-28", meta("v999.0.0".into()), HEADER_MISMATCH),
                 ("v999.0.0", meta("v999.0.0".into()), UNSUPPORTED_VERSION),
-                // It has a handshake.
+                // A legacy revision.
                 ("2025-11-25", meta("2025-11-25".into()), UNSUPPORTED_VERSION),
             ],
             |(version, params, expected)| assert_eq!(code(version, params), expected),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_revision_is_told_with_those_that_are() {
+    fn the_error_for_an_unsupported_revision_lists_the_supported_ones() {
         let error = unsupported("v999.0.0");
         let data: Value = serde_json::from_str(error.data.unwrap().get()).unwrap();
         assert_eq!(data["requested"], "v999.0.0");

@@ -1,4 +1,4 @@
-//! Headers that repeat the body. They must agree, since intermediaries may route by them.
+//! Checks headers that mirror the body. They must agree, since intermediaries may route by them.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use super::params::{ModernParams, text};
 const PREFIX: &str = "=?base64?";
 const SUFFIX: &str = "?=";
 
-/// A header that differs from the body.
+/// The error for a header that differs from the body.
 pub fn mismatch(message: impl Into<Cow<'static, str>>) -> RpcError {
     protocol_error(HEADER_MISMATCH, message)
 }
@@ -31,7 +31,8 @@ pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h
     match value.to_str() {
         Ok(value) => Ok(Some(value.trim())),
         Err(_) => {
-            let message = format!("Header mismatch: {name} has characters that no value has");
+            let message =
+                format!("Header mismatch: {name} has characters that are not valid in its value");
             Err(mismatch(message))
         }
     }
@@ -46,12 +47,12 @@ pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let Some(encoded) = marked else {
         return Some(value.into());
     };
-    // Refuses padding that is missing and bits that are left over.
+    // Refuses missing padding and non-zero trailing bits.
     let decoded = STANDARD.decode(encoded).ok()?;
     String::from_utf8(decoded).ok().map(Cow::Owned)
 }
 
-/// Checks the headers that every request has.
+/// Checks the headers that every request must have.
 pub fn check(
     headers: &HeaderMap,
     version: &str,
@@ -67,7 +68,7 @@ pub fn check(
     };
     match named.and_then(text) {
         Some(named) => agree_encoded(headers, &NAME, &named),
-        // The method's own check reports invalid params.
+        // Invalid params are reported by the method's own check.
         None => value(headers, &NAME).map(|_| ()),
     }
 }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lie_or_are_missing_are_refused() {
+    fn wrong_or_missing_headers_are_refused() {
         const V: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
         const CALL: (&str, &str) = ("mcp-method", "tools/call");
         each_row(

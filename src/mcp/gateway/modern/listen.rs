@@ -37,7 +37,7 @@ struct Wanted {
     resource_subscriptions: Vec<String>,
 }
 
-/// Opens the stream. Its first message acknowledges the granted filter.
+/// Opens the stream. Its first message acknowledges the filter in effect.
 pub async fn open(
     visit: &Visit<'_>,
     request: Request<'_>,
@@ -101,7 +101,7 @@ fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
     }
 }
 
-/// A stream that is open.
+/// An open stream.
 struct Listening {
     id: Id,
     filter: Filter,
@@ -138,7 +138,7 @@ impl Listening {
                     let params = object(params.as_deref()).unwrap_or_default();
                     return (self.tagged(&method, params), false);
                 }
-                // Dropping a request tells its server that nobody answers.
+                // Dropping a request answers its server with an error.
                 Some(_) => {}
                 None => return (self.end(), true),
             }
@@ -155,7 +155,7 @@ impl Listening {
         }
     }
 
-    /// A notification with the id of its subscription.
+    /// The event of a notification, with the id of the subscription.
     fn tagged(&self, method: &str, mut params: Map<String, Value>) -> Bytes {
         let id: Value = serde_json::from_str(self.id.as_json()).unwrap_or_default();
         match params.entry("_meta").or_insert_with(|| json!({})) {
@@ -168,7 +168,7 @@ impl Listening {
         sse::message(None, &message.to_string())
     }
 
-    /// The response, which tells an orderly end from a broken connection.
+    /// The response, which distinguishes an orderly end from a broken connection.
     fn end(&self) -> Bytes {
         let id = self.id.as_json();
         let text = format!(

@@ -1,5 +1,5 @@
-//! Revisions without a handshake: from 2026-07-28 on. Between requests, only suspended calls are
-//! kept.
+//! Modern revisions, without a handshake: from 2026-07-28 on. The only state between requests are
+//! suspended calls.
 
 mod discover;
 mod envelope;

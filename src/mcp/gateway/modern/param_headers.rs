@@ -1,4 +1,4 @@
-//! `Mcp-Param-*`: headers that repeat arguments, where the tool's schema requires it.
+//! Checks `Mcp-Param-*`: headers that mirror arguments, as the tool's schema requires.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ struct Tool {
     input_schema: Value,
 }
 
-/// Compares the headers of a call with its arguments, by the schema of the tool that is called.
-/// An unknown tool has none: the call is denied later.
+/// Compares the headers of a call with its arguments, according to the schema of the called tool.
+/// The call of an unknown tool is denied later.
 pub async fn check(
     visit: &Visit<'_>,
     params: &ModernParams<'_>,
@@ -47,8 +47,8 @@ pub async fn check(
     agree(visit.headers(), &tool.input_schema, &arguments)
 }
 
-/// Each annotated property equals its header, or both are absent. A schema with an invalid
-/// annotation is skipped: clients leave such a tool out.
+/// Checks that each annotated property equals its header, or both are absent. Skips a schema with
+/// an invalid annotation: clients leave out such a tool.
 fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), RpcError> {
     let mut annotated = Vec::new();
     if collect(schema, arguments, &mut annotated).is_none() {
@@ -63,7 +63,7 @@ fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), R
     annotated.iter().try_for_each(|one| one.agrees(headers))
 }
 
-/// A property with the annotation.
+/// An annotated property.
 struct Annotated<'a> {
     header: HeaderName,
     is_integer: bool,
@@ -126,7 +126,7 @@ impl Annotated<'_> {
     }
 }
 
-/// A decimal number without a fraction other than zero.
+/// Parses a decimal number whose fraction is zero or absent.
 fn whole(text: &str) -> Option<i128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_zero = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn annotated_arguments_and_their_headers_say_the_same() {
+    fn annotated_arguments_must_equal_their_headers() {
         const REGION: &str = "mcp-param-region";
         each_row(
             [

@@ -1,4 +1,4 @@
-//! The params that the gateway reads.
+//! The params of requests that the gateway reads.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ pub struct Meta<'a> {
 }
 
 impl<'a> ModernParams<'a> {
-    /// Reads an object; anything else has no members.
+    /// Reads an object; all members are absent in any other value.
     pub fn read(params: Option<&'a RawValue>) -> Self {
         object(params).unwrap_or_default()
     }
@@ -54,7 +54,7 @@ impl<'a> ModernParams<'a> {
     }
 }
 
-/// Whether a message names its revision, as those without a handshake do.
+/// Whether a message names its revision, as in the modern era.
 pub fn names_version(params: Option<&RawValue>) -> bool {
     let named = || {
         let meta = Members::read(params?).ok()?.members("_meta").ok()??;
@@ -73,7 +73,7 @@ pub fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(json).ok().map(Cow::Owned)
 }
 
-/// Reads the members of an object. An array would be read as members in their order.
+/// Reads the members of an object. Refuses an array, which serde would read as members in order.
 pub fn object<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     let text = raw?.get();
     let is_object = text.starts_with('{');

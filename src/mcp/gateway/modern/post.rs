@@ -1,4 +1,4 @@
-//! POST to `/mcp` in a revision without a handshake.
+//! POST to `/mcp` in a modern revision.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::run::{Running, run};
 use super::suspended::is_ours;
 use super::{discover, envelope, listen, param_headers, retry};
 
-/// Methods that this revision does not have any more, and that of the handshake.
+/// Methods that this revision removed, among them the handshake's.
 const REMOVED: [&str; 5] = [
     "initialize",
     "ping",
@@ -39,7 +39,7 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
             };
             request.answer(visit).await
         }
-        // The revision has none from clients; they may be sent all the same.
+        // The revision defines no notifications from clients; they are accepted and dropped.
         Message::Notification { .. } => Ok(Answered::empty(StatusCode::ACCEPTED)),
         Message::Response { id, .. } => {
             let sentence = "clients send no responses in this revision";

@@ -1,4 +1,4 @@
-//! A request of a revision without a handshake, and an answer in one piece.
+//! A request of a modern revision, and an answer in one piece.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::super::refusal::refuse_with;
 use super::super::visit::Visit;
 use super::envelope;
 
-/// A request that was parsed.
+/// A parsed request.
 pub struct Request<'a> {
     pub id: Id,
     pub method: Arc<str>,
@@ -25,14 +25,14 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Refuses it in JSON-RPC's form.
+    /// Refuses the request with a JSON-RPC error.
     pub fn refuse(&self, error: RpcError) -> Denial {
         let code = Code::MalformedRequest;
         refuse_with(code, envelope::STATUS, Some(&self.id), error)
     }
 }
 
-/// An answer in one piece. A few errors have a status of their own in this revision.
+/// An answer in one piece. A few errors have a specific HTTP status in this revision.
 pub fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
     let status = match outcome.as_ref().map_err(|error| error.code) {
         Err(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,

@@ -15,8 +15,8 @@ use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
-/// Judges a retry, and resumes the call that is suspended under `state`. Asks again where an answer
-/// is missing.
+/// Judges a retry, and resumes the call that is suspended under `state`. Repeats the questions that
+/// were not answered.
 pub async fn resume(
     visit: &Visit<'_>,
     request: &Request<'_>,

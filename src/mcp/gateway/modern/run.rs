@@ -1,4 +1,4 @@
-//! A call of a modern client, answered as JSON or as a stream. Closing the stream cancels the call.
+//! Answers a call of a modern client with JSON or a stream. Closing the stream cancels the call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,16 +24,17 @@ use super::params::ModernParams;
 use super::request::{Request, whole};
 use super::suspended::{Entry, Question, Suspended, suspend};
 
-/// Requests whose results may ask for input.
+/// Methods whose results may be `input_required`.
 const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
-/// A call under way, with messages that are ready to be written.
+/// A call under way, with messages that wait to be written.
 pub struct Running {
     call: Option<Call>,
     ready: VecDeque<Progress>,
     id: Id,
     method: Arc<str>,
-    /// The token that this request gave, as JSON. The server reports under that of the first.
+    /// The progress token of this request, as JSON. The server reports with the one of the first
+    /// request.
     progress_token: Option<Box<RawValue>>,
     body: Bytes,
     waiting: Arc<Suspended>,
@@ -89,7 +90,8 @@ impl Running {
         }
     }
 
-    /// Handles an event. A question is collected with all events queued behind it.
+    /// Handles an event. If it is a question, handles all queued events, so that questions are sent
+    /// together.
     fn take(&mut self, event: Event) {
         let mut questions = Vec::new();
         let mut next = Some(event);
@@ -111,7 +113,7 @@ impl Running {
                             reply,
                         });
                     } else {
-                        // It fails where the server has gone.
+                        // The server may be gone.
                         let _ = reply.send(Err(method_not_found(&method)));
                     }
                 }
@@ -127,8 +129,8 @@ impl Running {
         }
     }
 
-    /// The text of a notification, with this request's own progress token; `None` for progress
-    /// that this request did not ask for.
+    /// The text of a notification, with the progress token of this request; `None` for progress
+    /// if this request has no token.
     fn notification(&self, method: &str, params: Option<&RawValue>) -> Option<String> {
         if method != "notifications/progress" {
             return Some(write_request(None, method, params));
@@ -164,11 +166,11 @@ impl Running {
     }
 }
 
-/// Waits for the outcome. Where an event comes first, or the call takes longer than
-/// [`STREAM_AFTER`], the client gets a stream.
+/// Waits for the outcome. If an event comes first or the call takes longer than [`STREAM_AFTER`],
+/// answers with a stream.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
     match timeout(STREAM_AFTER, running.next()).await {
-        // An error may have a status of its own, which a stream cannot have.
+        // An error may have a specific status, which a stream cannot have.
         Ok(Progress::Done(outcome)) if outcome.is_err() || !prefers_events(visit.headers()) => {
             return whole(visit, &running.id, &outcome);
         }

@@ -1,4 +1,4 @@
-//! Suspended calls: a server asked a question, and the answer comes with the client's next request.
+//! Suspended calls: a server sent a question, and the client answers it with its next request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::super::limits::{Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SU
 use super::super::random;
 use super::super::refusal::over_limit;
 
-/// How long a person may take to answer.
+/// How long a suspended call waits: a person may have to answer.
 const TTL: Duration = Duration::from_secs(5 * 60);
 
-/// Prefix of our `requestState`. Those of servers are forwarded unchanged.
+/// Prefix of the gateway's `requestState`. Those of servers are forwarded unchanged.
 const PREFIX: &str = "unified-proxy:";
 
 /// Members of params that differ between a request and its retry.
@@ -57,7 +57,7 @@ pub fn is_ours(state: &str) -> bool {
 }
 
 impl Entry {
-    /// A call of this method, whose request had this text.
+    /// Creates an entry for a call of this method; `body` is the text of its request.
     pub fn new(call: Call, method: &str, body: &Bytes, questions: Vec<Question>) -> Self {
         let named = questions.into_iter().enumerate();
         Self {
@@ -69,12 +69,12 @@ impl Entry {
         }
     }
 
-    /// Passes the client's answers on; `true` once no question is open.
+    /// Passes the client's answers on; returns `true` once no question is open.
     pub fn answer(&mut self, mut answers: HashMap<String, Box<RawValue>>) -> bool {
         let questions = std::mem::take(&mut self.questions);
         for (key, question) in questions {
             match answers.remove(&key) {
-                // It fails where the server has stopped waiting.
+                // The server may have stopped waiting.
                 Some(answer) => drop(question.reply.send(Ok(answer))),
                 None if question.reply.is_closed() => {}
                 None => self.questions.push((key, question)),
@@ -99,7 +99,7 @@ impl Entry {
     }
 }
 
-/// Suspends a call for at most [`TTL`]. Over a limit the call is denied, which cancels it.
+/// Suspends a call for at most [`TTL`]. Denies it at a limit, which cancels it.
 pub fn suspend(
     calls: &Arc<Suspended>,
     in_all: &Count,
@@ -109,7 +109,10 @@ pub fn suspend(
     let state = format!("{PREFIX}{}", random::token()?);
     let full = || {
         metrics.hit("suspended");
-        over_limit("MCP calls that wait for their client", MAX_SUSPENDED)
+        over_limit(
+            "MCP calls of a container that wait for the client",
+            MAX_SUSPENDED,
+        )
     };
     let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, Some(&metrics.suspended));
     let counted = counted.ok_or_else(full)?;
@@ -135,7 +138,7 @@ pub fn suspend(
 }
 
 impl Suspended {
-    /// Takes the call that is suspended under a state. `None` for an unknown state, or one of
+    /// Takes the call that is suspended under a state. `None` if the state is unknown or belongs to
     /// another request.
     pub fn take(&self, state: &str, method: &str, body: &Bytes) -> Option<Entry> {
         let mut waiting = self.0.lock();
@@ -146,7 +149,7 @@ impl Suspended {
         waiting.calls.remove(state).map(|(entry, _counted)| entry)
     }
 
-    /// Cancels all: the lease has ended.
+    /// Cancels all calls, at the end of the lease.
     pub fn end(&self) {
         let mut waiting = self.0.lock();
         waiting.ended = true;
@@ -180,8 +183,7 @@ fn binding(method: &str, body: &Bytes) -> [u8; 32] {
     digest
 }
 
-/// The value with the members of every object in the order of their names. Messages are nested no
-/// deeper than the parser goes.
+/// Sorts the members of every object by name. The parser bounds the depth of the recursion.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_wait_are_bounded_for_a_lease_and_in_all_and_are_given_up_in_time() {
+    async fn suspended_calls_are_bounded_per_lease_and_in_total_and_expire() {
         let metrics = GatewayMetrics::new(&Registry::new()).unwrap();
         let (in_all, mut answers) = (Count::default(), Vec::new());
         let mut put = |lease: &Arc<Suspended>| {
@@ -237,22 +239,19 @@ mod tests {
         }
         assert_eq!(put(last).unwrap_err(), Code::RateLimited);
         assert_eq!(metrics.suspended.get() as usize, MAX_SUSPENDED_IN_ALL);
-        // The lease's end gives its places back, and time those of the others.
+        // The end of a lease releases its places, and the TTL those of the other leases.
         first[0].end();
         assert!(put(last).is_ok());
         assert!(put(&first[0]).is_err());
         tokio::time::sleep(TTL + Duration::from_secs(1)).await;
         assert_eq!(metrics.suspended.get(), 0);
         for answer in answers {
-            assert!(
-                answer.await.is_err(),
-                "its server is told that nobody answers"
-            );
+            assert!(answer.await.is_err(), "its server gets an error");
         }
     }
 
     #[test]
-    fn a_retry_is_bound_to_method_and_params_and_not_to_their_order() {
+    fn a_retry_must_have_the_same_method_and_params_in_any_order() {
         let bound = |params: &str| {
             let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"params\":{params}}}");
             binding("tools/call", &body.into())

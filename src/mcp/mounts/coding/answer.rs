@@ -1,4 +1,4 @@
-//! What the sidecar answers, within bounds: one JSON object, or one in each line.
+//! Reads answers of the sidecar within bounds: one JSON object, or one on each line.
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
@@ -10,19 +10,19 @@ use super::super::room::Room;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
-/// The longest line of a stream, in bytes. The sidecar sends 16 KiB of output in one at most, each
-/// byte of which may take six in JSON; ten times as much leaves room for later versions.
+/// The longest line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line,
+/// each byte of which may take six in JSON; ten times as much leaves room for later versions.
 const MAX_LINE: usize = 1 << 20;
-/// The longest error that is passed on, in characters.
+/// The longest error that is relayed, in characters.
 const MAX_ERROR: usize = 4096;
-/// What is read of a body that nobody needs, in bytes.
+/// The most bytes of an unneeded body that are drained.
 const MAX_REST: usize = 64 * 1024;
 
 /// The answer to an operation.
 pub enum Answered {
     /// Its result.
     Done(Box<RawValue>),
-    /// Why it failed, as the sidecar says.
+    /// The sidecar's reason for the failure.
     Failed(String),
 }
 
@@ -59,20 +59,20 @@ impl Answered {
     }
 }
 
-/// A sentence of the sidecar, up to its bound.
+/// Cuts a sentence of the sidecar to [`MAX_ERROR`].
 pub fn shortened(sentence: &str) -> String {
     sentence.chars().take(MAX_ERROR).collect()
 }
 
-/// Something else listens at the sidecar's address.
+/// The failure if another program than a sidecar answers at the address.
 pub fn no_sidecar(status: StatusCode) -> Failure {
     let status = status.as_u16();
     Failure::Wrong(format!(
-        "it answered {status} in a form that no coding sidecar has: does another program listen there?"
+        "the sidecar answered {status} in a form that no coding sidecar has: does another program listen there?"
     ))
 }
 
-/// Reads a body of at most so many bytes.
+/// Reads a body of at most `most` bytes.
 pub async fn read_whole(
     client: &OwnClient,
     mut body: Body,
@@ -82,8 +82,9 @@ pub async fn read_whole(
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await? {
         if text.len().saturating_add(chunk.len()) > most {
-            let why =
-                format!("it answered with more than {most} bytes (limits.inspect_body_bytes)");
+            let why = format!(
+                "the sidecar answered with more than {most} bytes (limits.inspect_body_bytes)"
+            );
             return Err(Failure::Wrong(why));
         }
         text.extend_from_slice(&chunk);
@@ -92,7 +93,7 @@ pub async fn read_whole(
     Ok(text)
 }
 
-/// Reads what is left of a body, so that its connection serves the next request.
+/// Drains the rest of a body, so that its connection can be reused.
 pub async fn read_rest(mut body: Body) {
     let mut left = MAX_REST;
     while let Ok(Some(chunk)) = body.chunk().await {
@@ -108,7 +109,7 @@ pub struct Lines {
     client: OwnClient,
     body: Body,
     held: BytesMut,
-    /// How much of it has no line's end.
+    /// Bytes of `held` that are known to contain no line end.
     searched: usize,
     room: Room,
 }
@@ -124,20 +125,20 @@ impl Lines {
         }
     }
 
-    /// The next line without its end; `None` after the last one. Cancel safe.
+    /// The next line without its line end; `None` after the last one. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             let new = self.held.iter().skip(self.searched);
             if let Some(at) = new.clone().position(|byte| *byte == b'\n') {
                 let line = self.held.split_to(self.searched.saturating_add(at));
                 self.searched = 0;
-                // The line's end.
+                // Removes the line end.
                 drop(self.held.split_to(1.min(self.held.len())));
                 return Ok(Some(line.freeze()));
             }
             self.searched = self.held.len();
             if self.searched > MAX_LINE {
-                let why = format!("it sent a line of more than {MAX_LINE} bytes");
+                let why = format!("the sidecar sent a line of more than {MAX_LINE} bytes");
                 return Err(Failure::Wrong(why));
             }
             let Some(chunk) = self.body.chunk().await? else {
@@ -148,7 +149,7 @@ impl Lines {
         }
     }
 
-    /// The body, once nothing more of it is needed.
+    /// Returns the body, to drain it.
     pub fn into_body(self) -> Body {
         self.body
     }

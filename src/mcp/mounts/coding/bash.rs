@@ -1,4 +1,4 @@
-//! The stream of a command: its output as it comes, then how it ended.
+//! Reads the stream of a command: its output as it is written, then its end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::tail::Tail;
 use crate::http::OwnClient;
 
-/// How long the end of a body may take after its last line.
+/// Time limit for the end of a body after its last line.
 const REST: Duration = Duration::from_secs(2);
 
 /// One line of the stream.
@@ -43,7 +43,7 @@ pub enum Ended {
     Failed(String),
 }
 
-/// Reads the stream to its end. Returns the end of the output, and how the command ended.
+/// Reads the stream to its end. Returns the last part of the output, and how the command ended.
 pub async fn follow(
     client: &OwnClient,
     body: Body,
@@ -63,7 +63,7 @@ pub async fn follow(
             }
         };
         let Some(line) = line else {
-            let why = "it closed the stream before the command ended";
+            let why = "the sidecar closed the stream before the command ended";
             return Err(Failure::BrokeOff(why.to_owned()));
         };
         match read(&line)? {
@@ -100,7 +100,7 @@ fn read(line: &[u8]) -> Result<Option<Line>, Failure> {
     }
     let line = serde_json::from_slice(line);
     let line = line.map_err(|_| {
-        Failure::Wrong("it sent a line that is no part of a command's stream".to_owned())
+        Failure::Wrong("the sidecar sent a line that is not part of a command's stream".to_owned())
     })?;
     Ok(Some(line))
 }

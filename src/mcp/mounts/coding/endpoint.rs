@@ -17,14 +17,14 @@ use super::super::MountError;
 use super::unix::{Connections, UnixBody, UnixError};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 
-/// Chunks of a body that are read before the task gives way. A body that always has more would
-/// otherwise use up the task's budget in each turn, and the timer of the call, which needs some of
+/// Chunks of a body that are read before the task yields. A body with data always ready would
+/// otherwise use up the task's budget in each poll, and the timer of the call, which needs some of
 /// it, would never fire.
 const MAX_IN_A_ROW: u8 = 16;
 
-/// Where a sidecar listens.
+/// The address of a sidecar, over which requests are sent.
 pub struct SidecarEndpoint {
-    /// Takes requests over TCP through the chain, and accounts for memory.
+    /// Sends requests over TCP through the chain, and accounts for memory.
     pub client: OwnClient,
     way: Way,
     /// The value of the `Authorization` field.
@@ -47,7 +47,7 @@ pub struct Response {
 /// The body of a response.
 pub struct Body {
     source: Source,
-    /// Chunks since the task last gave way.
+    /// Chunks since the task last yielded.
     in_a_row: u8,
 }
 
@@ -56,21 +56,21 @@ enum Source {
     Tcp(AnswerBody),
 }
 
-/// Why there is no response, or not all of it.
+/// Why there is no complete response.
 #[derive(Debug)]
 pub enum Failure {
     /// Nothing of the request was sent.
     Unreachable(String),
     /// The connection ended; the request may have been carried out.
     BrokeOff(String),
-    /// What comes is no answer of a sidecar.
+    /// The response is not one of a sidecar.
     Wrong(String),
-    /// A rule denied it, or something of ours broke.
+    /// A rule denied the request, or the proxy failed.
     Denied(Denial),
 }
 
 impl SidecarEndpoint {
-    /// Sends requests as `client`.
+    /// Creates an endpoint that sends requests as `client`.
     pub fn new(settings: &CodingSettings, client: OwnClient) -> Result<Self, MountError> {
         let token = settings.token.as_ref().map(|token| {
             let value = HeaderValue::from_str(&format!("Bearer {}", token.0.as_str()));
@@ -89,12 +89,12 @@ impl SidecarEndpoint {
         Ok(Self { client, way, token })
     }
 
-    /// Whether it sends a token.
+    /// Whether requests carry a token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Whether a connection that an earlier request opened is idle and open.
+    /// Whether an idle connection of an earlier request is open.
     pub fn has_idle(&self) -> bool {
         match &self.way {
             Way::Unix(connections) => connections.has_idle(),
@@ -102,17 +102,17 @@ impl SidecarEndpoint {
         }
     }
 
-    /// Asks whether the sidecar is well.
+    /// Requests `/health`.
     pub async fn health(&self) -> Result<Response, Failure> {
         self.send(Method::GET, "/health", Bytes::new(), false).await
     }
 
-    /// Has an operation done, once.
+    /// Requests an operation. Never repeats the request.
     pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Response, Failure> {
         self.send(Method::POST, path, body, true).await
     }
 
-    /// The same as a caller without a token.
+    /// Requests an operation without the token.
     pub async fn post_anonymously(
         &self,
         path: &'static str,
@@ -182,7 +182,9 @@ impl Response {
             .get(CONTENT_ENCODING)
             .is_some_and(|coding| coding != "identity")
         {
-            return Err("it answered with a compressed body, which was not asked for".to_owned());
+            return Err(
+                "the sidecar answered with a compressed body, which was not requested".to_owned(),
+            );
         }
         let kind = headers.get(CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -240,7 +242,7 @@ impl Failure {
     }
 }
 
-/// Why a socket cannot be connected to.
+/// The reason why a connection to a socket failed.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "the socket does not exist".to_owned(),
@@ -253,7 +255,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// How an operator finds the endpoint again.
+/// The path of the socket, or host and port, for messages to operators.
 pub fn name(endpoint: &CodingEndpoint) -> String {
     match endpoint {
         CodingEndpoint::Unix(path) => Path::display(path).to_string(),

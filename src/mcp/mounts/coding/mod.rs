@@ -1,9 +1,9 @@
-//! Coding sidecars: a program that somebody else started in a tool container, with seven
-//! operations over HTTP. They are shown as tools of an MCP server.
+//! Coding sidecars: programs in tool containers with seven operations over HTTP, which clients see
+//! as tools of an MCP server.
 //!
 //! There is no MCP handshake: the list of tools is built in, and a call is one HTTP request. A
 //! request is never sent twice. Dropping a call closes its connection, upon which the sidecar kills
-//! the command. Nothing here starts or stops a sidecar.
+//! the command. The proxy neither starts nor stops sidecars.
 
 mod answer;
 mod bash;
@@ -40,7 +40,7 @@ pub struct CodingTransport {
 }
 
 impl CodingTransport {
-    /// A transport to the sidecar that `settings` are of.
+    /// Creates a transport to the sidecar of these settings.
     pub fn new(service: &Arc<Service>, server: &ServerSettings, settings: &CodingSettings) -> Self {
         let hosts = match &settings.endpoint {
             CodingEndpoint::Unix(_) => Vec::new(),
@@ -71,7 +71,7 @@ impl Transport for CodingTransport {
                 Some(container) => container.ended().child_token(),
                 None => CancellationToken::new(),
             };
-            // The gateway adds what a client of the modern era wants of a result besides.
+            // The gateway adds the members that results for modern clients require.
             let spoken = match opening.version.era() {
                 Era::Legacy => opening.version,
                 Era::Modern => Version::NEWEST_LEGACY,
@@ -83,13 +83,14 @@ impl Transport for CodingTransport {
         })
     }
 
-    /// Opening waits for the sidecar by itself, and costs no more than a connection.
+    /// Short: opening a session already waits for the sidecar, and costs no more than a connection.
     fn longest_pause(&self) -> Duration {
         Duration::from_secs(1)
     }
 }
 
-/// The built-in tools never change while the process runs, so they are not read again and again.
+/// The description of a sidecar. `listChanged` is true, though the built-in tools never change, so
+/// that they are not read again after a minute.
 fn described(version: &str) -> Result<Described, MountError> {
     let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
     let capabilities = to_raw_value(&json!({ "tools": { "listChanged": true } }));

@@ -1,4 +1,4 @@
-//! The sidecar's operations, which are tools.
+//! The sidecar's operations, each of which is a tool.
 
 use serde_json::value::RawValue;
 
@@ -28,14 +28,14 @@ impl Operation {
         Self::Grep,
     ];
 
-    /// The operation that a tool is.
+    /// The operation of a tool.
     pub fn of_tool(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|one| one.path().get(1..) == Some(name))
     }
 
-    /// Where the sidecar has it.
+    /// The path of the operation at the sidecar.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Bash => "/bash",
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_promised_no_more_time_than_the_longest_call_has() {
+    fn the_longest_command_timeout_is_that_of_the_longest_call() {
         let tools: Value = serde_json::from_str(TOOLS).unwrap();
         let mut tools = tools.as_array().unwrap().iter();
         let bash = tools.find(|tool| tool["name"] == "bash").unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_is_listed_with_the_hints_that_it_deserves() {
+    fn every_operation_is_listed_with_correct_hints() {
         let listed: Value = serde_json::from_str(listed().unwrap().get()).unwrap();
         let tools = listed["tools"].as_array().unwrap();
         assert_eq!(tools.len(), Operation::ALL.len());

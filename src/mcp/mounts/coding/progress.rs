@@ -1,4 +1,4 @@
-//! Output of a command that is under way, told as progress.
+//! Reports the output of a running command as progress.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use super::super::{Event, Events};
 
-/// Time between two notifications. What comes meanwhile is told together.
+/// The shortest time between two notifications. Output in between is reported together.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest text of one notification, in bytes. The beginning of a longer one is left out: the
-/// result has the end as well.
+/// The longest text of one notification, in bytes. A longer one loses its beginning, as the result
+/// of a command does.
 const MAX_MESSAGE: usize = 16 * 1024;
 
-/// Tells a client what a command writes.
+/// Reports a command's output to a client.
 pub struct Progress {
     /// The progress token of the request, as JSON.
     token: Box<str>,
@@ -22,13 +22,13 @@ pub struct Progress {
     pending: String,
     /// Bytes that were dropped from the beginning of `pending`.
     left_out: usize,
-    /// All bytes of output so far. Grows with each notification.
+    /// Bytes of output so far: the `progress` value, which has to grow with each notification.
     written: u64,
     told: Option<Instant>,
 }
 
 impl Progress {
-    /// Tells progress under this token.
+    /// Creates a reporter for this progress token.
     pub fn new(token: &str, events: Events) -> Self {
         Self {
             token: token.into(),
@@ -52,13 +52,13 @@ impl Progress {
         }
     }
 
-    /// When output is to be told; `None` without any.
+    /// When the next notification is due; `None` without pending output.
     pub fn due(&self) -> Option<Instant> {
         let has_some = !self.pending.is_empty();
         has_some.then(|| self.told.map_or_else(Instant::now, |told| told + PAUSE))
     }
 
-    /// Tells the output that was not told yet. Cancel safe but for what is being told.
+    /// Sends the pending output. If the future is dropped, the output that it was sending is lost.
     pub async fn tell(&mut self) {
         if self.pending.is_empty() {
             return;
@@ -78,7 +78,7 @@ impl Progress {
             method: "notifications/progress".into(),
             params: RawValue::from_string(params).ok(),
         };
-        // Whoever called may have gone.
+        // The caller may have been dropped.
         let _ = self.events.send(event).await;
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn output_is_told_together_and_its_beginning_left_out_where_it_is_long() {
+    async fn pending_output_is_sent_together_and_loses_its_beginning_over_the_bound() {
         let (events, mut told) = mpsc::channel(8);
         let mut progress = Progress::new("7", events);
         assert_eq!(progress.due(), None);

@@ -1,4 +1,4 @@
-//! Waiting until a sidecar is up and takes our token.
+//! Waits until a sidecar is up and accepts the proxy's token.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use super::answer::{Answered, no_sidecar, read_rest, read_whole};
 use super::endpoint::{Failure, Response, SidecarEndpoint, name};
 use super::operation::Operation;
 
-/// How long one look may take.
+/// Time limit of one attempt.
 const LOOK: Duration = Duration::from_secs(5);
-/// The pause after the first look that failed; it doubles with each further one.
+/// The pause after the first failed attempt; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause. Each look over TCP is a flow of the container.
+/// The longest pause. Not shorter, since each attempt over TCP is a flow of the container.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The longest answer to `/health`, in bytes.
 const MAX_HEALTH: usize = 4096;
-/// The longest version that is passed on, in characters.
+/// The longest version that is relayed, in characters.
 const MAX_VERSION: usize = 64;
-/// The longest reason for a refused token that is passed on, in characters.
+/// The longest reason for a refused token that is relayed, in characters.
 const MAX_SAID: usize = 200;
-/// A request that no operation takes: whether it is refused for its token shows before.
+/// An invalid request of an operation: the sidecar checks the token before the body.
 const NO_REQUEST: Bytes = Bytes::from_static(b"{}");
 
-/// What the sidecar says of itself.
+/// The answer to `/health`.
 #[derive(Deserialize)]
 struct Health {
     ok: bool,
     version: Option<String>,
 }
 
-/// Why a look failed.
+/// Why an attempt failed.
 enum Unready {
-    /// It may be better in a moment.
+    /// A later attempt may succeed.
     NotYet(String),
-    /// Waiting changes nothing.
+    /// Every further attempt would fail.
     Never(MountError),
 }
 
@@ -54,7 +54,7 @@ impl From<Failure> for Unready {
     }
 }
 
-/// Waits for the sidecar as long as the settings say, and returns its version.
+/// Waits for the sidecar for at most `wait_for_ready`, and returns its version.
 pub async fn until_ready(
     endpoint: &SidecarEndpoint,
     settings: &CodingSettings,
@@ -67,11 +67,11 @@ pub async fn until_ready(
             Ok(Ok(version)) => return Ok(version),
             Ok(Err(Unready::Never(error))) => return Err(error),
             Ok(Err(Unready::NotYet(why))) => why,
-            Err(_elapsed) => "it does not answer".to_owned(),
+            Err(_elapsed) => "the sidecar does not answer".to_owned(),
         };
         if Instant::now() + pause > deadline {
             let at = name(&settings.endpoint);
-            let sentence = format!("the coding sidecar at {at} is not there: {why}");
+            let sentence = format!("the coding sidecar at {at} is not ready: {why}");
             return Err(MountError::CannotStart(sentence));
         }
         sleep(pause).await;
@@ -108,7 +108,7 @@ async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<S
     Ok(version.chars().take(MAX_VERSION).collect())
 }
 
-/// What a response with 401 means: the sidecar does not take our token, or wants one.
+/// The error for status 401: the sidecar refuses the token, or requires one.
 pub async fn refused(endpoint: &SidecarEndpoint, response: Response) -> MountError {
     if !endpoint.has_token() {
         return MountError::CannotStart(

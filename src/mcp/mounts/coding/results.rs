@@ -1,4 +1,4 @@
-//! Results of operations, as results of tools.
+//! Translates results of operations to results of tools.
 
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -76,7 +76,7 @@ pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
     written(sentence, None, true)
 }
 
-/// The result of a command. Its exit code is the last line of the text.
+/// The result of a command, with its exit code on the last line of the text.
 pub fn of_bash(output: Tail, ended: Ended) -> Option<Box<RawValue>> {
     let (output, cut) = output.finish();
     let mut notes = Vec::new();
@@ -123,8 +123,8 @@ fn kept_end(cut: &Truncation) -> String {
     }
 }
 
-/// The result of another operation; `None` where it is not what the operation has. `arguments` are
-/// those of the call.
+/// The result of an operation other than `bash`; `None` if it does not have the operation's form.
+/// `arguments` are those of the call.
 pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Box<RawValue>> {
     let text = result.get();
     match operation {
@@ -183,7 +183,7 @@ fn read(arguments: &str, result: ReadResult) -> Option<Box<RawValue>> {
         limit: Option<f64>,
     }
     let range: Range = serde_json::from_str(arguments).unwrap_or_default();
-    // The sidecar takes `10.0` for 10.
+    // The sidecar accepts `10.0` as 10.
     let whole = |float: f64| format!("{float:.0}").parse::<u64>().ok();
     let first = range.offset.and_then(whole).unwrap_or(1).max(1);
     let cut = truncation.filter(|cut| cut.truncated);
@@ -272,7 +272,7 @@ fn or_nothing<'t>(text: &'t str, nothing: &'t str) -> &'t str {
     if text.is_empty() { nothing } else { text }
 }
 
-/// A text and notes below it, each in a line.
+/// Appends notes to a text, each on a separate line.
 fn noted(text: &str, notes: &[String]) -> String {
     let end = match (notes, text) {
         ([], _) => return text.to_owned(),
@@ -308,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// The text of a result, for the arguments of the call.
+    /// The text of a result, given the arguments of the call.
     fn shown(operation: Operation, arguments: &str, result: Value) -> String {
         let result = to_raw_value(&result).unwrap();
         let shown = of(operation, arguments, &result).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_files_says_which_bound_cut_it() {
+    fn a_cut_list_of_files_names_the_bound() {
         let cut = json!({ "truncated": true, "truncatedBy": "bytes", "maxBytes": 51_200 });
         each_row(
             [

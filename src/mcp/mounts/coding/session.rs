@@ -1,4 +1,4 @@
-//! A session with a sidecar: nothing is open between calls but idle connections.
+//! A session with a sidecar. Between calls, only idle connections are open.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,8 +23,8 @@ use super::progress::Progress;
 use super::ready::{refused, until_ready};
 use super::results;
 
-/// Calls of one lease to one sidecar. It ends when the sidecar cannot be reached for as long as a
-/// call waits for it.
+/// A session of one lease with one sidecar. It ends when a call has waited in vain for the sidecar
+/// to become reachable.
 pub struct CodingSession(Arc<Inner>);
 
 struct Inner {
@@ -33,20 +33,20 @@ struct Inner {
     version: Version,
     described: Described,
     ended: CancellationToken,
-    /// Why it ended, if the sidecar did not come back.
+    /// The reason why the session ended, if the sidecar did not become reachable again.
     lost: OnceLock<String>,
-    /// Cleared by a connection that fails: the sidecar may be another one by now.
+    /// Cleared when a connection fails: another sidecar may listen by now.
     is_ready: AtomicBool,
-    /// Calls that the sidecar works on. Each has a connection, and fails if it is closed.
+    /// Number of calls that the sidecar works on. Each has a connection, and fails if it is closed.
     under_way: AtomicUsize,
     /// Held by the call that waits for the sidecar.
     waiting: tokio::sync::Mutex<()>,
-    /// Where sessions live.
+    /// The runtime of sessions.
     runtime: Handle,
 }
 
 impl CodingSession {
-    /// A session with a sidecar that is ready, in the runtime that calls this.
+    /// Creates a session with a sidecar that is ready, in the calling runtime.
     pub fn new(
         endpoint: SidecarEndpoint,
         settings: CodingSettings,
@@ -88,20 +88,20 @@ impl Drop for UnderWay<'_> {
 /// A call of a tool.
 struct Call {
     operation: Operation,
-    /// As they were judged.
+    /// The arguments as judged by the chain.
     arguments: Box<str>,
     progress: Option<Progress>,
 }
 
 impl Call {
     fn read(permit: &CallPermit, events: Events) -> Result<Self, RpcError> {
-        let no_object = || invalid_params("params is no object");
+        let no_object = || invalid_params("params is not an object");
         let params = permit.params().ok_or_else(no_object)?;
         let params = Members::read(params).map_err(|_| no_object())?;
         let operation = params.text("name");
         let operation = operation.as_deref().and_then(Operation::of_tool);
         let operation = operation.ok_or_else(|| invalid_params("Unknown tool"))?;
-        // Null is judged like no arguments, and the sidecar wants an object.
+        // The chain judges null like missing arguments, and the sidecar requires an object.
         let arguments = params.get("arguments").map(str::trim);
         let meta = params.members("_meta").ok().flatten();
         let token = meta.as_ref().and_then(|meta| meta.get("progressToken"));
@@ -117,14 +117,15 @@ impl Call {
 }
 
 impl Inner {
-    /// Whether the sidecar is still the one that was looked at: a connection from then on is open.
-    /// Without one it may have been restarted, with other settings.
+    /// Whether the sidecar is still the process that was checked: a connection to it is open.
+    /// Otherwise it may have been restarted with other settings.
     fn is_same(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
             && (self.under_way.load(Ordering::Acquire) > 0 || self.endpoint.has_idle())
     }
 
-    /// Waits until the sidecar is there and takes the token, unless a connection to it is open.
+    /// Waits until the sidecar is reachable and accepts the token, unless a connection to it is
+    /// open.
     async fn ready(&self) -> Result<(), MountError> {
         if self.is_same() {
             return Ok(());
@@ -142,7 +143,7 @@ impl Inner {
                 Ok(())
             }
             Err(MountError::CannotStart(why)) => {
-                // It is set once: this is done under the lock.
+                // Set only once, since this task holds `waiting`.
                 let _ = self.lost.set(why.clone());
                 self.ended.cancel();
                 Err(MountError::CannotStart(why))
@@ -161,7 +162,7 @@ impl Inner {
         } = call;
         let body = Bytes::copy_from_slice(arguments.as_bytes());
         let response = match self.endpoint.post(operation.path(), body.clone()).await {
-            // Nothing was sent: the sidecar is being restarted, or gone.
+            // Nothing was sent, so the request can be sent once the sidecar is reachable again.
             Err(Failure::Unreachable(_)) => {
                 self.is_ready.store(false, Ordering::Release);
                 self.ready().await?;
@@ -174,7 +175,7 @@ impl Inner {
             Err(failure) => return Err(self.failed(failure)),
         };
         result.map(Ok).ok_or_else(|| {
-            let sentence = "the coding sidecar answered with what is no result of the operation";
+            let sentence = "the coding sidecar answered with an invalid result of the operation";
             MountError::Protocol(sentence.to_owned())
         })
     }
@@ -203,8 +204,8 @@ impl Inner {
         })
     }
 
-    /// What a call that failed is answered with. The sidecar is looked for at once, so that health
-    /// tells when it is gone.
+    /// The error for a failed call. Starts checking the sidecar at once, so that health reports a
+    /// sidecar that is gone.
     fn failed(self: &Arc<Self>, failure: Failure) -> MountError {
         let error = match failure {
             Failure::Denied(denial) => return MountError::Denied(denial),
@@ -228,8 +229,8 @@ impl Inner {
         error
     }
 
-    /// Done when calls must end: with the lease, the definition or the appliance. Where the
-    /// sidecar was lost, calls that still hear from it go on.
+    /// Waits until calls must end: with the lease, the definition or the proxy. If the sidecar was
+    /// lost, calls with an open connection continue.
     async fn must_end(&self) {
         let ended = async {
             self.ended.cancelled().await;
@@ -249,9 +250,9 @@ impl Inner {
         events: Events,
     ) -> Result<Outcome, MountError> {
         match &**permit.method() {
-            "tools/list" => listed()
-                .map(Ok)
-                .ok_or_else(|| MountError::Protocol("its tools cannot be listed".to_owned())),
+            "tools/list" => listed().map(Ok).ok_or_else(|| {
+                MountError::Protocol("the sidecar's tools cannot be listed".to_owned())
+            }),
             "tools/call" => match Call::read(&permit, events) {
                 Ok(call) => self.call(call).await,
                 Err(error) => Ok(Err(error)),
@@ -284,7 +285,8 @@ impl MountSession for CodingSession {
         })
     }
 
-    /// The sidecar takes no notifications: a call is cancelled by closing its connection.
+    /// Drops the notification: the sidecar takes none. A call is cancelled by closing its
+    /// connection.
     fn notify<'a>(&'a self, _permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async { Ok(()) })
     }

@@ -1,13 +1,13 @@
-//! The end of a command's output.
+//! Keeps the last part of a command's output.
 
 use serde::{Deserialize, Serialize};
 
-/// Lines that are kept.
+/// The most lines that are kept.
 const MAX_LINES: u64 = 2000;
-/// Bytes that are kept.
+/// The most bytes that are kept.
 const MAX_BYTES: usize = 51_200;
-/// Text in memory before its beginning is dropped, in bytes. More than [`MAX_BYTES`], so that the
-/// rest moves only once for each so many bytes.
+/// Bytes in memory from which the beginning is dropped. A multiple of [`MAX_BYTES`], so that the
+/// rest is moved only once for every three times [`MAX_BYTES`].
 const HELD: usize = 4 * MAX_BYTES;
 
 /// How a text was cut.
@@ -21,15 +21,15 @@ pub struct Truncation {
     pub total_bytes: u64,
     pub output_lines: u64,
     pub output_bytes: u64,
-    /// The only line that is left is the end of a longer one.
+    /// The only remaining line is the end of a longer one.
     pub last_line_partial: bool,
-    /// The first line alone is too long, and nothing is left.
+    /// The first line alone exceeds the limit, and nothing remains.
     pub first_line_exceeds_limit: bool,
     pub max_lines: u64,
     pub max_bytes: u64,
 }
 
-/// Collects a text and keeps its end. Holds at most [`HELD`] bytes and one piece.
+/// Collects a text and keeps its last part. Holds at most [`HELD`] bytes and one piece.
 #[derive(Default)]
 pub struct Tail {
     held: String,
@@ -45,15 +45,15 @@ impl Tail {
         self.bytes = self.bytes.saturating_add(piece.len() as u64);
         self.held.push_str(piece);
         if self.held.len() > HELD {
-            // One more than is kept: a line that begins where the rest does is then too long, and
-            // never taken for a whole one.
+            // One byte more than is kept: a line that starts at the cut then exceeds the limit, and
+            // is never taken for a whole line.
             let from = self.held.len().saturating_sub(MAX_BYTES + 1);
             let from = self.held.floor_char_boundary(from);
             self.held.drain(..from);
         }
     }
 
-    /// The end of the text, and how it was cut.
+    /// The last part of the text, and how it was cut.
     pub fn finish(mut self) -> (String, Truncation) {
         let begun = u64::from(!self.held.is_empty() && !self.held.ends_with('\n'));
         let total_lines = self.line_ends.saturating_add(begun);
@@ -71,7 +71,7 @@ impl Tail {
         (self.held, cut)
     }
 
-    /// How many bytes of the end fit.
+    /// Number of bytes of the last whole lines within the limits.
     fn last_lines(&self, cut: &mut Truncation) -> usize {
         let mut kept = 0_usize;
         for line in self.held.split_inclusive('\n').rev() {

@@ -23,31 +23,31 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::http::OwnClient;
 use crate::upstream::SocketPermit;
 
-/// How long a connection may take to be made. The peer is on this machine.
+/// Time limit for connecting. The peer is on this machine.
 const CONNECTING: Duration = Duration::from_secs(5);
-/// Idle connections that are kept.
+/// The most idle connections that are kept.
 const MAX_IDLE: usize = 8;
-/// How long an idle connection is kept: less than any server does, so that no request meets a
-/// connection that is just being closed.
+/// How long an idle connection is kept: shorter than servers keep it, so that no request races with
+/// the server's close.
 const IDLE_LIFETIME: Duration = Duration::from_secs(5);
-/// The longest response head, and what is read of a body at once, in bytes.
+/// The longest response head, and the size of a read of a body, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
 /// Connections to one socket.
 pub struct Connections {
     path: PathBuf,
-    /// Whose sockets they are.
+    /// Accounts for the sockets.
     client: OwnClient,
-    /// Where connections live: the thread of a request may end before them.
+    /// The runtime of connections: the thread of a request may end before them.
     runtime: Handle,
     idle: Mutex<Vec<Connection>>,
-    /// A task closes idle connections in time.
+    /// Whether a task that closes idle connections is running.
     is_pruned: AtomicBool,
 }
 
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
-    /// Dropped, it closes the connection.
+    /// Dropping it closes the connection.
     _driver: AbortOnDropHandle<()>,
     idle_since: Instant,
     _permit: SocketPermit,
@@ -59,12 +59,13 @@ pub enum UnixError {
     Unreachable(io::Error),
     /// The request may have been carried out.
     BrokeOff(hyper::Error),
-    /// There may be no further connection.
+    /// The limit of connections is reached.
     Denied(Denial),
 }
 
 impl Connections {
-    /// Connections to this socket, which live in the runtime that calls this. None is made yet.
+    /// Creates a pool of connections to this socket, which live in the calling runtime. Opens none
+    /// yet.
     pub fn new(path: PathBuf, client: OwnClient) -> Arc<Self> {
         Arc::new(Self {
             path,
@@ -196,7 +197,7 @@ async fn prune(connections: Weak<Connections>) {
     }
 }
 
-/// The body of a response. Read to its end, it leaves the connection to the next request.
+/// The body of a response. Reading it to its end returns the connection to the pool.
 pub struct UnixBody {
     incoming: Incoming,
     connection: Option<Connection>,

@@ -1,4 +1,4 @@
-//! Reads answers of servers within bounds: one message, or a stream of them.
+//! Reads answers of servers within bounds: one message, or a stream of messages.
 
 use std::time::Duration;
 
@@ -14,26 +14,25 @@ use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::MountError;
 use crate::mcp::mounts::room::Room;
 
-/// Events of a stream that are read in a second; further ones wait at the server.
+/// The most events of a stream that are read per second; further ones wait at the server.
 const MAX_EVENTS: u32 = 1000;
-/// How long the rest of an answer may take once its message was read, so that its connection
-/// serves the next request.
+/// Time limit for draining an answer after its message, so that its connection can be reused.
 const REST: Duration = Duration::from_secs(2);
-/// Bytes of the rest that are read.
+/// The most bytes that are drained.
 const REST_BYTES: usize = 64 * 1024;
 
 /// The answer to a POST.
 pub enum Answered {
     /// One message.
     Message(Message),
-    /// Messages, one after the other.
+    /// A stream of messages.
     Stream(Box<EventStream>),
-    /// Nothing: what was sent wants no answer.
+    /// No message: a notification or a response was accepted.
     Accepted,
 }
 
 impl Answered {
-    /// Reads a response up to its first message, or to the beginning of its stream.
+    /// Reads a response that is one message, or the head of one that is a stream.
     pub async fn read(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
         let Answer {
             status,
@@ -74,7 +73,8 @@ impl Answered {
     }
 }
 
-/// The media type of an answer in lower case would need an allocation; servers send lower case.
+/// The media type of an answer, as the server wrote it: servers send lower case, and converting it
+/// would allocate.
 fn content_type(headers: &HeaderMap) -> &str {
     let value = headers
         .get(CONTENT_TYPE)
@@ -90,28 +90,28 @@ fn content_type(headers: &HeaderMap) -> &str {
     known.unwrap_or(essence)
 }
 
-/// An answer in another form than the two of the protocol.
+/// The error for an answer of another media type than the protocol's two.
 pub fn unknown_type(found: &str) -> MountError {
     let found: String = found.chars().take(80).collect();
     MountError::Protocol(match found.as_str() {
-        "" => "it answered without a Content-Type".to_owned(),
-        found => format!("it answered with {found:?}, not with JSON or an event stream"),
+        "" => "the server answered without a Content-Type".to_owned(),
+        found => format!("the server answered with {found:?}, not with JSON or an event stream"),
     })
 }
 
-/// A status that is no success.
+/// The error for a status other than 2xx.
 pub fn refused(status: StatusCode) -> MountError {
     let hint = match status.as_u16() {
         300..=399 => ": redirects are not followed",
-        401 | 403 => ": the mount's headers do not let us in",
-        404 | 405 => ": the URL is no MCP endpoint of this transport",
+        401 | 403 => ": the server does not accept the credentials in the mount's headers",
+        404 | 405 => ": the URL is not an MCP endpoint of this transport",
         _ => "",
     };
-    MountError::Protocol(format!("it answered {status}{hint}"))
+    MountError::Protocol(format!("the server answered {status}{hint}"))
 }
 
-/// The outcome of a request in a message that answers it. An error may come without an id, where
-/// the server could not read the request's.
+/// The outcome of a request, if the message answers it. An error without an id counts as well: the
+/// server could not read the request's id.
 pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
     match message {
         Message::Response {
@@ -139,29 +139,30 @@ async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Messag
 }
 
 fn parse(text: &[u8], most_values: usize) -> Result<Message, MountError> {
-    Message::parse(text, most_values)
-        .map_err(|error| MountError::Protocol(format!("it sent what is no MCP: {error}")))
+    Message::parse(text, most_values).map_err(|error| {
+        MountError::Protocol(format!("the server sent an invalid MCP message: {error}"))
+    })
 }
 
 fn too_long(most: usize) -> MountError {
     let sentence =
-        format!("it sent a message of more than {most} bytes (limits.inspect_body_bytes)");
+        format!("the server sent a message of more than {most} bytes (limits.inspect_body_bytes)");
     MountError::Protocol(sentence)
 }
 
 fn broke_off(error: BodyError) -> MountError {
     match error {
         BodyError::Denied(denial) => MountError::Denied(denial),
-        BodyError::Peer(_) => MountError::Protocol("it broke off its answer".to_owned()),
+        BodyError::Peer(_) => MountError::Protocol("the server aborted its answer".to_owned()),
     }
 }
 
-/// Drops an answer whose body does not matter.
+/// Drops an answer, and drains its body in the background.
 pub fn leave(answer: Answer) {
     read_rest(answer.body);
 }
 
-/// Drains an answer in the background.
+/// Drains a body in the background.
 fn read_rest(mut body: AnswerBody) {
     let rest = async move {
         let mut left = REST_BYTES;
@@ -177,9 +178,9 @@ fn read_rest(mut body: AnswerBody) {
 
 /// Why a stream has no next message.
 pub enum StreamEnd {
-    /// The connection ended, or was quiet for too long.
+    /// The connection ended, or nothing was received for too long.
     Closed,
-    /// What came is not to be read on.
+    /// The stream violates the protocol or a bound.
     Failed(MountError),
 }
 
@@ -196,12 +197,12 @@ pub struct EventStream {
     input: Bytes,
     reader: EventReader,
     room: Room,
-    /// How long it may be quiet; comments count as a sign of life.
+    /// The longest time without a received byte; comments count.
     quiet: Option<Duration>,
     pace: Pace,
 }
 
-/// Holds a stream to [`MAX_EVENTS`] in a second.
+/// Limits a stream to [`MAX_EVENTS`] per second.
 struct Pace {
     second: Instant,
     events: u32,
@@ -241,7 +242,7 @@ impl EventStream {
         }
     }
 
-    /// Takes a response for a stream, if it is one.
+    /// Reads a response as a stream; fails if it is not one.
     pub fn of(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
         let refusal = match (answer.status, content_type(&answer.headers)) {
             (status, "text/event-stream") if status.is_success() => None,
@@ -255,13 +256,13 @@ impl EventStream {
         Ok(Self::new(client.clone(), answer.body))
     }
 
-    /// Resumes behind the events of a reader, which was reset for the new connection.
+    /// Continues with the reader of an earlier connection, which was reset for this one.
     pub fn behind(mut self, reader: EventReader) -> Self {
         self.reader = reader;
         self
     }
 
-    /// Ends the stream when nothing at all comes for so long.
+    /// Ends the stream if nothing is received for this long.
     pub fn quiet_for(&mut self, limit: Duration) {
         self.quiet = Some(limit);
     }
@@ -305,8 +306,8 @@ impl EventStream {
         parse(&event.data, self.client.limits().inspect_values).map(Some)
     }
 
-    /// Leaves the stream, whose last message was read: the server ends it, and the connection
-    /// serves another request.
+    /// Drops the stream after its last message. The rest is drained, so that the connection can be
+    /// reused.
     pub fn leave(self) {
         read_rest(self.body);
     }

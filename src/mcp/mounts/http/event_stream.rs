@@ -1,13 +1,13 @@
-//! Server-sent events (WHATWG HTML, section 9.2), read piece by piece within a bound.
+//! Incremental parser for server-sent events (WHATWG HTML, section 9.2), within a bound.
 
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use thiserror::Error;
 
-/// The longest id of an event that is kept; it has to fit into a header field.
+/// The longest event id that is kept, in bytes; it has to fit into a header field.
 const MAX_EVENT_ID: usize = 1024;
-/// The shortest and the longest wait that a `retry` field can ask for before a reconnection.
+/// The shortest and the longest reconnection time that a `retry` field can set.
 const RETRY_BOUNDS: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(60 * 60));
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -17,36 +17,36 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub struct StreamEvent {
     /// Its type; empty for `message`.
     pub kind: String,
-    /// Its data, the lines joined by LF. Whether it is text, the reader of the data finds out.
+    /// Its data, the lines joined by LF; not checked to be UTF-8.
     pub data: Vec<u8>,
 }
 
-/// An event, or a line of it, is longer than the bound.
+/// Error: an event, or a line of it, is longer than the bound.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("an event of the stream is longer than {0} bytes")]
 pub struct EventTooLong(pub usize);
 
-/// Reads one stream.
+/// Parses one stream.
 pub struct EventReader {
-    /// The most bytes that an event may have.
+    /// The longest event, in bytes.
     most: usize,
-    /// The line that has not ended yet.
+    /// The unfinished line.
     line: Vec<u8>,
     kind: String,
     data: Vec<u8>,
     has_data: bool,
-    /// The id of the event that is being read; kept for those that have none.
+    /// The id of the event that is being read; kept for later events without an id.
     id: Option<Box<[u8]>>,
     last_event_id: Option<Box<[u8]>>,
     retry: Option<Duration>,
-    /// The byte before was a CR: an LF now belongs to it.
+    /// The previous byte was a CR: an LF now belongs to it.
     after_cr: bool,
-    /// No line has been read: a byte order mark may come.
+    /// No line has been read yet: a byte order mark may follow.
     at_start: bool,
 }
 
 impl EventReader {
-    /// A reader for events of at most `most` bytes.
+    /// Creates a reader for events of at most `most` bytes.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -62,7 +62,7 @@ impl EventReader {
         }
     }
 
-    /// Takes bytes from `input` until an event with data is complete, or all are taken.
+    /// Consumes `input` until an event with data is complete or `input` is empty.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<StreamEvent>, EventTooLong> {
         while !input.is_empty() {
             if std::mem::take(&mut self.after_cr) && input.first() == Some(&b'\n') {
@@ -85,22 +85,22 @@ impl EventReader {
         Ok(None)
     }
 
-    /// Bytes that are kept of an unfinished event.
+    /// Bytes that are allocated for an unfinished event.
     pub fn held(&self) -> usize {
         self.line.capacity().saturating_add(self.data.capacity())
     }
 
-    /// The id of the last event, for resuming the stream behind it.
+    /// The id of the last event, to resume the stream after it.
     pub fn last_event_id(&self) -> Option<&[u8]> {
         self.last_event_id.as_deref()
     }
 
-    /// How long to wait before a reconnection, if the server said so.
+    /// The reconnection time, if the server set one.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// Begins with another connection of the same stream: what was unfinished is dropped.
+    /// Resets the reader for another connection of the same stream; drops an unfinished event.
     pub fn reconnect(&mut self) {
         *self = Self {
             last_event_id: self.last_event_id.take(),
@@ -178,7 +178,7 @@ impl EventReader {
 fn read_retry(value: &[u8]) -> Option<Duration> {
     let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| is_number)?;
-    // A number that is too large for 64 bits asks for the longest wait.
+    // A number that exceeds 64 bits counts as the longest time.
     let wait = Duration::from_millis(text.parse().unwrap_or(u64::MAX));
     Some(wait.clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1))
 }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_as_the_standard_says() {
+    fn events_are_parsed_according_to_the_standard() {
         each_row(
             [
                 ("data: a\n\n", vec!["a"]),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_retries_last_until_the_next_one() {
+    fn ids_and_retry_times_persist_until_replaced() {
         let mut reader = EventReader::new(1024);
         read_all(&mut reader, &[b"id: e1\nretry: 500\ndata: \n\n"]);
         assert_eq!(reader.last_event_id(), Some(&b"e1"[..]));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_over_the_bound_is_refused_however_it_is_cut() {
+    fn an_event_over_the_bound_is_refused_in_any_chunking() {
         let long = [b"data: ".to_vec(), vec![b'x'; 60]].concat();
         let lines = b"data: 0123456789\n".repeat(10);
         each_row([long, lines, b": comment".repeat(10)], |text| {
@@ -265,7 +265,7 @@ mod tests {
         });
     }
 
-    /// Writes an event with the line ends of `newline`.
+    /// Writes an event with `newline` as line ends.
     fn write(data: &str, id: Option<&str>, newline: &str) -> String {
         let mut text = String::new();
         if let Some(id) = id {
@@ -283,12 +283,12 @@ mod tests {
         // Feature: unified-sidecar, Property 12: SSE events and JSON-RPC messages round-trip with
         // multi-line data and special characters.
         #[test]
-        fn events_survive_every_cut_and_every_line_end(
+        fn events_are_read_in_any_chunking_and_with_any_line_end(
             events in vec((".{0,40}(\n.{0,40}){0,3}", proptest::option::of("[!-~]{1,20}")), 1..6),
             newline in prop_oneof!["\n", "\r", "\r\n"],
             cuts in vec(1_usize..20, 1..8),
         ) {
-            // CR ends a line as well: no data can hold it.
+            // CR ends a line as well, so data cannot contain it.
             let events: Vec<_> = events
                 .into_iter()
                 .map(|(data, id)| (data.replace('\r', " "), id))
@@ -319,7 +319,7 @@ mod tests {
         // Feature: unified-sidecar, Property 12: SSE events and JSON-RPC messages round-trip with
         // multi-line data and special characters.
         #[test]
-        fn a_message_in_an_event_is_read_as_it_was_written(
+        fn a_message_in_an_event_is_read_unchanged(
             text in "\\PC{0,60}",
             number in any::<i64>(),
             id in any::<u64>(),

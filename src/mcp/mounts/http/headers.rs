@@ -1,5 +1,5 @@
-//! Header fields that mirror a message, for intermediaries between us and the server (2026-07-28,
-//! basic/transports/streamable-http, "Request Metadata").
+//! Header fields that mirror a message, for intermediaries between the gateway and the server
+//! (2026-07-28, basic/transports/streamable-http, "Request Metadata").
 
 use std::borrow::Cow;
 
@@ -13,8 +13,8 @@ use crate::mcp::fields::{METHOD, NAME, PROTOCOL_VERSION};
 
 const SENTINEL: (&str, &str) = ("=?base64?", "?=");
 
-/// A text as the value of a field: as it stands, or in the Base64 form where it is no plain ASCII,
-/// has space around it, or looks like the Base64 form.
+/// Encodes a text as a field value: unchanged, or in the Base64 form if it is not printable ASCII,
+/// has surrounding space, or looks like the Base64 form.
 pub fn mirrored(text: &str) -> Option<HeaderValue> {
     let is_plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) && text.trim() == text;
     let looks_encoded = text.starts_with(SENTINEL.0) && text.ends_with(SENTINEL.1);
@@ -25,7 +25,7 @@ pub fn mirrored(text: &str) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("{before}{}{behind}", STANDARD.encode(text))).ok()
 }
 
-/// The fields that every request of 2026-07-28 or later carries.
+/// The fields of every request of 2026-07-28 or later.
 pub fn request_fields(version: HeaderValue, method: &str, params: Option<&RawValue>) -> HeaderMap {
     let mut fields = HeaderMap::new();
     fields.insert(PROTOCOL_VERSION, version);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_that_of_the_tool_the_prompt_or_the_resource() {
+    fn mcp_name_is_the_tool_the_prompt_or_the_resource() {
         let name = |method, params: &str| {
             let params = RawValue::from_string(params.to_owned()).unwrap();
             name_of(method, Some(&params)).map(|value| value.to_str().unwrap().to_owned())

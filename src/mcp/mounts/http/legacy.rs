@@ -22,15 +22,14 @@ use crate::mcp::mounts::handshake::{Initialized, initialize_params};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
-/// The longest id of a session.
+/// The longest session id, in bytes.
 const MAX_SESSION_ID: usize = 1024;
 
 /// Why no session was opened.
 pub enum NotOpened {
     /// The server answered `initialize` with an error.
     Refused(RpcError),
-    /// The server answered with a status that those of the transport before this one answer a
-    /// POST with.
+    /// The server answered POST with a status that servers of HTTP+SSE (2024-11-05) refuse it with.
     NoEndpoint(MountError),
     Failed(MountError),
 }
@@ -50,20 +49,20 @@ impl From<MountError> for NotOpened {
     }
 }
 
-/// A session.
+/// A session with a legacy server.
 pub struct LegacySession {
     peer: Arc<LegacyPeer>,
     described: Described,
     next_id: AtomicU64,
     timeout: Duration,
-    /// Opens another session for a call that the server did not read.
+    /// Opens another session for a call if the server has forgotten this one.
     transport: HttpTransport,
     opening: Opening,
     successor: OnceCell<Arc<LegacySession>>,
 }
 
 impl LegacySession {
-    /// Shakes hands.
+    /// Opens a session with `initialize`.
     pub async fn open(
         transport: &HttpTransport,
         opening: &Opening,
@@ -83,7 +82,7 @@ impl LegacySession {
             Answered::Stream(stream) => first_outcome(stream, &id).await?,
             Answered::Accepted => None,
         };
-        let unanswered = || MountError::Protocol("it did not answer initialize".to_owned());
+        let unanswered = || MountError::Protocol("the server did not answer initialize".to_owned());
         let result = outcome.ok_or_else(unanswered)?;
         let result = result.map_err(NotOpened::Refused)?;
         let Initialized { version, described } = Initialized::read(&result)?;
@@ -116,11 +115,11 @@ impl LegacySession {
         let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
-                MountError::Protocol("it answered another request".to_owned()).into()
+                MountError::Protocol("the server answered another request".to_owned()).into()
             }),
             Answered::Stream(stream) => self.peer.follow(stream, &id, events).await,
             Answered::Accepted => Err(MountError::Protocol(
-                "it accepted a request without an answer".to_owned(),
+                "the server accepted a request without an answer".to_owned(),
             )
             .into()),
         };
@@ -137,7 +136,7 @@ impl LegacySession {
         });
     }
 
-    /// Makes a call in another session, where the server has forgotten this one.
+    /// Repeats a call in another session, after the server has forgotten this one.
     async fn call_again(
         &self,
         permit: &CallPermit,
@@ -151,7 +150,7 @@ impl LegacySession {
                 NotOpened::NoEndpoint(error) | NotOpened::Failed(error) => error,
             })
         };
-        // Boxed: a call within a call.
+        // Boxed: the future of a call contains that of another call.
         let successor = Box::pin(self.successor.get_or_try_init(open)).await?;
         if successor.peer.version != self.peer.version {
             return Err(ended());
@@ -219,7 +218,7 @@ impl Drop for LegacySession {
     }
 }
 
-/// The id that a server gives to a session.
+/// Reads the session id that a server assigned.
 fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     let Some(id) = headers.get(SESSION_ID) else {
         return Ok(None);
@@ -229,7 +228,8 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
         .iter()
         .all(|byte| (0x21..=0x7e).contains(byte));
     if !is_visible || id.is_empty() || id.len() > MAX_SESSION_ID {
-        let sentence = "it gave the session an id that is empty, too long or not visible ASCII";
+        let sentence =
+            "the server assigned a session id that is empty, too long or not visible ASCII";
         return Err(MountError::Protocol(sentence.to_owned()));
     }
     let mut id = id.clone();
@@ -237,7 +237,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     Ok(Some(id))
 }
 
-/// The outcome of a request before there is a session.
+/// Reads a stream up to the outcome of a request that is sent before a session exists.
 pub async fn first_outcome(
     mut stream: Box<EventStream>,
     id: &Id,

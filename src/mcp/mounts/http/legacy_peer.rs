@@ -20,17 +20,17 @@ use crate::mcp::mounts::MountError;
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::version::Version;
 
-/// Delay before a stream is resumed, unless the server sets one; the shortest delay before the
-/// server's own stream is requested again.
+/// Delay before a stream is resumed, unless the server sets one; also the shortest delay before the
+/// standalone GET stream is requested again.
 const RECONNECT: Duration = Duration::from_secs(1);
 /// Attempts to resume a stream without an event in between.
 const TRIES: usize = 3;
-/// The longest delay before the server's own stream is requested again.
+/// The longest delay before the standalone GET stream is requested again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Why a request has no outcome.
 pub enum CallError {
-    /// The server has forgotten the session, and did not read the request.
+    /// The server has forgotten the session, and did not process the request.
     SessionGone,
     Mount(MountError),
 }
@@ -47,7 +47,7 @@ pub struct LegacyPeer {
     session: Option<HeaderValue>,
     pub version: Version,
     pub inbox: Inbox,
-    /// The server has forgotten the session.
+    /// Whether the server has forgotten the session.
     is_forgotten: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl LegacyPeer {
         Ok(Answered::read(&self.wire.client, answer).await?)
     }
 
-    /// An answer of a server that still knows the session.
+    /// Returns an answer, or an error if it says that the server has forgotten the session.
     fn known(&self, answer: Answer) -> Result<Answer, CallError> {
         if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
             leave(answer);
@@ -91,7 +91,8 @@ impl LegacyPeer {
         Ok(answer)
     }
 
-    /// Asks for a stream: the one behind an event, or the server's own.
+    /// Requests a stream with GET: the one to resume after the reader's last event, or the
+    /// standalone one.
     async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
         let behind = before.last_event_id().filter(|id| !id.is_empty());
@@ -103,7 +104,7 @@ impl LegacyPeer {
         Ok(EventStream::of(&self.wire.client, answer)?)
     }
 
-    /// Reads the stream of a call until its outcome, resuming it where the connection breaks.
+    /// Reads the stream of a call until its outcome; resumes it if the connection breaks.
     pub async fn follow(
         self: &Arc<Self>,
         mut stream: Box<EventStream>,
@@ -137,7 +138,7 @@ impl LegacyPeer {
         }
     }
 
-    /// Resumes the stream of a call, where the server gave an event id.
+    /// Resumes the stream of a call, if the server sent an event id.
     async fn resume(
         &self,
         mut reader: EventReader,
@@ -150,17 +151,17 @@ impl LegacyPeer {
             reader.reconnect();
             match self.stream(&reader).await {
                 Ok(stream) => return Ok(stream.behind(reader)),
-                // A server that restarts is back in a moment.
+                // The server may be restarting.
                 Err(CallError::Mount(MountError::Denied(denial)))
                     if denial.code().fault() == Fault::Upstream => {}
                 Err(error) => return Err(error),
             }
         }
-        let sentence = "it closed the stream before it answered";
+        let sentence = "the server closed the stream before it answered";
         Err(MountError::Protocol(sentence.to_owned()).into())
     }
 
-    /// Reads the server's own stream for as long as the session lasts, where the server has one.
+    /// Reads the standalone GET stream while the session lasts, if the server offers one.
     async fn listen(self: &Arc<Self>) {
         let mut reader = EventReader::new(self.wire.client.limits().inspect_body_bytes);
         let mut wait = RECONNECT;
@@ -177,7 +178,7 @@ impl LegacyPeer {
                     sleep(reader.retry().unwrap_or(wait).max(wait)).await;
                 }
                 Err(CallError::SessionGone) => return,
-                // It has no such stream, or will not have it read.
+                // The server offers no such stream, or refuses it.
                 Err(CallError::Mount(MountError::Protocol(_))) => return,
                 Err(CallError::Mount(_)) => sleep(wait).await,
             }
@@ -186,7 +187,7 @@ impl LegacyPeer {
     }
 
     async fn read_own(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
-        // A connection that died without a word is replaced.
+        // Replaces a connection that died silently.
         stream.quiet_for(self.wire.client.idle_timeout());
         let mut had_events = false;
         while let Ok(event) = stream.next_event().await {
@@ -210,7 +211,7 @@ impl LegacyPeer {
         (stream.into_reader(), had_events)
     }
 
-    /// Reads the server's own stream until the session ends, and deletes the session then.
+    /// Reads the standalone GET stream until the session ends, and then deletes the session.
     pub async fn live(self: Arc<Self>) {
         tokio::select! {
             () = self.inbox.ended.cancelled() => {}
@@ -224,7 +225,7 @@ impl LegacyPeer {
         if self.session.is_none() || self.is_forgotten.load(Ordering::Relaxed) {
             return;
         }
-        // What belonged to a lease that is over is ended by the appliance itself.
+        // After the end of its lease, the session is deleted on behalf of the proxy itself.
         if let Some(client) = self.wire.client.beyond_lease() {
             let wire = Wire {
                 client,
@@ -240,7 +241,7 @@ impl LegacyPeer {
 impl Replies for LegacyPeer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // A server that refuses the answer does not wait for it.
+            // If the server refuses the answer, it does not wait for it.
             let _ = self.post(message).await;
         })
     }

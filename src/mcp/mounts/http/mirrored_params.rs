@@ -1,5 +1,5 @@
-//! Arguments of a tool call that its definition wants in header fields: `x-mcp-header`
-//! (2026-07-28, server/tools and basic/transports/streamable-http).
+//! Mirrors arguments of a tool call in header fields, according to `x-mcp-header` in the tool's
+//! definition (2026-07-28, server/tools and basic/transports/streamable-http).
 
 use std::collections::HashSet;
 
@@ -12,26 +12,26 @@ use super::headers::mirrored;
 
 const ANNOTATION: &str = "x-mcp-header";
 const PREFIX: &str = "mcp-param-";
-/// Arguments of one tool that may be mirrored, so that the head stays one that servers take.
+/// The most mirrored arguments of one tool, so that servers accept the length of the head.
 const MAX_MIRRORED: usize = 64;
 /// The largest integer that a double holds exactly.
 const MAX_SAFE: u64 = (1 << 53) - 1;
 
-/// One argument that is mirrored.
+/// A mirrored argument.
 #[derive(Debug)]
 struct Mirrored {
-    /// The keys that lead to it.
+    /// The keys from the arguments to it.
     path: Vec<String>,
     field: HeaderName,
 }
 
-/// Checks the annotations of a tool as its server lists it. A tool that breaks the rules must not
-/// be used, says the specification; the error says which rule.
+/// Checks the annotations of a tool as its server lists it. The specification forbids using a tool
+/// that breaks the rules; the error names the rule.
 pub fn check(tool: &RawValue) -> Result<(), String> {
     find(tool).map(drop)
 }
 
-/// Adds the fields of a call's arguments.
+/// Adds the header fields for a call's arguments.
 pub fn add(
     tool: &RawValue,
     params: Option<&RawValue>,
@@ -68,7 +68,7 @@ fn find(tool: &RawValue) -> Result<Vec<Mirrored>, String> {
         input_schema: Option<Value>,
     }
     let text = tool.get();
-    // A key may be written with escapes.
+    // A key may contain escapes.
     if !text.contains(ANNOTATION) && !text.contains("\\u") {
         return Ok(Vec::new());
     }
@@ -92,8 +92,8 @@ struct Search {
 }
 
 impl Search {
-    /// Looks at one schema. `path` are the keys of `properties` that lead to it, unless another
-    /// keyword lies on the way. The depth is bounded, since the text was read strictly.
+    /// Visits one schema. `path` has the keys of `properties` from the root to it; `None` if
+    /// another keyword is in between. The strict parser bounds the depth.
     fn schema(&mut self, schema: &Value, path: Option<&mut Vec<String>>) -> Result<(), String> {
         let Some(schema) = schema.as_object() else {
             return Ok(());
@@ -124,7 +124,7 @@ impl Search {
                 "patternProperties" | "dependentSchemas" | "$defs" | "definitions" => {
                     self.each_of(value)?;
                 }
-                // Values of instances and unknown keywords hold no schemas.
+                // Instance values and unknown keywords contain no schemas.
                 _ => {}
             }
         }
@@ -147,7 +147,7 @@ impl Search {
         Ok(())
     }
 
-    /// A schema, or a list of schemas, that no chain of `properties` leads to.
+    /// Visits a schema or a list of schemas that is not reached through `properties` alone.
     fn elsewhere(&mut self, value: &Value) -> Result<(), String> {
         match value {
             Value::Array(schemas) => schemas
@@ -157,7 +157,7 @@ impl Search {
         }
     }
 
-    /// The schemas of an object, which no chain of `properties` leads to.
+    /// Visits the schemas of an object that are not reached through `properties` alone.
     fn each_of(&mut self, value: &Value) -> Result<(), String> {
         let mut schemas = value.as_object().into_iter().flatten();
         schemas.try_for_each(|(_, schema)| self.schema(schema, None))
@@ -170,22 +170,22 @@ impl Search {
         path: Option<&[String]>,
     ) -> Result<(), String> {
         let path = path.filter(|path| !path.is_empty()).ok_or_else(|| {
-            format!("{ANNOTATION} stands where no chain of `properties` alone leads")
+            format!("{ANNOTATION} is on a schema that is not reached through `properties` alone")
         })?;
         let at = path.join(".");
         let name = annotation
             .as_str()
-            .ok_or_else(|| format!("{at}: {ANNOTATION} is no string"))?;
+            .ok_or_else(|| format!("{at}: {ANNOTATION} is not a string"))?;
         let field = format!("{PREFIX}{name}");
         let field: HeaderName = field
             .parse()
             .ok()
             .filter(|_| !name.is_empty())
-            .ok_or_else(|| format!("{at}: {ANNOTATION} is no name of a header field"))?;
+            .ok_or_else(|| format!("{at}: {ANNOTATION} is not a valid header field name"))?;
         let kind = schema.get("type").and_then(Value::as_str);
         if !matches!(kind, Some("string" | "integer" | "boolean")) {
             return Err(format!(
-                "{at}: {ANNOTATION} is for strings, integers and booleans alone"
+                "{at}: {ANNOTATION} is allowed only for strings, integers and booleans"
             ));
         }
         if !self.names.insert(name.to_ascii_lowercase()) {
@@ -197,7 +197,7 @@ impl Search {
     }
 }
 
-/// The text of a value; `None` for one that is not mirrored.
+/// The text of a value; `None` if it is not mirrored.
 fn as_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -207,7 +207,7 @@ fn as_text(value: &Value) -> Option<String> {
     }
 }
 
-/// A whole number in decimal, whichever way it was written.
+/// Formats a whole number in decimal, also if it was written with a fraction or an exponent.
 fn integer(number: &Number) -> Option<String> {
     let is_safe = |magnitude: u64| magnitude <= MAX_SAFE;
     if let Some(whole) = number.as_i64() {

@@ -1,6 +1,6 @@
 //! Servers over HTTP: Streamable HTTP in both eras, and HTTP+SSE of 2024-11-05.
 //!
-//! A request to a server is a flow of its own through the chain, under the name `mcp:SERVER`
+//! Each request to a server is a separate flow through the chain, under the name `mcp:SERVER`
 //! ([`OwnClient`](crate::http::OwnClient)). A session of a lease ends with the lease.
 
 mod answer;
@@ -14,7 +14,7 @@ mod peer;
 mod two_endpoints;
 mod wire;
 
-pub use event_stream::EventReader;
+pub use event_stream::{EventReader, StreamEvent};
 pub use headers::request_fields;
 pub use mirrored_params::add as add_param_fields;
 
@@ -38,17 +38,17 @@ use super::{MountError, MountSession, Opening, Transport, own_client};
 use crate::http::Service;
 use crate::mcp::version::{Era, Version};
 
-/// How long a server may take to open a session over HTTP+SSE that was not configured for it.
+/// Time limit for opening a session over HTTP+SSE as a fallback, without `type: sse`.
 const OLDER_TRANSPORT: Duration = Duration::from_secs(10);
 
-/// Parts that transports over HTTP share.
+/// Parts that all transports over HTTP share.
 #[derive(Clone)]
 pub struct HttpParts {
-    /// Takes requests through the chain.
+    /// Sends requests through the chain.
     pub service: Arc<Service>,
     /// Counts dropped messages.
     pub dropped: Dropped,
-    /// Work that outlives a session: DELETE and cancellations.
+    /// Tasks that outlive a session: DELETE and cancellations.
     pub tasks: TaskTracker,
 }
 
@@ -62,12 +62,12 @@ struct Inner {
     system: System,
     timeout: Duration,
     kind: Kind,
-    /// The error of invalid settings.
+    /// An error if the settings are invalid.
     target: Result<Target, String>,
 }
 
 impl HttpTransport {
-    /// A transport to the server that `settings` are of.
+    /// Creates a transport to the server of these settings.
     pub fn new(parts: HttpParts, server: &ServerSettings, settings: &HttpSettings) -> Self {
         let endpoint = &settings.endpoint;
         Self(Arc::new(Inner {
@@ -172,8 +172,9 @@ impl HttpTransport {
         }
     }
 
-    /// Opens a session over HTTP+SSE, where `initialize` was answered 400, 404 or 405 (2025-11-25,
-    /// basic/transports, "Backwards Compatibility"). Without one, what was answered is the error.
+    /// Opens a session over HTTP+SSE, after `initialize` was answered with 400, 404 or 405
+    /// (2025-11-25, basic/transports, "Backwards Compatibility"). Fails with `answered` if the
+    /// server does not support it either.
     async fn older_transport(
         &self,
         opening: &Opening,
@@ -206,16 +207,19 @@ fn newest_legacy(versions: &[Version]) -> Result<Version, MountError> {
         .iter()
         .filter(|version| version.era() == Era::Legacy);
     legacy.next().copied().ok_or_else(|| {
-        MountError::Protocol("it speaks no revision of the protocol that we speak".to_owned())
+        MountError::Protocol(
+            "the server supports no protocol revision that the gateway supports".to_owned(),
+        )
     })
 }
 
 fn refused(method: &str, message: &str) -> MountError {
     let message: String = message.chars().take(200).collect();
-    MountError::Protocol(format!("it refused {method}: {message}"))
+    MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
-/// An unreachable server cannot start; a denial by a rule stays a denial.
+/// Converts the denial of an unreachable server to [`MountError::CannotStart`]; a denial by a rule
+/// stays a denial.
 fn cannot_start(denial: Denial) -> MountError {
     match denial.code().fault() {
         Fault::Upstream => MountError::CannotStart(denial.sentence().to_owned()),

@@ -1,4 +1,4 @@
-//! A server of 2026-07-28 over HTTP: no session, each request stands alone.
+//! A server of 2026-07-28 over HTTP: requests are independent, without a session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +22,17 @@ use crate::mcp::mounts::handshake::{Discovered, HEADER_MISMATCH, discover_params
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
-/// The request whose answer is a stream without an end.
+/// The request whose answer is an endless stream.
 const LISTEN: &str = "subscriptions/listen";
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-/// What a server answers to `server/discover`.
+/// A server's answer to `server/discover`.
 pub enum Probed {
-    /// What it says of itself.
+    /// Its description.
     Modern(Discovered),
-    /// An error in JSON-RPC.
+    /// A JSON-RPC error.
     Refused(RpcError),
-    /// What no modern server answers.
+    /// An answer that no modern server gives.
     NotModern(MountError),
 }
 
@@ -50,7 +50,7 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
         Ok(Answered::Stream(stream)) => legacy::first_outcome(stream, &id).await?,
         Ok(Answered::Accepted) => None,
         Err(error @ MountError::Denied(_)) => return Err(error),
-        // Every server would say so, whatever it speaks.
+        // Servers of either era may answer so.
         Err(error) if status.is_server_error() || matches!(status.as_u16(), 401 | 403) => {
             return Err(error);
         }
@@ -63,7 +63,7 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
         },
         Some(Err(error)) => Probed::Refused(error),
         None => Probed::NotModern(MountError::Protocol(
-            "it did not answer server/discover".to_owned(),
+            "the server did not answer server/discover".to_owned(),
         )),
     })
 }
@@ -74,7 +74,7 @@ fn fields(method: &str, params: Option<&RawValue>) -> HeaderMap {
     request_fields(version, method, params)
 }
 
-/// What requests to one server have in common.
+/// A "session" with a modern server: the state that its requests share.
 pub struct ModernSession {
     wire: Wire,
     described: Described,
@@ -118,11 +118,11 @@ impl ModernSession {
         let outcome = match self.post(permit, Some(&id)).await? {
             Answered::Message(message) => outcome_of(message, &id).map_err(|_| {
                 self.inbox.drop_one(Reason::UnknownId);
-                MountError::Protocol("it answered another request".to_owned())
+                MountError::Protocol("the server answered another request".to_owned())
             })?,
             Answered::Stream(stream) => self.follow(stream, &id, events).await?,
             Answered::Accepted => {
-                let sentence = "it accepted a request without an answer";
+                let sentence = "the server accepted a request without an answer";
                 return Err(MountError::Protocol(sentence.to_owned()));
             }
         };
@@ -142,7 +142,7 @@ impl ModernSession {
                 Ok(event) => event,
                 Err(StreamEnd::Failed(error)) => return Err(error),
                 Err(StreamEnd::Closed) => {
-                    let sentence = "it closed the stream before it answered";
+                    let sentence = "the server closed the stream before it answered";
                     return Err(MountError::Protocol(sentence.to_owned()));
                 }
             };
@@ -163,7 +163,8 @@ impl ModernSession {
         }
     }
 
-    /// Where the header fields did not fit, the definitions that they were made from are old.
+    /// Marks the tools as changed after a header mismatch: the definitions that the header fields
+    /// were made from are outdated.
     fn notice(&self, outcome: &Outcome) {
         if outcome
             .as_ref()

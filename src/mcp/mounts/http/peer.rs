@@ -1,4 +1,4 @@
-//! Notifications and requests of legacy servers.
+//! Dispatches notifications and requests of legacy servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
 use crate::mcp::mounts::{List, error};
 
-/// Names the subscription that a notification is for, in its `_meta`.
+/// The key in the `_meta` of a notification that names its subscription.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// Requests of one server that may wait for an answer at once; more are dropped.
 const MAX_REQUESTS: usize = 64;
 
-/// How long a server may take to hear that a session or a call has ended.
+/// Time limit for informing a server that a session or a call has ended.
 pub const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Sends a message back to the server.
 pub trait Replies: Send + Sync + 'static {
-    /// Sends one message, and returns once the server took it or could not be reached.
+    /// Sends one message, and returns once the server has accepted it or could not be reached.
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
 }
 
-/// Cancels a call at its server where it is dropped before the call is over.
+/// Cancels a call at its server if dropped before [`CancelOnDrop::is_over`].
 pub struct CancelOnDrop<'a, P: Replies> {
     peer: &'a Arc<P>,
     session_ended: &'a CancellationToken,
@@ -54,7 +54,7 @@ impl<'a, P: Replies> CancelOnDrop<'a, P> {
         }
     }
 
-    /// The call was answered, or cannot be cancelled.
+    /// Disarms the guard: the call was answered, or cannot be cancelled.
     pub fn is_over(&mut self) {
         self.id = None;
     }
@@ -72,7 +72,7 @@ impl<P: Replies> Drop for CancelOnDrop<'_, P> {
         let message = write_request(None, "notifications/cancelled", params.as_deref());
         let telling = timeout(FAREWELL, Arc::clone(self.peer).reply(message));
         self.transport.spawn(async {
-            // A server that does not hear of it works in vain.
+            // If it fails, the server only works in vain.
             let _ = telling.await;
         });
     }
@@ -112,8 +112,8 @@ impl Inbox {
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
-    /// Hands on a notification of a stream. A changed list concerns the session, whichever stream
-    /// says so; only a subscription asked for it.
+    /// Relays a notification of a stream. Changes of lists concern the whole session, whichever
+    /// stream they arrive on, except on a subscription, which requested them.
     pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
         let params_text = params.as_deref().map_or("", RawValue::get);
         let is_subscribed = params_text.contains(SUBSCRIPTION_ID);
@@ -127,8 +127,8 @@ impl Inbox {
         }
     }
 
-    /// Hands on a message that answers nothing: a request is answered through `replies`, beside
-    /// everything else. Returns a response, which belongs to somebody else.
+    /// Relays a notification or a request; the request is answered through `replies` in the
+    /// background. Returns a response, which the caller has to match with its request.
     pub fn take<R: Replies>(
         &self,
         message: Message,

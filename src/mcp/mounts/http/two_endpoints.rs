@@ -1,5 +1,5 @@
-//! A session over HTTP+SSE (2024-11-05): one stream carries all messages of the server; ours are
-//! posted to the endpoint that its first event names.
+//! A session over HTTP+SSE (2024-11-05): one stream carries all messages of the server; the gateway
+//! posts its messages to the endpoint that the first event names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::{Era, Version};
 
-/// The longest URL that an endpoint may have.
+/// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
 
 /// A call that waits for its answer.
@@ -41,7 +41,7 @@ struct Waiting {
 /// The server's side of a session.
 struct Peer {
     wire: Wire,
-    /// Where messages are posted.
+    /// The path to which messages are posted.
     path: PathAndQuery,
     inbox: Inbox,
     waiting: Mutex<HashMap<Id, Waiting>>,
@@ -49,7 +49,7 @@ struct Peer {
     heard: AtomicU64,
 }
 
-/// A session.
+/// A session over HTTP+SSE.
 pub struct TwoEndpoints {
     peer: Arc<Peer>,
     version: Version,
@@ -66,7 +66,7 @@ impl Peer {
         let status = answer.status;
         leave(answer);
         if status == StatusCode::NOT_FOUND {
-            // It has forgotten the session.
+            // The server has forgotten the session.
             self.inbox.ended.cancel();
             return Err(MountError::Died { exit: None });
         }
@@ -171,14 +171,14 @@ impl Drop for Forget<'_> {
 impl Replies for Peer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // A server that refuses the answer does not wait for it.
+            // If the server refuses the answer, it does not wait for it.
             let _ = self.post(message).await;
         })
     }
 }
 
 impl TwoEndpoints {
-    /// Opens the stream and shakes hands.
+    /// Opens the stream, and a session with `initialize`.
     pub async fn open(
         transport: &HttpTransport,
         opening: &Opening,
@@ -229,7 +229,7 @@ impl TwoEndpoints {
         let Ok(outcome) = timeout(self.timeout, asking).await else {
             let is_silent = self.peer.heard.load(Ordering::Relaxed) == before;
             if is_silent && self.peer.waiting.lock().is_empty() {
-                // The stream may have died without a word. Another session tells.
+                // The stream may have died silently. The next call opens another session.
                 self.peer.inbox.ended.cancel();
             }
             return Err(MountError::TimedOut);
@@ -275,18 +275,20 @@ impl Drop for TwoEndpoints {
     }
 }
 
-/// The first event of the stream: where messages are posted.
+/// Reads the first event of the stream, which names the path to which messages are posted.
 async fn endpoint(wire: &Wire, stream: &mut EventStream) -> Result<PathAndQuery, MountError> {
     let protocol = |sentence: &str| MountError::Protocol(sentence.to_owned());
     let event = match stream.next_event().await {
         Ok(event) => event,
         Err(StreamEnd::Failed(error)) => return Err(error),
-        Err(StreamEnd::Closed) => return Err(protocol("it closed its stream at once")),
+        Err(StreamEnd::Closed) => return Err(protocol("the server closed its stream at once")),
     };
     if event.kind != "endpoint" || event.data.len() > MAX_ENDPOINT {
-        return Err(protocol("its stream does not begin with an endpoint"));
+        return Err(protocol(
+            "the server's stream does not begin with an endpoint event",
+        ));
     }
     let data = std::str::from_utf8(&event.data);
-    let data = data.map_err(|_| protocol("its endpoint is no text"))?;
+    let data = data.map_err(|_| protocol("the server's endpoint is not UTF-8"))?;
     wire.target.at(data.trim()).map_err(MountError::Protocol)
 }

@@ -19,7 +19,7 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Fields that the transport sets, or that belong to the connection.
+/// Fields that the transport itself sets, or that are hop-by-hop.
 const OWN_FIELDS: [HeaderName; 15] = [
     HOST,
     ACCEPT,
@@ -38,7 +38,7 @@ const OWN_FIELDS: [HeaderName; 15] = [
     NAME,
 ];
 
-/// Where a server is, and the fields that every request to it carries.
+/// The endpoint of a server, and the header fields of every request to it.
 #[derive(Clone)]
 pub struct Target {
     endpoint: Arc<Endpoint>,
@@ -53,18 +53,18 @@ impl Target {
         let uri: Uri = settings
             .url
             .parse()
-            .map_err(|error| format!("the URL cannot be asked: {error}"))?;
+            .map_err(|error| format!("the URL is not valid: {error}"))?;
         let path = uri.path_and_query().cloned();
         let mut fields = HeaderMap::new();
         for (name, value) in &settings.headers {
             let field: HeaderName = name
                 .parse()
-                .map_err(|_| format!("{name:?} is no name of a header field"))?;
+                .map_err(|_| format!("{name:?} is not a valid header field name"))?;
             if OWN_FIELDS.contains(&field) || field == LAST_EVENT_ID {
-                return Err(format!("the field {field} is the transport's own"));
+                return Err(format!("the field {field} is set by the transport itself"));
             }
             let mut value = HeaderValue::from_str(&value.0)
-                .map_err(|_| format!("the value of {field} cannot stand in a header field"))?;
+                .map_err(|_| format!("the value of {field} is not valid in a header field"))?;
             value.set_sensitive(true);
             fields.append(field, value);
         }
@@ -75,12 +75,14 @@ impl Target {
         })
     }
 
-    /// Another path of the same server, as one of its answers names it: relative to ours, or
-    /// absolute with our scheme, host and port.
+    /// Resolves a reference in an answer of the server to a path on the same server. The reference
+    /// is relative, or absolute with the same scheme, host and port.
     pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
-        let foreign = || "it names an endpoint at another place than its own".to_owned();
-        let unreadable = |_| "it names an endpoint that is no URL".to_owned();
-        // A browser takes both for the beginning of another host.
+        let foreign = || {
+            "the server named an endpoint with another scheme, host or port than its URL".to_owned()
+        };
+        let unreadable = |_| "the server named an endpoint that is not a URL".to_owned();
+        // Both may begin another authority, as in a browser.
         if reference.starts_with("//") || reference.contains('\\') {
             return Err(foreign());
         }
@@ -119,17 +121,17 @@ impl Target {
     }
 }
 
-/// Sends requests to one server on behalf of one lease, or of all.
+/// Sends requests to one server on behalf of one lease, or of all leases.
 #[derive(Clone)]
 pub struct Wire {
-    /// Takes the requests through the chain.
+    /// Sends the requests through the chain.
     pub client: OwnClient,
-    /// Where they go.
+    /// Their destination.
     pub target: Target,
 }
 
 impl Wire {
-    /// Sends a message, and asks for an answer as JSON or as a stream.
+    /// Posts a message; accepts an answer as JSON or as a stream.
     pub async fn post(
         &self,
         path: &PathAndQuery,
@@ -142,7 +144,7 @@ impl Wire {
         self.send(request).await
     }
 
-    /// Asks for a stream of events.
+    /// Requests a stream of events.
     pub async fn get(&self, fields: HeaderMap) -> Result<Answer, Denial> {
         let mut request = self.request(Method::GET, &self.target.path, fields, Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);

@@ -1,4 +1,4 @@
-//! How many children there are, of one lease and in all, and whether any is left.
+//! Counts and limits child processes, for each lease and in total.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::Runtime;
 use crate::mcp::mounts::MountError;
 
-/// Children of one lease at once.
+/// The most children of one lease at once.
 pub const MAX_CHILDREN_OF_LEASE: usize = 32;
-/// Children at once.
+/// The most children of all leases at once.
 pub const MAX_CHILDREN: usize = 256;
 
 /// The children of all mounts.
@@ -23,7 +23,7 @@ pub struct Children {
     status: IntGaugeVec,
 }
 
-/// A child's place among them, held until nothing is left of it.
+/// A child's place within the limits, held until all its processes are gone.
 pub struct ChildPlace {
     _permits: Vec<OwnedSemaphorePermit>,
     _alive: TaskTrackerToken,
@@ -50,7 +50,7 @@ impl Children {
         })
     }
 
-    /// A place for a child of a lease, or for one that all share.
+    /// Takes a place for a child of a lease, or for a shared child. Fails at a limit.
     pub fn place(&self, container: Option<&Container>) -> Result<ChildPlace, MountError> {
         let mut permits = Vec::with_capacity(2);
         if let Some(container) = container {
@@ -84,7 +84,7 @@ impl Children {
             .dec();
     }
 
-    /// Waits until no child is left.
+    /// Waits until all children are gone.
     pub async fn settled(&self) {
         self.alive.wait().await;
     }

@@ -1,4 +1,4 @@
-//! Processes in e2b sandboxes, which this version does not have.
+//! Processes in e2b sandboxes, which this version does not implement.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use addons::contract::BoxFuture;
 use super::{LineTaker, ProcessConfig, ProcessManager, Runtime};
 use crate::mcp::mounts::MountError;
 
-/// Answers that it is not implemented, without harm to other servers.
+/// Fails to start any process. Other servers are not affected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct E2b;
 

@@ -1,4 +1,4 @@
-//! Starting sandboxes from a process with many threads.
+//! Starts sandboxes from a process with many threads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ struct Wanted {
     reply: oneshot::Sender<Result<Sandbox, Refused>>,
 }
 
-/// What the first process of a child does.
+/// The role of the first process of a child.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum How {
-    /// Makes namespaces.
+    /// Creates namespaces.
     Confined,
     /// Supervises the command in the namespaces of the machine.
     Unconfined,
 }
 
 impl Spawner {
-    /// Starts the thread. Children are watched by the runtime that calls this. `program` is this
-    /// program, which is started again for each child.
+    /// Starts the thread. The calling runtime watches the children. `program` is the path of this
+    /// program, which is executed again for each child.
     pub fn start(program: PathBuf) -> std::io::Result<Self> {
         let (sender, receiver) = mpsc::channel::<Wanted>();
         let runtime = Handle::current();
@@ -44,7 +44,7 @@ impl Spawner {
                     How::Confined => sandbox::start(&program),
                     How::Unconfined => sandbox::start_unconfined(&program),
                 };
-                // Whoever asked may have gone; a sandbox ends when it is dropped.
+                // The caller may have been dropped; a sandbox ends when it is dropped.
                 let _ = reply.send(started);
             }
         })?;

@@ -1,4 +1,4 @@
-//! Lines of a stream, of bounded length, out of the memory for buffered bodies.
+//! Reads lines of bounded length, charged to the memory for buffered bodies.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::LineTaker;
 use crate::mcp::mounts::room::Room;
 use crate::mcp::mounts::{MessageMemory, MountError};
 
-/// Bytes that are read at once.
+/// Size of a read, in bytes.
 const CHUNK: usize = 64 << 10;
 /// Capacity that the buffer keeps after a line, in bytes. Each child holds at most this and a chunk
 /// without a reservation.
 const KEPT: usize = 64 << 10;
-/// How long a line waits for memory. Meanwhile the process waits too: its pipe is full.
+/// How long a line waits for memory. Meanwhile the process blocks on its full pipe.
 const MEMORY_WAIT: Duration = Duration::from_secs(5);
-/// How often a line that waits asks for memory.
+/// Interval between attempts of a waiting line to reserve memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(50);
 
 /// The lines of a process's output.
@@ -40,7 +40,11 @@ impl<S: AsyncRead + Unpin> Lines<S> {
             let read = match self.stream.read(&mut chunk).await {
                 Ok(0) => return Ok(()),
                 Ok(read) => read,
-                Err(error) => return Err(MountError::Protocol(format!("its output: {error}"))),
+                Err(error) => {
+                    return Err(MountError::Protocol(format!(
+                        "the server's output: {error}"
+                    )));
+                }
             };
             let mut rest = chunk.get(..read).unwrap_or_default();
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -66,7 +70,7 @@ impl<S: AsyncRead + Unpin> Lines<S> {
     }
 }
 
-/// The beginning of a line whose end has not been read, and its memory.
+/// A line whose end has not been read, and its memory.
 #[derive(Default)]
 struct Unfinished {
     text: Vec<u8>,
@@ -74,17 +78,17 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Adds what was read; waits for memory.
+    /// Appends to the line; waits for memory.
     async fn extend<S>(&mut self, more: &[u8], lines: &Lines<S>) -> Result<(), MountError> {
         let length = self.text.len().saturating_add(more.len());
         if length > lines.longest {
             let longest = lines.longest;
-            let sentence = format!("it sent a line of more than {longest} bytes");
+            let sentence = format!("the server sent a line of more than {longest} bytes");
             return Err(MountError::Protocol(sentence));
         }
         let capacity = self.text.capacity();
         let needed = match length > capacity {
-            // As a vector grows, so that each byte is copied a bounded number of times.
+            // Doubles, as a vector does, so that copying is amortised.
             true => length.max(capacity.saturating_mul(2)).min(lines.longest),
             false => capacity,
         };
@@ -119,7 +123,7 @@ mod tests {
     /// The memory of one container.
     struct Memory(Arc<Inspection>, Container);
 
-    /// What is reserved for each body besides its own bytes.
+    /// Bytes that are reserved for each body in addition to its own.
     const OVERHEAD: usize = 8 << 10;
 
     impl Memory {
@@ -157,7 +161,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unfinished_line_is_charged_and_waits_a_while_for_memory() {
-        // A quarter of the memory is for one container.
+        // One container may use a quarter of the memory.
         const LONG: usize = 3 << 20;
         let memory = Memory::new();
         let other = memory.reserve().unwrap();
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_too_long_ends_the_reading_before_it_is_complete() {
+    async fn a_line_over_the_limit_fails_before_it_is_complete() {
         let (read, ok) = lines(vec![b"short\n".to_vec(), vec![b'x'; 5000]], 100).await;
         assert_eq!((read, ok), (vec![b"short".to_vec()], false));
         let (_, ok) = lines(vec![vec![b'x'; 101], b"\n".to_vec()], 100).await;

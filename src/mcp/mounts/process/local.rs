@@ -22,7 +22,7 @@ use super::{LineTaker, ProcessConfig, ProcessManager, Runtime, Spawner};
 use crate::mcp::mounts::MountError;
 use crate::sandbox::{Event, Refused, Sandbox, Signalled};
 
-/// A process of this machine.
+/// A process on this machine.
 pub struct Local {
     spawner: Spawner,
     machine: Arc<Machine>,
@@ -30,7 +30,7 @@ pub struct Local {
     stdout: Mutex<Option<Lines<pipe::Receiver>>>,
     state: watch::Sender<State>,
     orders: Mutex<Option<mpsc::Sender<Order>>>,
-    /// Cancelled once nothing is left of it.
+    /// Cancelled once the process and its descendants are gone.
     gone: CancellationToken,
 }
 
@@ -47,7 +47,7 @@ enum Order {
     Kill,
 }
 
-/// Our ends of a process's streams.
+/// The parent's ends of a process's standard streams.
 struct Streams {
     stdin: pipe::Sender,
     stdout: pipe::Receiver,
@@ -55,7 +55,8 @@ struct Streams {
 }
 
 impl Local {
-    /// A process that is started by `spawner` and sees of `machine` what its configuration says.
+    /// Creates a manager that starts its process with `spawner`. The process sees the parts of
+    /// `machine` that its configuration names.
     pub fn new(spawner: &Spawner, machine: &Arc<Machine>) -> Self {
         Self {
             spawner: spawner.clone(),
@@ -74,20 +75,21 @@ impl Local {
             Confine::None => How::Unconfined,
         };
         let cannot = MountError::CannotStart;
-        // It makes the namespaces meanwhile.
+        // The sandbox creates its namespaces meanwhile.
         let sandbox = self.spawner.spawn(how).await.map_err(refused)?;
         let (machine, wanted) = (Arc::clone(&self.machine), config.clone());
         let spec = tokio::task::spawn_blocking(move || machine.spec(&wanted)).await;
         let spec = spec
             .map_err(|error| cannot(error.to_string()))?
             .map_err(cannot)?;
-        let opened = Streams::open().map_err(|error| cannot(format!("its streams: {error}")));
+        let opened =
+            Streams::open().map_err(|error| cannot(format!("the standard streams: {error}")));
         let (streams, ends) = opened?;
         let ends_of_child = ends.each_ref().map(AsFd::as_fd);
         let way_out = config.way_out.as_deref();
         let begun = sandbox.begin(way_out, &spec, ends_of_child);
         begun.map_err(refused)?;
-        // Only the child holds them now, so that we see its end.
+        // Closes the parent's copies, so that reads see the end of the child's output.
         drop(ends);
         let sandbox = started(sandbox).await?;
         let (orders, receiver) = mpsc::channel(2);
@@ -114,7 +116,7 @@ impl Local {
 
     async fn order(&self, order: Order) {
         if let Some(orders) = &*self.orders.lock().await {
-            // A process that has ended takes no more.
+            // A process that has ended takes no orders.
             let _ = orders.try_send(order);
         }
     }
@@ -163,7 +165,7 @@ async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
     }
 }
 
-/// Watches a process until nothing is left of it.
+/// Watches a process until it and its descendants are gone.
 async fn attend(
     mut sandbox: Sandbox,
     mut orders: mpsc::Receiver<Order>,
@@ -211,7 +213,7 @@ impl ProcessManager for Local {
             let failed = |why: String| MountError::Write(why);
             let mut stdin = self.stdin.lock().await;
             let stdin = stdin.as_mut();
-            let stdin = stdin.ok_or_else(|| failed("it does not run".to_owned()))?;
+            let stdin = stdin.ok_or_else(|| failed("the server is not running".to_owned()))?;
             let written = stdin.write_all(data).await;
             written.map_err(|error| failed(error.to_string()))
         })
@@ -220,7 +222,7 @@ impl ProcessManager for Local {
     fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
             let stdout = self.stdout.lock().await.take();
-            let not_running = || MountError::Protocol("it does not run".to_owned());
+            let not_running = || MountError::Protocol("the server is not running".to_owned());
             stdout.ok_or_else(not_running)?.read(take).await
         })
     }
@@ -230,7 +232,7 @@ impl ProcessManager for Local {
             if *self.state.borrow() == State::NotStarted {
                 return;
             }
-            // Held by a writer, it is closed when the process is.
+            // If a writer holds it, it is closed when the process ends.
             if let Ok(mut stdin) = self.stdin.try_lock() {
                 *stdin = None;
             }
@@ -247,7 +249,7 @@ impl ProcessManager for Local {
     fn ended(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let mut state = self.state.subscribe();
-            // It fails only when the sender is gone, and that one is ours.
+            // Fails only if the sender is dropped, which `self` holds.
             let _ = state.wait_for(|now| matches!(now, State::Ended(_))).await;
         })
     }

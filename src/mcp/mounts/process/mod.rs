@@ -26,21 +26,22 @@ pub use view::Machine;
 
 use super::{MessageMemory, MountError};
 
-/// Runs one process. A manager starts one process once.
+/// Manages one process, which is started at most once.
 pub trait ProcessManager: Send + Sync {
     /// Starts the process.
     fn start(&self, config: ProcessConfig) -> BoxFuture<'_, Result<(), MountError>>;
 
-    /// Writes to the process's standard input. A future that is dropped may have written a part.
+    /// Writes to the process's standard input. Not cancellation-safe: a dropped future may have
+    /// written a part.
     fn write<'a>(&'a self, data: &'a [u8]) -> BoxFuture<'a, Result<(), MountError>>;
 
-    /// Hands each line of standard output to `take`, without its end, until the output ends or
-    /// `take` breaks off. `take` answers how long to wait before the next line. A line that is
-    /// longer than the configuration allows is an error.
+    /// Passes each line of standard output to `take`, without its line end, until the output ends
+    /// or `take` returns `Break`. `take` returns how long to wait before the next line. A line that
+    /// is longer than the configuration allows is an error.
     fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>>;
 
-    /// Ends the process and its descendants: standard input is closed, then it is asked to
-    /// end, and after `limit` it is killed. Done once nothing is left of it.
+    /// Ends the process and its descendants: closes standard input, sends SIGTERM after half of
+    /// `limit`, and SIGKILL after `limit`. Returns once all of them are gone.
     fn stop(&self, limit: Duration) -> BoxFuture<'_, ()>;
 
     /// Waits until the process has ended.
@@ -49,17 +50,17 @@ pub trait ProcessManager: Send + Sync {
     /// Whether the process is active.
     fn is_running(&self) -> bool;
 
-    /// The exit code, once the process has ended; 128 and the signal's number after a signal.
+    /// The exit code, once the process has ended; 128 plus the signal's number after a signal.
     fn exit_code(&self) -> Option<i32>;
 
-    /// Where it runs.
+    /// The runtime of the process.
     fn runtime(&self) -> Runtime;
 }
 
 /// Takes a line; see [`ProcessManager::read_loop`].
 pub type LineTaker<'a> = &'a mut (dyn FnMut(&[u8]) -> ControlFlow<(), Duration> + Send);
 
-/// Where a process runs.
+/// The runtime of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
     /// On this machine.
@@ -69,7 +70,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// As labels and settings write it.
+    /// The spelling in labels and settings.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -78,24 +79,24 @@ impl Runtime {
     }
 }
 
-/// What is started.
+/// The configuration of a process.
 #[derive(Clone)]
 pub struct ProcessConfig {
     /// The server's name, for the log.
     pub server: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The environment, besides what every child gets.
+    /// Environment variables in addition to those of every child.
     pub env: Vec<(String, Zeroizing<String>)>,
-    /// The working directory; the home directory without one.
+    /// The working directory; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
-    /// What it may read.
+    /// Paths that the process may read.
     pub read: Vec<PathBuf>,
-    /// What it may write.
+    /// Paths that the process may write.
     pub write: Vec<PathBuf>,
     /// How it is confined.
     pub confine: Confine,
-    /// The Unix listener that is its only way out; none without one.
+    /// The Unix listener that is its only connection out; no network at all if `None`.
     pub way_out: Option<PathBuf>,
     /// The longest line of its output, in bytes.
     pub longest_line: usize,

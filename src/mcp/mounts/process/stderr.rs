@@ -1,4 +1,4 @@
-//! What a child writes to standard error, as lines of our log.
+//! Copies a child's standard error to the log, line by line.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// The longest line, in bytes; the rest of a longer one is left out.
+/// The longest line, in bytes; a longer one is cut.
 const MAX_LINE: usize = 4096;
-/// Lines of one child in one second; further ones are counted.
+/// The most lines of one child per second; further ones are counted.
 const MAX_LINES: u32 = 50;
-/// The shortest value of the environment that is taken for a secret, in bytes.
+/// The shortest value of the environment that counts as a secret, in bytes.
 const MIN_SECRET: usize = 8;
-/// Bytes of a secret's beginning, at a cut line's end, that are left out.
+/// The shortest beginning of a secret that is removed at the end of a cut line, in bytes.
 const MIN_PARTIAL: usize = 4;
 const REDACTED: &str = "[REDACTED]";
 
-/// Values that must not be in the log.
+/// Values that must not appear in the log.
 pub struct Secrets(Vec<Zeroizing<String>>);
 
 impl Secrets {
-    /// The values that are long enough to be told from other text.
+    /// The values that are long enough to be distinguished from other text.
     pub fn among(env: &[(String, Zeroizing<String>)]) -> Self {
         let values = env.iter().map(|(_, value)| value);
         let mut secrets: Vec<_> = values
             .filter(|value| value.len() >= MIN_SECRET)
             .cloned()
             .collect();
-        // One may be a part of another.
+        // A secret may contain another: replaces longer ones first.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         Self(secrets)
     }
@@ -36,7 +36,7 @@ impl Secrets {
         self.0.first().map_or(0, |secret| secret.len())
     }
 
-    /// A line as it may be logged; `is_cut` where more stood behind it.
+    /// Redacts a line for the log; `is_cut` if the line was longer.
     fn redact(&self, line: &[u8], is_cut: bool) -> String {
         let mut text = String::from_utf8_lossy(line).into_owned();
         for secret in &self.0 {
@@ -58,7 +58,7 @@ impl Secrets {
             .rev()
             .find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
-        // What a terminal would obey.
+        // Control characters could be terminal escape sequences.
         text.replace(|c: char| c.is_control() && c != '\t', " ")
     }
 }
@@ -97,7 +97,7 @@ pub async fn follow(
     }
 }
 
-/// Counts lines by the second.
+/// Limits lines per second.
 struct Budget {
     began: Instant,
     lines: u32,
@@ -113,7 +113,8 @@ impl Budget {
         }
     }
 
-    /// Whether another line fits; and how many did not fit since the last one that did.
+    /// Takes a place for a line; returns the number of lines that were skipped since the last one,
+    /// or `None` if this line does not fit.
     fn take(&mut self) -> Option<u64> {
         if self.began.elapsed() >= Duration::from_secs(1) {
             self.began = Instant::now();
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_that_a_cut_goes_through_does_not_show_its_beginning() {
+    async fn the_beginning_of_a_cut_secret_is_removed() {
         let secret = "0123456789abcdef".repeat(8);
         for lead in [MAX_LINE - 60, MAX_LINE - 3, MAX_LINE, MAX_LINE + 60] {
             let text = format!("{}{secret}{}", "x".repeat(lead), "y".repeat(MAX_LINE));
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_is_cut_to_lines_in_a_second_and_counted() {
+    async fn lines_are_limited_per_second_and_skipped_ones_counted() {
         let lines = logged("line\n".repeat(5000).as_bytes(), &[]).await;
         assert_eq!(lines.len(), MAX_LINES as usize);
         let mut budget = Budget::new();

@@ -1,4 +1,4 @@
-//! What a child sees of the machine, and its environment.
+//! A child's view of the machine, and its environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,31 +14,31 @@ use crate::sandbox::machine::{self, CERTIFICATES};
 use crate::sandbox::{Access, Command, Entry, PROXY_PORT, Spec};
 use crate::tls::variables;
 
-/// The host name inside.
+/// The host name in the sandbox.
 const HOST_NAME: &str = "mcp";
-/// The home directory inside where the appliance has none.
+/// The home directory in the sandbox if the proxy has none.
 const PLAIN_HOME: &str = "/home/mcp";
-/// Where programs are, unless the appliance's own environment says it.
+/// `PATH` of children if the proxy's environment has none.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Variables of the appliance that children get too.
+/// Variables of the proxy's environment that children inherit.
 const PASSED_ON: [&str; 4] = ["LANG", "LC_ALL", "PATH", "TZ"];
 const IF_MISSING: &str = "not found inside its sandbox: a program outside the system's directories \
                           and PATH becomes visible when `read` in mcp.yaml names its directory";
-/// How long the look at the system's directories holds.
+/// How long the listing of the system's directories is cached.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// This machine, as children may see it.
+/// The parts of this machine that children may see.
 pub struct Machine {
-    /// Our CA and the bundle of roots.
+    /// The proxy's CA certificate and the bundle of roots.
     certificates: PathBuf,
-    /// What no child may see, whatever it may read: state, configuration, secrets, sockets.
+    /// Paths that no child may see, whatever `read` names: state, configuration, secrets, sockets.
     hidden: Vec<PathBuf>,
     home: PathBuf,
     system: Mutex<Option<(Instant, Vec<Entry>)>>,
 }
 
 impl Machine {
-    /// Children trust `certificates`; paths in `hidden` are never visible to them.
+    /// Creates a view in which children trust `certificates` and never see the paths in `hidden`.
     pub fn new(certificates: PathBuf, hidden: Vec<PathBuf>) -> Self {
         let home = env::var_os("HOME").map(PathBuf::from);
         let home = home.filter(|home| home.is_absolute() && home != Path::new("/"));
@@ -97,7 +97,7 @@ impl Machine {
         }
         self.check(&shown)?;
         let roots: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
-        // What holds others comes first.
+        // Parent directories come first.
         shown.sort_by_key(|(path, _)| path.components().count());
         let writable = |path: &Path| {
             let mut all = shown.iter();
@@ -112,8 +112,8 @@ impl Machine {
         let program = find(&config.program(), directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
         let programs = machine::programs(&self.home, real_home, program.as_deref(), resolve);
-        // A mount that a later one covers cannot be made read-only, and what is shown has it
-        // already.
+        // Programs below a shown path are visible already, and a mount that a later one covers
+        // cannot be made read-only.
         let programs = programs.into_iter();
         files.extend(programs.filter(|entry| !is_below(&roots, entry.at())));
         files.extend(shown.into_iter().map(|(path, access)| Entry::Bind {
@@ -129,7 +129,7 @@ impl Machine {
         Ok(files)
     }
 
-    /// The system's directories; of /etc, only files that everybody may read.
+    /// The system's directories; of /etc, only world-readable files.
     fn system(&self) -> Vec<Entry> {
         let mut system = self.system.lock();
         match &*system {
@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// A path of the settings, without links.
+    /// Resolves `~` and symbolic links in a path of the settings.
     fn place(&self, path: &Path) -> Result<PathBuf, String> {
         let path = match path.strip_prefix("~") {
             Ok(below) => self.home.join(below),
@@ -151,7 +151,8 @@ impl Machine {
         fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Refuses what would show the child its surroundings.
+    /// Refuses paths that would show hidden files, the machine's `/proc`, `/dev` or `/sys`, or the
+    /// whole home directory.
     fn check(&self, shown: &[(PathBuf, Access)]) -> Result<(), String> {
         for (path, _) in shown {
             let own = ["/proc", "/dev", "/sys"].map(Path::new);
@@ -207,7 +208,7 @@ fn is_below(roots: &[PathBuf], path: &Path) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }
 
-/// Where a program is, without links.
+/// Finds a program and resolves symbolic links in its path.
 fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
     let name = Path::new(program);
     if name.components().count() > 1 {
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_gets_few_variables_and_those_of_its_settings() {
+    fn a_child_gets_inherited_and_configured_variables_only() {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine::new(root.path().to_owned(), Vec::new());
         let spec = machine.spec(&config()).unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_proxy_is_hidden_and_cannot_be_shown() {
+    fn files_of_the_proxy_are_hidden_and_cannot_be_shown() {
         let root = tempfile::tempdir().unwrap();
         let state = fs::canonicalize(root.path()).unwrap().join("state");
         fs::create_dir(&state).unwrap();

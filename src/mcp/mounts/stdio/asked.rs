@@ -1,4 +1,4 @@
-//! Requests of a server to the client.
+//! Tracks requests of a server to the client.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mcp::message::Id;
 
-/// Requests of a server that may wait for an answer at once.
+/// The most requests of a server that may wait for an answer at once.
 const MAX_REQUESTS: usize = 64;
 
 /// Requests of a server that wait for an answer.
@@ -17,7 +17,8 @@ const MAX_REQUESTS: usize = 64;
 pub(super) struct Asked(Mutex<HashMap<Id, CancellationToken>>);
 
 impl Asked {
-    /// `None` where there are too many already, or one with this id.
+    /// Registers a request; returns a token that is cancelled if the server cancels it. `None` if
+    /// there are [`MAX_REQUESTS`] or the id is in use.
     pub fn begin(&self, id: &Id) -> Option<CancellationToken> {
         let mut asked = self.0.lock();
         if asked.len() >= MAX_REQUESTS || asked.contains_key(id) {
@@ -32,7 +33,7 @@ impl Asked {
         self.0.lock().remove(id);
     }
 
-    /// The server takes a request back.
+    /// Handles the server's cancellation of a request.
     pub fn cancel(&self, params: Option<&RawValue>) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! Requests to the server that are under way.
+//! Tracks requests to the server that are under way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::mcp::mounts::{MAX_CALLS, MountError};
 
 /// The method whose answer ends a subscription.
 const LISTEN: &str = "subscriptions/listen";
-/// How often the time of a call is checked while its client is asked.
+/// Interval of deadline checks while the server waits for the client.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The answer to a request.
 pub(super) type Answer = Result<Outcome, MountError>;
 
-/// The requests under way, by the id that we gave them.
+/// The requests under way, by the id that the gateway assigned.
 #[derive(Default)]
 pub(super) struct Calls(Mutex<HashMap<u64, Call>>);
 
@@ -33,15 +33,15 @@ struct Call {
     /// The progress token of its params, as JSON.
     progress: Option<Box<str>>,
     is_subscription: bool,
-    /// Its client asked for log messages with it, as requests of the modern era do.
+    /// Whether the request has a log level in its `_meta` (modern era).
     wants_logs: bool,
     clock: Arc<Clock>,
 }
 
-/// The time of a call, which does not run while the server waits for the client.
+/// The clock of a call, which stops while the server waits for the client.
 #[derive(Default)]
 pub(super) struct Clock {
-    /// Requests to the client that are not answered.
+    /// Number of unanswered requests to the client.
     asked: AtomicUsize,
     last_answer: Mutex<Option<Instant>>,
 }
@@ -64,7 +64,8 @@ impl Drop for Asking {
 }
 
 impl Clock {
-    /// Done when the server has had `limit` since the call began, or the client's last answer.
+    /// Waits until `limit` has passed, counted from now or from the client's last answer, and no
+    /// request to the client is open.
     pub async fn expired(&self, limit: Duration) {
         let mut until = Instant::now() + limit;
         loop {
@@ -110,19 +111,19 @@ impl Calls {
         Ok((answer, clock))
     }
 
-    /// Whether the request was still under way.
+    /// Removes a request; returns whether it was still under way.
     pub fn remove(&self, id: u64) -> bool {
         self.0.lock().remove(&id).is_some()
     }
 
-    /// Answers a request; whether there was one.
+    /// Answers a request; returns `false` if it is unknown or its caller was dropped.
     pub fn answer(&self, id: u64, answer: Answer) -> bool {
         let call = self.0.lock().remove(&id);
         // The caller may have stopped waiting.
         call.is_some_and(|call| call.reply.send(answer).is_ok())
     }
 
-    /// Answers all of them.
+    /// Fails all requests with this error.
     pub fn end(&self, error: &MountError) {
         let calls = std::mem::take(&mut *self.0.lock());
         for call in calls.into_values() {
@@ -142,8 +143,8 @@ impl Calls {
         Some(calls.values().find(has_it)?.events.clone())
     }
 
-    /// The call that a log message belongs to, which names none: the only one that asked for log
-    /// messages, else the only one under way. `None` where there are several.
+    /// The call of a log message, which has no reference to one: the only one that asked for log
+    /// messages, else the only one under way. `None` if it is ambiguous.
     pub fn logging(&self) -> Option<Events> {
         let calls = self.0.lock();
         let mut wanting = calls.values().filter(|call| call.wants_logs);
@@ -155,8 +156,8 @@ impl Calls {
         Some(call?.events.clone())
     }
 
-    /// The only call under way, whose client the server asks: its events, and what keeps its clock
-    /// from running.
+    /// The events of the only call under way, whose client gets a request of the server, and a
+    /// guard that stops the call's clock.
     pub fn ask_only(&self) -> Option<(Events, Asking)> {
         let calls = self.0.lock();
         let call = only(&calls)?;
@@ -164,14 +165,14 @@ impl Calls {
     }
 }
 
-/// The only call that is no subscription.
+/// The only call that is not a subscription; `None` if there are several.
 fn only(calls: &HashMap<u64, Call>) -> Option<&Call> {
     let mut calls = calls.values().filter(|call| !call.is_subscription);
     let first = calls.next()?;
     calls.next().is_none().then_some(first)
 }
 
-/// Sends a notification; drops it where the queue is full.
+/// Sends a notification; drops it if the queue is full.
 pub(super) fn notify(events: &Events, method: &Arc<str>, params: Option<Box<RawValue>>) {
     let event = Event::Notification {
         method: Arc::clone(method),
@@ -182,7 +183,7 @@ pub(super) fn notify(events: &Events, method: &Arc<str>, params: Option<Box<RawV
     }
 }
 
-/// Whether a request has no answer within a time that a call may take.
+/// Whether a request opens a subscription, which has no time limit.
 pub(super) fn is_subscription(method: &str) -> bool {
     method == LISTEN
 }

@@ -1,4 +1,4 @@
-//! The lines that a server writes.
+//! Handles the lines that a server writes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::mcp::event::Event;
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::{Era, MountError, error};
 
-/// Lines that are no message, of one process, before its session ends.
+/// Number of lines of one process that are not messages after which its session ends.
 const MAX_NOISE: u32 = 1000;
-/// Messages besides answers that are taken in a second; further ones wait in the pipe.
+/// The most requests and notifications that are read per second; further ones wait in the pipe.
 const MAX_MESSAGES: u32 = 1000;
 
 /// Reads the lines of one process.
@@ -41,7 +41,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Takes a line; see [`ProcessManager::read_loop`](crate::mcp::ProcessManager::read_loop).
+    /// Handles a line; see [`ProcessManager::read_loop`](crate::mcp::ProcessManager::read_loop).
     pub fn take(&mut self, line: &[u8]) -> ControlFlow<(), Duration> {
         let line = line.trim_ascii();
         if line.is_empty() {
@@ -122,8 +122,8 @@ impl<'a> Incoming<'a> {
         tokio::spawn(waiting);
     }
 
-    /// Skips a line that is no message, a bounded number of times. If it has the id of a request,
-    /// that request fails.
+    /// Skips a line that is not a message, at most [`MAX_NOISE`] times. If it has the id of a
+    /// request, that request fails.
     fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
         #[derive(Deserialize)]
         struct Answers {
@@ -132,15 +132,15 @@ impl<'a> Incoming<'a> {
         let shared = self.shared;
         let spoiled = serde_json::from_slice::<serde_json::Value>(line);
         if let Ok(Answers { id }) = spoiled.and_then(serde_json::from_value) {
-            let error = MountError::Protocol(format!("its answer cannot be read: {why}"));
+            let error = MountError::Protocol(format!("the server's answer cannot be read: {why}"));
             shared.calls.answer(id, Err(error));
         }
         self.noise += 1;
         if self.noise == 1 {
-            tracing::warn!(server = %shared.server, why, "an MCP server wrote what is no message");
+            tracing::warn!(server = %shared.server, why, "an MCP server wrote a line that is not a message");
         }
         if self.noise >= MAX_NOISE {
-            let why = format!("it wrote {MAX_NOISE} lines that are no message");
+            let why = format!("the server wrote {MAX_NOISE} lines that are not messages");
             shared.fail(MountError::Protocol(why));
             return ControlFlow::Break(());
         }
@@ -163,7 +163,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Passes the client's answer on to the server.
+/// Waits for the client's answer and sends it to the server.
 async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,

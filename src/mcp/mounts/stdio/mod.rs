@@ -20,7 +20,7 @@ use super::way_out::{OpenWayOut, WayOut};
 use super::{MessageMemory, MountError, MountSession, Opening, Transport};
 use opening::Speaks;
 
-/// Bounds of messages, as the configuration in force has them.
+/// Bounds of messages in the configuration in force.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageLimits {
     /// The longest message, in bytes: `limits.inspect_body_bytes`.
@@ -29,14 +29,14 @@ pub struct MessageLimits {
     pub values: usize,
 }
 
-/// Asks for the limits in force.
+/// Returns the limits in force.
 pub type CurrentLimits = Arc<dyn Fn() -> MessageLimits + Send + Sync>;
 
-/// Makes a manager for one process.
+/// Creates a manager for one process.
 pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
 
-/// Opens the memory that the messages of a server are charged to; without a container, of one that
-/// all containers share.
+/// Opens the memory that the messages of a server are charged to; without a container, for a server
+/// that all containers share.
 pub type OpenMemory =
     Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
 
@@ -44,7 +44,7 @@ pub type OpenMemory =
 pub struct StdioPorts {
     /// Counts children.
     pub children: Children,
-    /// Leads out of children's network namespaces.
+    /// Opens connections out of children's network namespaces.
     pub way_out: Arc<dyn WayOut>,
     /// Bounds messages.
     pub limits: CurrentLimits,
@@ -52,7 +52,7 @@ pub struct StdioPorts {
     pub memory: OpenMemory,
 }
 
-/// Opens sessions, each with a process of its own.
+/// Opens sessions, each with a separate process.
 pub struct StdioTransport {
     ports: Arc<StdioPorts>,
     server: Arc<ServerSettings>,
@@ -63,7 +63,7 @@ pub struct StdioTransport {
 }
 
 impl StdioTransport {
-    /// Starts `settings` of `server` with the managers that `make` makes.
+    /// Creates a transport that starts the command of `settings` with managers from `make`.
     pub fn new(
         ports: &Arc<StdioPorts>,
         server: &Arc<ServerSettings>,
@@ -85,7 +85,7 @@ impl StdioTransport {
         }
     }
 
-    /// The way out of a confined process that has hosts to reach.
+    /// Opens the connection out of a confined process; `None` if it has no hosts to reach.
     fn way_out(&self, opening: &Opening) -> Result<Option<OpenWayOut>, MountError> {
         let settings = &self.settings;
         if settings.confine == Confine::None || settings.hosts.is_empty() {
@@ -98,11 +98,12 @@ impl StdioTransport {
         };
         let delegation = Arc::new(Delegation::new(self.system(), Arc::clone(container)));
         let opened = self.ports.way_out.open(delegation);
-        let failed = |error| MountError::CannotStart(format!("its way out: {error}"));
+        let failed =
+            |error| MountError::CannotStart(format!("the server's network access: {error}"));
         opened.map(Some).map_err(failed)
     }
 
-    /// The server as a part of the appliance.
+    /// The server as an internal component of the proxy.
     fn system(&self) -> System {
         System {
             name: format!("mcp:{}", self.server.name).into(),

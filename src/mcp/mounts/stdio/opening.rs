@@ -1,10 +1,9 @@
-//! How a session begins: the process is started, and era and revision are agreed on.
+//! Opens a session: starts the process, and negotiates era and revision.
 //!
-//! A client of the modern era is served in it where the server knows it, which `server/discover`
-//! tells. Servers of the legacy era answer an unknown request before `initialize` with an error,
-//! or not at all, or end: they are asked with `initialize` then, where necessary in another
-//! process. A client of the legacy era begins with `initialize`; a server that refuses it is asked
-//! with `server/discover`.
+//! For a modern client, the gateway sends `server/discover` first. A legacy server answers with an
+//! error, does not answer, or exits; the gateway then sends `initialize`, if necessary to another
+//! process. For a legacy client, the gateway sends `initialize` first, and `server/discover` if
+//! the server refuses it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +18,10 @@ use crate::mcp::mounts::handshake::{
 };
 use crate::mcp::mounts::{Described, Era, MountError, Opening, Version};
 
-/// How long a server may take to answer `server/discover` before it is asked with `initialize`.
-/// One that still starts answers both then.
+/// Time limit for the answer to `server/discover`, after which `initialize` is sent. A server that
+/// is still starting then answers both.
 const PROBE: Duration = Duration::from_secs(5);
-/// How long a server may take to answer a handshake; package runners fetch it first.
+/// Time limit for the answer to `initialize`; package runners download the server first.
 const HANDSHAKE: Duration = Duration::from_secs(50);
 
 /// The eras of a server.
@@ -40,7 +39,7 @@ struct Agreed {
     described: Described,
 }
 
-/// A process that runs, before a session begins with it. Dropped, it ends.
+/// A running process before its session is open. Dropping it ends the process.
 struct Conversation {
     shared: Arc<Shared>,
     kept: bool,
@@ -61,7 +60,7 @@ impl StdioTransport {
     ) -> Result<Arc<StdioSession>, MountError> {
         let mut conversation = self.start(&opening).await?;
         let agreed = match self.agree(&conversation, &opening).await {
-            // It may have ended over a request that it does not know.
+            // The server may have exited because of the unknown request.
             Err(MountError::Died { .. }) if self.may_be_legacy(&opening) => {
                 conversation = self.start(&opening).await?;
                 initialize(&conversation.shared, &opening).await?
@@ -139,7 +138,7 @@ impl StdioTransport {
     }
 }
 
-/// What `server/discover` found.
+/// The result of `server/discover`.
 enum Found {
     Modern(Agreed),
     Legacy,
@@ -183,7 +182,7 @@ fn is_modern(version: &Version) -> bool {
 
 async fn initialize(shared: &Shared, opening: &Opening) -> Result<Agreed, MountError> {
     let version = opening.version.min(Version::NEWEST_LEGACY);
-    // Set beforehand: a server may ask as soon as it has answered.
+    // Set beforehand: the server may send requests as soon as it has answered.
     let _ = shared.version.set(version);
     let params = initialize_params(version, &opening.capabilities)?;
     let method = "initialize";
@@ -199,5 +198,5 @@ async fn initialize(shared: &Shared, opening: &Opening) -> Result<Agreed, MountE
 
 fn refused(method: &str, message: &str) -> MountError {
     let message: String = message.chars().take(200).collect();
-    MountError::Protocol(format!("it refused {method}: {message}"))
+    MountError::Protocol(format!("the server refused {method}: {message}"))
 }

@@ -19,14 +19,14 @@ use crate::mcp::mounts::process::{ChildPlace, ProcessManager};
 use crate::mcp::mounts::way_out::OpenWayOut;
 use crate::mcp::mounts::{Described, MountError, MountSession, Version};
 
-/// How long a process may take to end after its standard input was closed; half of it before it
-/// gets a signal. All ends within 5 seconds of its lease.
+/// Time limit for a process to end after its standard input was closed; it gets a signal after half
+/// of it. With it, a process ends within 5 s of its lease.
 const STOPPING: Duration = Duration::from_secs(3);
-/// How long the last output of an ended process may take to arrive, or the end of a process after
-/// its output ended.
+/// How long to wait for the last output of an ended process, or for the end of a process whose
+/// output has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Resources of a process, released after its end.
+/// Resources of a process that are released after its end.
 pub(super) struct Belongings {
     pub ports: Arc<StdioPorts>,
     pub place: ChildPlace,
@@ -34,7 +34,7 @@ pub(super) struct Belongings {
     pub most_values: usize,
 }
 
-/// Serves a process until it or its session has ended, and ends the other.
+/// Serves a process until either it or its session has ended, and ends the other.
 pub(super) async fn attend(
     shared: Arc<Shared>,
     process: Arc<dyn ProcessManager>,
@@ -74,14 +74,14 @@ pub(super) async fn attend(
 async fn end(shared: &Shared, process: &dyn ProcessManager) {
     let wanted = shared.ended.is_cancelled();
     if !wanted {
-        // Its output has ended: the process has, too, or is about to.
+        // Its output has ended, so the process has ended or is about to.
         let _ = timeout(LAST_LINES, process.ended()).await;
     }
     shared.fail(MountError::Died {
         exit: process.exit_code(),
     });
     let failure = shared.failure();
-    // Before its calls are answered: a client that asks for a session then gets another one.
+    // Before its calls are failed: a client that retries then gets another session.
     shared.ended.cancel();
     shared.calls.end(&failure);
     process.stop(STOPPING).await;
@@ -141,7 +141,7 @@ impl Drop for StdioSession {
     }
 }
 
-/// A queue for events of a request that can have none.
+/// A queue without a receiver, for a request that has no events.
 pub(super) fn no_events() -> Events {
     mpsc::channel(1).0
 }

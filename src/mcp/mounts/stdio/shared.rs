@@ -26,7 +26,7 @@ pub(super) struct Shared {
     /// The negotiated revision.
     pub version: OnceLock<Version>,
     next: AtomicU64,
-    /// Why it ended.
+    /// The reason why the session ended.
     failure: Mutex<Option<MountError>>,
 }
 
@@ -47,8 +47,8 @@ impl Shared {
         (Arc::new(shared), lines)
     }
 
-    /// Sends a request and waits for its answer, at most `limit`. Dropped, it cancels the request
-    /// if the server `may_cancel` it.
+    /// Sends a request and waits at most `limit` for its answer. Dropping the future cancels the
+    /// request at the server if `may_cancel`.
     pub async fn ask(
         &self,
         method: &str,
@@ -90,12 +90,12 @@ impl Shared {
         sent.ok_or_else(|| self.failure())
     }
 
-    /// Answers a request of the server. Where it does not read, the answer is dropped.
+    /// Answers a request of the server; drops the answer if the queue to the server is full.
     pub fn reply(&self, id: &Id, outcome: &Outcome) {
         let _ = self.writer.try_send(write_response(Some(id), outcome));
     }
 
-    /// Remembers why the session ends; the first reason counts.
+    /// Records why the session ends; the first reason counts.
     pub fn fail(&self, error: MountError) {
         self.failure.lock().get_or_insert(error);
     }
@@ -106,7 +106,7 @@ impl Shared {
     }
 }
 
-/// Cancels a request at the server unless it was answered.
+/// Cancels a request at the server if dropped before its answer.
 struct Cancelling<'a> {
     shared: &'a Shared,
     id: u64,

@@ -1,4 +1,4 @@
-//! Writes lines to the server. A line that was begun is completed, even when its caller gives up.
+//! Writes lines to the server. A partly written line is completed even if its caller is dropped.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::calls::Calls;
 use crate::mcp::mounts::process::ProcessManager;
 
-/// Lines that wait to be written.
+/// The most lines that wait to be written.
 const MAX_LINES: usize = 512;
-/// Bytes of lines that wait, together; a line that is longer waits alone.
+/// The most bytes of waiting lines; a longer line waits alone.
 const MAX_BYTES: u32 = 16 << 20;
 
 /// Takes lines for the server.
@@ -19,14 +19,15 @@ pub(super) struct Writer {
     bytes: Arc<Semaphore>,
 }
 
-/// A line, and the request that it is, if it is one.
+/// A queued line.
 struct Line {
     text: String,
+    /// The id of the request, if the line is one.
     id: Option<u64>,
     _bytes: OwnedSemaphorePermit,
 }
 
-/// What a [`Writer`] was given.
+/// The receiving end of a [`Writer`].
 pub(super) struct Lines(mpsc::Receiver<Line>);
 
 impl Writer {
@@ -56,7 +57,8 @@ fn weight(text: &str) -> u32 {
         .min(MAX_BYTES)
 }
 
-/// Line breaks stand only between the tokens of JSON, where a space means the same.
+/// Replaces line breaks by spaces. In JSON text they occur only between tokens, where both are
+/// white space.
 fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
     let mut text = match text.contains(['\n', '\r']) {
         true => text.replace(['\n', '\r'], " "),
@@ -71,7 +73,7 @@ fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
 }
 
 impl Lines {
-    /// Writes lines until the session ends. A request that cannot be written is answered so.
+    /// Writes lines until the session ends. Fails a request that cannot be written.
     pub async fn write_all(mut self, process: &dyn ProcessManager, calls: &Calls) {
         while let Some(Line { text, id, _bytes }) = self.0.recv().await {
             let Err(error) = process.write(text.as_bytes()).await else {
@@ -80,7 +82,7 @@ impl Lines {
             if let Some(id) = id {
                 calls.answer(id, Err(error));
             }
-            // A failed pipe takes nothing more.
+            // A failed pipe cannot be written to again.
             return;
         }
     }

@@ -49,8 +49,14 @@ pub fn clocks(load: &Load, workers: usize, began: Instant) -> Vec<Clock> {
         thread::spawn(move || pace(&senders, began, step, end));
         return receivers.into_iter().map(Clock::Fixed).collect();
     }
+    unpaced(load.requests, end, workers)
+}
+
+/// A clock for each worker, which sends as soon as it has an answer: so many requests among all
+/// workers, or until this moment.
+pub fn unpaced(requests: Option<u64>, end: Instant, workers: usize) -> Vec<Clock> {
     let taken = Arc::default();
-    let clock = |worker| match load.requests {
+    let clock = |worker| match requests {
         Some(most) => Clock::Count(Arc::clone(&taken), most),
         None => Clock::Until(end, worker, workers),
     };

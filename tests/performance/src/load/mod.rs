@@ -1,7 +1,7 @@
 //! A load over HTTP, and the resources of the proxy that it used.
 
 mod client;
-mod clock;
+pub mod clock;
 pub mod figures;
 
 use std::net::{IpAddr, SocketAddr};

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::Era;
 use super::client::{Client, Template};
+use crate::load::clock::{self, Clock};
 use crate::load::figures;
 use crate::usage::Usage;
 
@@ -52,6 +53,9 @@ pub struct Load {
     connections: usize,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Ends after so many requests instead of a time.
+    #[arg(long)]
+    requests: Option<u64>,
 }
 
 impl Load {
@@ -79,9 +83,11 @@ impl Load {
         let before = Usage::of(self.pid)?;
         let began = Instant::now();
         let end = began + Duration::from_secs_f64(self.seconds);
+        let clocks = clock::unpaced(self.requests, end, clients.len());
         let workers: Vec<_> = clients
             .into_iter()
-            .map(|client| tokio::spawn(work(client, Arc::clone(&template), end)))
+            .zip(clocks)
+            .map(|(client, clock)| tokio::spawn(work(client, Arc::clone(&template), clock)))
             .collect();
         let mut latencies = Vec::new();
         for worker in workers {
@@ -123,15 +129,12 @@ impl Load {
 async fn work(
     mut client: Client,
     template: Arc<Template>,
-    end: Instant,
+    mut clock: Clock,
 ) -> anyhow::Result<Vec<Duration>> {
     let mut latencies = Vec::new();
-    loop {
-        let began = Instant::now();
-        if began >= end {
-            return Ok(latencies);
-        }
+    while let Some((began, _)) = clock.next().await {
         client.request(&template).await?;
         latencies.push(began.elapsed());
     }
+    Ok(latencies)
 }

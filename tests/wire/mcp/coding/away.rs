@@ -1,4 +1,4 @@
-//! A sidecar that is not there, goes away and comes back.
+//! A sidecar that is not running, is stopped and started again.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn message(answer: &Value) -> &str {
 }
 
 #[test]
-fn one_that_was_never_there_harms_no_other_mount_and_is_named() {
+fn a_missing_sidecar_is_named_and_other_mounts_work() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("c.sock");
     let kb = McpServer::start(vec![tool("look")]);
@@ -34,7 +34,7 @@ fn one_that_was_never_there_harms_no_other_mount_and_is_named() {
         assert_code(&answer, -32000);
         assert_eq!(answer["error"]["data"]["status"], 503, "{answer}");
         let why = format!(
-            "the coding sidecar at {} is not there: the socket does not exist",
+            "the coding sidecar at {} is not ready: the socket does not exist",
             socket.display()
         );
         assert!(message(&answer).contains(&why), "{answer}");
@@ -50,7 +50,7 @@ fn one_that_was_never_there_harms_no_other_mount_and_is_named() {
 }
 
 #[test]
-fn a_call_waits_for_one_that_is_just_being_started() {
+fn a_call_waits_for_a_starting_sidecar() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("c.sock");
     let gateway = Gateway::start(&json!({ "mcpServers": { "coding": mount(&socket, 20_000) } }));
@@ -67,7 +67,7 @@ fn a_call_waits_for_one_that_is_just_being_started() {
 }
 
 #[test]
-fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
+fn a_replaced_sidecar_is_checked_before_the_next_call() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("c.sock");
     let first = FakeSidecar::unix(&socket, |_| None);
@@ -75,7 +75,7 @@ fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_read"]);
     text(&client.call("coding_read", json!({ "path": "a" })));
     assert_eq!(first.of("read").len(), 1);
-    // The old one still has the idle connection, which the next call uses: nothing tells it apart.
+    // The next call uses the idle connection to the old sidecar, which is still open.
     std::fs::remove_file(&socket).unwrap();
     text(&client.call("coding_read", json!({ "path": "b" })));
     assert_eq!(first.of("read").len(), 2);
@@ -88,11 +88,11 @@ fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
     );
     let answer = gone();
     assert_code(&answer, -32000);
-    assert!(message(&answer).contains("is not there"), "{answer}");
+    assert!(message(&answer).contains("is not ready"), "{answer}");
     assert_eq!(gateway.state("coding"), "dead");
     let alive = gateway.proxy.health().json()["checks"]["mcp_servers_alive"].clone();
     assert_eq!(alive, false);
-    assert!(gateway.proxy.log().contains("is not there"));
+    assert!(gateway.proxy.log().contains("is not ready"));
     assert!(
         client.tools().contains(&"coding_read".to_owned()),
         "its last list is shown"

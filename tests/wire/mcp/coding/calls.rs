@@ -97,7 +97,7 @@ fn every_operation_is_a_tool_over_both_transports_and_in_both_eras() {
 }
 
 #[test]
-fn an_image_is_an_image_and_long_texts_say_how_they_were_cut() {
+fn images_stay_images_and_cut_texts_say_how() {
     let sidecar = Sidecar::start(Transport::Unix);
     let gateway = gateway(&sidecar);
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["coding_bash"]);
@@ -183,7 +183,7 @@ fn progress_arrives_before_the_command_ends() {
     });
 }
 
-/// Starts a command that never ends, and returns its stream and the process of it.
+/// Starts a command that never ends; returns its stream and the id of its process.
 fn never_ending(client: &Client<'_>, sidecar: &Sidecar, id: u32) -> (std::net::TcpStream, u32) {
     let file = sidecar.workspace().join("pid");
     let command = "setsid sleep 1000 & echo $! >pid.new; mv pid.new pid; wait";
@@ -218,13 +218,13 @@ fn a_cancelled_call_ends_every_process_of_its_command() {
         let (stream, pid) = never_ending(&client, &sidecar, 502);
         drop(stream);
         ends(pid);
-        // The next call finds the sidecar as it was.
+        // The sidecar still serves calls.
         fine(&bash(&client, "true"));
     });
 }
 
 #[test]
-fn a_command_ends_at_its_own_timeout_and_at_that_of_the_mount() {
+fn a_command_ends_at_its_own_timeout_or_the_mounts() {
     let sidecar = Sidecar::start(Transport::Unix);
     let mut mount = sidecar.mount();
     mount["timeout"] = "2s".into();
@@ -259,10 +259,10 @@ fn calls_recover_when_the_sidecar_is_killed_and_started_again() {
             "{}",
             reply.text()
         );
-        // At once: a call waits for it.
+        // Restarted at once: a call waits for it.
         sidecar.restart();
         fine(&bash(&client, "echo back"));
-        // Later: calls say so meanwhile, and health too.
+        // Restarted later: meanwhile calls fail, and health reports it.
         sidecar.kill();
         let begun = Instant::now();
         let away = bash(&client, "echo lost");

@@ -1,4 +1,4 @@
-//! A coding sidecar that answers as a test scripts it, on a Unix socket or on TCP.
+//! A coding sidecar with scripted answers, on a Unix socket or on TCP.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// One request as the sidecar saw it.
+/// A request that the sidecar received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Method and path.
     pub line: String,
     pub token: Option<String>,
-    /// Null where it is empty.
+    /// The JSON body; null if it is empty.
     pub body: Value,
 }
 
@@ -27,12 +27,12 @@ impl<T: Read + Write + Send> Stream for T {}
 
 type Raw = dyn FnOnce(&mut dyn Stream) -> io::Result<()> + Send;
 
-/// What the sidecar answers.
+/// An answer of the sidecar.
 pub enum Answer {
     Json(u16, Value),
     /// Lines of a command's stream.
     Lines(Vec<Value>),
-    /// Whatever the test writes; then the connection is closed.
+    /// Arbitrary bytes that the test writes before the connection is closed.
     Raw(Box<Raw>),
 }
 
@@ -64,15 +64,15 @@ const STREAM: &str =
 
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
-/// What the sidecar has seen, and what it answers.
+/// The requests of the sidecar, and its script.
 struct Journal {
     seen: Mutex<Vec<Seen>>,
-    /// Connections that are open.
+    /// Number of open connections.
     open: AtomicUsize,
     script: Box<Script>,
 }
 
-/// Where it listens.
+/// The address on which it listens.
 enum At {
     Unix(PathBuf),
     Tcp(SocketAddr),
@@ -84,7 +84,7 @@ pub struct FakeSidecar {
 }
 
 impl FakeSidecar {
-    /// One on a socket of this path, which must not exist.
+    /// Starts a sidecar on a socket at this path, which must not exist.
     pub fn unix(
         path: &Path,
         script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
@@ -105,7 +105,7 @@ impl FakeSidecar {
         }
     }
 
-    /// One on a port of loopback.
+    /// Starts a sidecar on a port of loopback.
     pub fn tcp(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -124,7 +124,7 @@ impl FakeSidecar {
         }
     }
 
-    /// Where it is, as `mcp.yaml` says it.
+    /// Its address in `mcp.yaml`.
     pub fn endpoint(&self) -> Value {
         match &self.at {
             At::Unix(path) => json!({ "socketPath": path }),
@@ -134,7 +134,7 @@ impl FakeSidecar {
         }
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     pub fn open(&self) -> usize {
         self.journal.open.load(Ordering::Relaxed)
     }
@@ -144,7 +144,7 @@ impl FakeSidecar {
         self.journal.seen.lock().clone()
     }
 
-    /// Those of one operation that were really asked for: readiness is asked for without arguments.
+    /// The calls of one operation, without the readiness checks, which have no arguments.
     pub fn of(&self, operation: &str) -> Vec<Seen> {
         let line = format!("POST /{operation}");
         let seen = self.seen().into_iter();
@@ -161,7 +161,7 @@ fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> 
     })
 }
 
-/// It ends with its connection, whatever the other side does.
+/// Serves a connection until it ends.
 fn serve<S: Stream + Shutdown>(reader: S, writer: S, journal: &Journal) {
     journal.open.fetch_add(1, Ordering::Relaxed);
     answer_all(reader, writer, journal);
@@ -247,7 +247,7 @@ fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
     }))
 }
 
-/// What a sidecar answers that was started without a token.
+/// The answer of a sidecar without a token.
 fn usual(seen: &Seen) -> Answer {
     match (&*seen.line, &seen.body) {
         ("GET /health", _) => Answer::Json(200, json!({ "ok": true, "version": "0.0.0" })),

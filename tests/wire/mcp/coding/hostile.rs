@@ -1,4 +1,4 @@
-//! A sidecar that means harm.
+//! A malicious sidecar.
 
 use std::io;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::super::hostile::server::{McpServer, tool};
 use super::fake::{Answer, FakeSidecar, Seen, Stream};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
-/// What the proxy may grow by, in KiB, whatever it is sent.
+/// The most memory that the proxy may grow by, in KiB.
 const MOST_GROWTH: u64 = 40 * 1024;
 
-/// Writes a piece without end.
+/// Writes a piece repeatedly until the connection is closed.
 fn endless(stream: &mut dyn Stream, piece: &[u8]) -> io::Result<()> {
     let block = piece.repeat(64 * 1024 / piece.len());
     loop {
@@ -30,7 +30,7 @@ fn head(fields: &'static str, rest: &'static [u8]) -> Answer {
     })
 }
 
-/// Does the harm that the command names.
+/// Misbehaves in the way that the command names.
 fn harm(seen: &Seen) -> Option<Answer> {
     Some(match seen.body["command"].as_str()? {
         "endless line" => Answer::stream(|stream| endless(stream, b"x")),
@@ -84,7 +84,7 @@ fn harm(seen: &Seen) -> Option<Answer> {
 }
 
 #[test]
-fn a_sidecar_that_means_harm_is_cut_off_and_harms_no_other() {
+fn a_malicious_sidecar_is_cut_off_and_other_servers_work() {
     each_row([true, false], |is_unix| {
         let directory = TempDir::new().unwrap();
         let sidecar = match is_unix {
@@ -114,9 +114,9 @@ fn a_sidecar_that_means_harm_is_cut_off_and_harms_no_other() {
             ("no json", "in a form that no coding sidecar has"),
             ("ok twice", "in a form that no coding sidecar has"),
             ("no result", "in a form that no coding sidecar has"),
-            ("wrong result", "no result of the operation"),
-            ("no such line", "no part of a command's stream"),
-            ("not utf-8", "no part of a command's stream"),
+            ("wrong result", "an invalid result of the operation"),
+            ("no such line", "not part of a command's stream"),
+            ("not utf-8", "not part of a command's stream"),
             ("stops", "cut off before it answered"),
         ] {
             let answer = client.call("coding_bash", json!({ "command": command }));
@@ -132,7 +132,7 @@ fn a_sidecar_that_means_harm_is_cut_off_and_harms_no_other() {
 }
 
 #[test]
-fn an_error_of_any_length_and_a_status_of_any_kind_are_results_that_say_so() {
+fn errors_of_any_length_and_status_are_reported_as_results() {
     let sidecar = FakeSidecar::tcp(|seen| match seen.body["path"].as_str()? {
         "long" => Some(Answer::error(400, &"ä".repeat(100_000))),
         "busy" => Some(Answer::error(503, "too many operations are under way")),
@@ -158,7 +158,7 @@ fn an_error_of_any_length_and_a_status_of_any_kind_are_results_that_say_so() {
 }
 
 #[test]
-fn hundreds_of_calls_that_are_never_answered_leave_the_sidecars_other_calls_alone() {
+fn hundreds_of_unanswered_calls_do_not_affect_the_sidecars_other_calls() {
     let sidecar = FakeSidecar::tcp(|seen| {
         let hangs = seen.body["command"] == "hang";
         hangs.then(|| Answer::raw(|stream| stream.read_exact(&mut [0])))

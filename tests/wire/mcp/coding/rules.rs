@@ -1,4 +1,4 @@
-//! Policies, overrides and the security level hold for the sidecar's tools as for others.
+//! Policies, overrides and the security level apply to the sidecar's tools.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -72,7 +72,7 @@ fn a_policy_denies_one_command_and_redacts_one_result() {
 }
 
 #[test]
-fn overrides_rename_hide_set_and_classify() {
+fn overrides_rename_tools_hide_and_set_fields_and_classify() {
     let sidecar = Sidecar::start(Transport::Unix);
     let gateway = Gateway::start(&json!({
         "mcpServers": { "coding": sidecar.mount() },
@@ -98,7 +98,7 @@ fn overrides_rename_hide_set_and_classify() {
     assert!(text(&client.call("coding_bash", bash)).starts_with("done\n"));
     let found = client.call("coding_find", json!({ "pattern": "*.txt" }));
     assert_eq!(text(&found), "a.md");
-    // What a search found is confidential: from here on nothing reaches the world.
+    // Results of the search are confidential: from here on, open-world tools are denied.
     let found = client.call("coding_grep", json!({ "pattern": "needle" }));
     assert!(text(&found).contains("needle"), "{found}");
     let tools = client.tools();
@@ -114,13 +114,13 @@ fn overrides_rename_hide_set_and_classify() {
 }
 
 #[test]
-fn built_in_definitions_need_no_operator_who_accepts_them() {
+fn built_in_definitions_need_no_acceptance() {
     let other = McpServer::start(vec![tool("bash")]);
     let sidecar = Sidecar::start(Transport::Unix);
     let mut gateway = Gateway::start(&json!({ "mcpServers": { "coding": other.mount() } }));
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
     text(&client.call("coding_bash", json!({})));
-    // The same name had another definition before, as an older version of the program may have.
+    // A pin of another definition exists, as an older version of the program may have stored.
     let mcp = json!({ "mcpServers": { "coding": sidecar.mount() } });
     std::fs::write(gateway.proxy.path("config/mcp.yaml"), mcp.to_string()).unwrap();
     gateway.proxy.crash_and_restart();

@@ -1,4 +1,4 @@
-//! Tokens that one side has and the other one has not.
+//! Tokens that only one side has, or that differ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::super::hostile::client::{Client, Era, Gateway, assert_code, text};
 use super::fake::{Answer, FakeSidecar, Seen};
 use crate::support::{SOON, eventually};
 
-/// What a sidecar does that has a token.
+/// The answers of a sidecar with a token.
 fn guarded(requires: bool) -> impl Fn(&Seen) -> Option<Answer> + Send + Sync {
     move |seen| {
         let is_right = seen.token.as_deref() == Some("s3cret");
@@ -28,7 +28,7 @@ fn gateway(sidecar: &FakeSidecar, auth: Value) -> Gateway {
 }
 
 #[test]
-fn a_token_that_is_missing_or_wrong_on_either_side_is_named() {
+fn a_missing_or_wrong_token_on_either_side_is_named() {
     let requires = "the coding sidecar requires a token, and mcp.yaml has none";
     let refuses = "the coding sidecar refuses the token";
     let serves = "serves requests without a token: start it with SIDECAR_REQUIRE_AUTH=true";
@@ -60,7 +60,7 @@ fn a_token_that_is_missing_or_wrong_on_either_side_is_named() {
             assert!(message.contains(why), "{message}");
             assert!(!answer.to_string().contains("s3cret"), "{answer}");
             assert_eq!(sidecar.of("read").len(), 0);
-            // Whoever operates it reads the same.
+            // Operators see the same in health and log.
             assert_eq!(gateway.state("coding"), "dead");
             assert!(gateway.proxy.log().contains(why));
         },
@@ -68,7 +68,7 @@ fn a_token_that_is_missing_or_wrong_on_either_side_is_named() {
 }
 
 #[test]
-fn a_token_is_neither_logged_nor_sent_where_none_is_needed() {
+fn a_token_is_neither_logged_nor_sent_unnecessarily() {
     let sidecar = FakeSidecar::tcp(guarded(true));
     let gateway = gateway(&sidecar, json!({ "token": "s3cret" }));
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["coding_read"]);
@@ -83,7 +83,7 @@ fn a_token_is_neither_logged_nor_sent_where_none_is_needed() {
 }
 
 #[test]
-fn one_that_was_restarted_between_two_calls_is_looked_at_before_the_second() {
+fn a_restarted_sidecar_is_checked_before_the_next_call() {
     each_row([true, false], |is_unix| {
         let directory = TempDir::new().unwrap();
         let requires = Arc::new(AtomicBool::new(true));
@@ -130,7 +130,7 @@ fn one_that_was_restarted_between_two_calls_is_looked_at_before_the_second() {
     });
 }
 
-/// The end of a sidecar that is restarted: it says nothing of closing the connection.
+/// Answers and closes the connection without `Connection: close`, as a restarted sidecar does.
 fn answer_and_close(stream: &mut dyn super::fake::Stream) -> std::io::Result<()> {
     let result = json!({ "type": "text", "content": "bye\n", "totalLines": 1, "hasMore": false });
     let body = json!({ "ok": true, "result": result }).to_string();

@@ -1,4 +1,4 @@
-//! Names, arguments and bodies that mean one thing to the gate and another to a server.
+//! Names, arguments and bodies that the gate and a server might interpret differently.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -48,7 +48,7 @@ fn a_renamed_tool_is_unknown_by_its_old_name() {
 }
 
 #[test]
-fn names_that_look_like_a_tools_are_unknown() {
+fn names_that_resemble_a_tools_are_unknown() {
     let server = McpServer::start(vec![tool("read")]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     each_row(ERAS, |era| {
@@ -75,7 +75,7 @@ fn names_that_look_like_a_tools_are_unknown() {
 }
 
 #[test]
-fn prompts_that_look_like_a_servers_are_unknown() {
+fn prompts_that_resemble_a_servers_are_unknown() {
     let server = library(None);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     each_row(ERAS, |era| {
@@ -100,10 +100,10 @@ fn prompts_that_look_like_a_servers_are_unknown() {
     });
 }
 
-/// URIs are the servers' own, so one that none lists is asked of those that have resources: as it
-/// was judged, to the letter.
+/// URIs are not rewritten. An unlisted one is sent to the servers with resources, exactly as it was
+/// judged.
 #[test]
-fn a_uri_that_looks_like_a_resources_is_judged_and_sent_as_another() {
+fn a_uri_that_resembles_a_resources_is_judged_and_sent_unchanged() {
     let uris = [
         "note://fir\u{455}t",
         "note://\u{ff46}irst",
@@ -184,7 +184,7 @@ fn hidden_fields_under_an_escaped_name_are_dropped_too() {
 }
 
 #[test]
-fn a_body_with_two_readings_is_refused() {
+fn an_ambiguous_json_body_is_refused() {
     let server = McpServer::start(vec![tool("read"), tool("write")]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_read"]);
@@ -225,7 +225,7 @@ fn a_compressed_body_is_refused() {
             let reply = client.post(&[("content-encoding", coding)], b"\x1f\x8b\x08");
             assert_eq!(reply.status, 415, "{coding}: {}", reply.text());
         }
-        // JSON by another name is not JSON.
+        // JSON with another media type is refused.
         let reply = client.post(&[("content-type", "text/plain")], b"{}");
         assert_eq!(reply.status, 415, "{}", reply.text());
     });
@@ -268,9 +268,9 @@ fn headers_that_differ_from_the_body_are_refused() {
     assert_eq!(server.calls().len(), 1);
 }
 
-/// Their results would come by `tasks/result`, past the gate for results.
+/// Results of tasks are read with `tasks/result`, which would bypass the gate for results.
 #[test]
-fn tasks_are_nobodys() {
+fn requests_for_tasks_are_refused() {
     let server = McpServer::scripted(vec![tool("read")], |seen| {
         seen.method()
             .starts_with("tasks/")

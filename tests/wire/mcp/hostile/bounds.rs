@@ -1,4 +1,4 @@
-//! Servers that send without end, never or too late: what they cost, and whom.
+//! Servers that send endlessly, never or too late: their effect on memory and on other servers.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use super::client::{Client, ERAS, Era, Gateway, SECOND, text};
 use super::isolation::probing;
 use super::server::{Answer, McpServer, Seen, event, text_result, tool};
 
-/// How much the proxy may grow, in kilobytes: some messages of the longest kind (8 MiB), each with
-/// what was parsed of it.
+/// The most memory that the proxy may grow by, in KiB: some messages of the maximum length (8 MiB)
+/// with their parsed form.
 const GROWTH: u64 = 96 * 1024;
-/// How long a call to another server may take meanwhile.
+/// Time limit of a call to another server meanwhile.
 const MEANWHILE: Duration = Duration::from_secs(5);
 
-/// A server that floods, beside one that does not, with a time-out of two seconds.
+/// A gateway with a flooding server, with a time-out of 2 s, and a well-behaved one.
 fn beside(flood: &McpServer, quiet: &McpServer) -> Gateway {
     let mut mount = flood.mount();
     mount["timeout"] = "2s".into();
@@ -30,7 +30,7 @@ fn quiet() -> McpServer {
     McpServer::start(vec![tool("read")])
 }
 
-/// Calls the other server, in both containers.
+/// Asserts that both containers can call the other server.
 fn assert_others_go_on(gateway: &Gateway) {
     for source in [super::client::FIRST, SECOND] {
         let client = Client::of(gateway, Era::Legacy, source);
@@ -41,7 +41,7 @@ fn assert_others_go_on(gateway: &Gateway) {
     }
 }
 
-/// Writes until the proxy hangs up or has taken far too much.
+/// Writes until the proxy closes the connection or has read far too much.
 fn endless(stream: &mut TcpStream, piece: &[u8]) -> std::io::Result<()> {
     const TOO_MUCH: usize = 1 << 30;
     for _ in 0..TOO_MUCH / piece.len() {
@@ -53,7 +53,7 @@ fn endless(stream: &mut TcpStream, piece: &[u8]) -> std::io::Result<()> {
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
     connection: close\r\n\r\n";
 
-/// A flood of the tool that is named after it.
+/// The flood that the called tool is named after.
 fn flood(seen: &Seen) -> Option<Answer> {
     let id = seen.message["id"].clone();
     let write: fn(&mut TcpStream) -> std::io::Result<()> = match seen.tool() {
@@ -120,7 +120,7 @@ const FLOODS: [&str; 9] = [
 ];
 
 #[test]
-fn a_server_that_answers_without_end_is_cut_off_and_harms_no_other() {
+fn an_endless_answer_is_cut_off_and_other_servers_work() {
     let (bad, good) = (
         McpServer::scripted(FLOODS.map(tool).to_vec(), flood),
         quiet(),
@@ -146,7 +146,7 @@ fn a_server_that_answers_without_end_is_cut_off_and_harms_no_other() {
     });
 }
 
-/// The last 4 KiB of what comes until the end.
+/// Reads until the end; returns the last 4 KiB.
 fn read_to_end(mut stream: TcpStream) -> String {
     use std::io::Read;
     let (mut tail, mut piece) = (Vec::new(), [0; 65_536]);
@@ -159,7 +159,7 @@ fn read_to_end(mut stream: TcpStream) -> String {
 }
 
 #[test]
-fn a_list_without_end_is_read_to_a_bound_and_harms_no_other() {
+fn an_endless_list_is_bounded_and_other_servers_work() {
     let pages = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&pages);
     let bad = McpServer::scripted(Vec::new(), move |seen| {
@@ -180,7 +180,7 @@ fn a_list_without_end_is_read_to_a_bound_and_harms_no_other() {
     let good = quiet();
     let gateway = beside(&bad, &good);
     let before = gateway.proxy.memory("VmRSS");
-    // What is listed comes in pages of 2 MiB as well.
+    // The gateway's list also has pages of 2 MiB.
     for source in [super::client::FIRST, SECOND] {
         let client = Client::of(&gateway, Era::Legacy, source);
         let page = client.exchange("tools/list", json!({}));
@@ -201,7 +201,7 @@ fn a_list_without_end_is_read_to_a_bound_and_harms_no_other() {
 }
 
 #[test]
-fn a_server_that_never_answers_or_too_late_costs_its_own_call_alone() {
+fn a_missing_or_late_answer_affects_only_its_own_call() {
     let bad = McpServer::scripted(vec![tool("never"), tool("late"), tool("soon")], |seen| {
         let id = seen.message["id"].clone();
         let name = seen.tool().to_owned();
@@ -234,14 +234,14 @@ fn a_server_that_never_answers_or_too_late_costs_its_own_call_alone() {
             let took = began.elapsed();
             assert!(took < Duration::from_secs(6), "{name}: {took:?}");
         }
-        // Beyond the late answer: the next call gets its own.
+        // After the late answer has arrived: the next call gets its own.
         std::thread::sleep(Duration::from_secs(2));
         assert!(text(&client.call("bad_soon", json!({}))).starts_with("\"soon\""));
     });
 }
 
 #[test]
-fn a_stdio_server_that_floods_is_held_to_a_bound_and_harms_no_other() {
+fn a_flooding_stdio_server_is_bounded_and_other_servers_work() {
     let good = quiet();
     each_row(["stderr", "stdout", "notifications"], |kind| {
         let mut probe = probing();
@@ -256,7 +256,7 @@ fn a_stdio_server_that_floods_is_held_to_a_bound_and_harms_no_other() {
         let stream = client.begin(&"flood".into(), "tools/call", params);
         assert_others_go_on(&gateway);
         let ended = read_to_end(stream);
-        // A flood of errors is no error: the call is answered, or runs into its time-out.
+        // A flood on stderr is not an error: the call is answered, or times out.
         let is_answered = ended.contains("\"error\"") || kind == "stderr";
         assert!(is_answered, "{ended}");
         assert_others_go_on(&gateway);

@@ -1,4 +1,4 @@
-//! MCP clients of both eras, by hand.
+//! Raw MCP clients of both eras.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,15 +15,15 @@ use crate::support::{Origin, Proxy, Reply, SOON, Setup, eventually, free_address
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The two protocols.
+/// The two eras of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
     /// 2025-11-25, with sessions.
     Legacy,
-    /// 2026-07-28, without.
+    /// 2026-07-28, without sessions.
     Modern,
 }
 
@@ -41,7 +41,7 @@ impl Gateway {
         Self::with(mcp, |_| {})
     }
 
-    /// The same, with changes of the set-up.
+    /// Starts it with the content of `mcp.yaml` and a changed set-up.
     pub fn with(mcp: &Value, change: impl FnOnce(&mut Setup)) -> Self {
         let mut setup = Setup::new(&Origin::start());
         let address = free_address();
@@ -57,13 +57,14 @@ impl Gateway {
         Self { proxy, address }
     }
 
-    /// Has an operator clear a container's level and latch, or accept a definition.
+    /// Sends a request of an operator: resets a container's level and latch, or accepts a
+    /// definition.
     pub fn operate(&self, path: &str) {
         let reply = self.proxy.admin("POST", path, None);
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
-    /// How a mount is doing, as `GET /health` says.
+    /// The state of a mount in `GET /health`.
     pub fn state(&self, server: &str) -> String {
         let mut stream = self.connect(FIRST);
         stream
@@ -93,12 +94,12 @@ pub struct Client<'g> {
     next: AtomicU64,
 }
 
-/// What clients here say that they can do.
+/// The capabilities that clients declare.
 fn capabilities() -> Value {
     json!({ "elicitation": { "form": {} }, "sampling": {} })
 }
 
-/// What no server may be told.
+/// Adds tasks, which no server may see.
 fn with_tasks(mut capabilities: Value) -> Value {
     capabilities["tasks"] = json!({ "list": {}, "cancel": {} });
     capabilities["extensions"] = json!({ "io.modelcontextprotocol/tasks": {} });
@@ -128,7 +129,7 @@ impl<'g> Client<'g> {
         client
     }
 
-    /// The body of the request that begins a session.
+    /// The body of the request that opens a session.
     pub fn initialize(&self) -> String {
         let params = json!({
             "protocolVersion": "2025-11-25",
@@ -154,7 +155,7 @@ impl<'g> Client<'g> {
         self.next.fetch_add(1, Ordering::Relaxed).into()
     }
 
-    /// Waits until it lists all of these tools.
+    /// Waits until the list has all of these tools.
     pub fn wait_for(self, tools: &[&str]) -> Self {
         eventually(&format!("all of {tools:?} are listed"), SOON, || {
             let listed = self.tools();
@@ -165,7 +166,7 @@ impl<'g> Client<'g> {
         self
     }
 
-    /// The names of the tools that are listed.
+    /// The names of the listed tools.
     pub fn tools(&self) -> Vec<String> {
         let listed = self.list();
         let names = listed
@@ -174,7 +175,7 @@ impl<'g> Client<'g> {
         names.collect()
     }
 
-    /// The tools that are listed.
+    /// The listed tools.
     pub fn list(&self) -> Vec<Value> {
         let response = self.request("tools/list", json!({}));
         response["result"]["tools"].as_array().unwrap().clone()
@@ -207,7 +208,7 @@ impl<'g> Client<'g> {
         assert_eq!(reply.status, 202, "{}", reply.text());
     }
 
-    /// Sends a request, and leaves the answer to be read.
+    /// Sends a request, and returns before its answer.
     pub fn begin(&self, id: &Value, method: &str, params: Value) -> TcpStream {
         let mut message = message(id, method, params);
         if self.era == Era::Modern {
@@ -235,7 +236,7 @@ impl<'g> Client<'g> {
         read_reply(&mut self.send("POST", headers, body)).unwrap()
     }
 
-    /// Sends an HTTP request to `/mcp`. A header here takes the place of the usual one.
+    /// Sends an HTTP request to `/mcp`. `headers` replace the default ones.
     pub fn send(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
         let length = body.len().to_string();
         let host = self.gateway.address.to_string();
@@ -272,7 +273,7 @@ pub fn message(id: &Value, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
 }
 
-/// As a header carries a name that is not ASCII.
+/// Encodes a name that is not ASCII for a header field.
 fn encoded(name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_graphic());
     match is_plain {

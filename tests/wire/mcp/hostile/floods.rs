@@ -1,4 +1,4 @@
-//! Clients that open more sessions and streams than anyone needs.
+//! Clients that open excessive numbers of sessions and streams.
 
 use std::io::{Read, Write};
 
@@ -9,9 +9,9 @@ use super::client::{Client, Era, FIRST, Gateway, SECOND, message, text};
 use super::server::{McpServer, tool};
 use crate::support::read_reply;
 
-/// Sessions and streams of one container, as `src/mcp/gateway/limits.rs` has them.
+/// The limit of sessions and of streams of one container, from `src/mcp/gateway/limits.rs`.
 const MOST: usize = 1024;
-/// How much they may cost, in kilobytes.
+/// The most memory that they may take, in KiB.
 const GROWTH: u64 = 64 * 1024;
 
 fn gateway(server: &McpServer) -> Gateway {
@@ -39,7 +39,7 @@ fn a_flood_of_sessions_closes_none_of_another_container() {
     }
     let sessions = gateway.proxy.metric("proxy_mcp_sessions", &[]);
     assert_eq!(sessions, (MOST + 1) as f64);
-    // The session that was not used for the longest time gave way: the client's own.
+    // The least recently used session was closed: the client's first one.
     let list = message(&1.into(), "tools/list", json!({})).to_string();
     assert_eq!(client.post(&[], list.as_bytes()).status, 404);
     text(&other.call("kb_read", json!({})));
@@ -48,7 +48,7 @@ fn a_flood_of_sessions_closes_none_of_another_container() {
 }
 
 #[test]
-fn streams_of_a_client_are_held_to_a_bound_and_leave_others_theirs() {
+fn streams_are_bounded_for_each_container() {
     let limit = getrlimit(Resource::Nofile);
     let files = Rlimit {
         current: limit.maximum,
@@ -79,7 +79,7 @@ fn streams_of_a_client_are_held_to_a_bound_and_leave_others_theirs() {
     text(&other.call("kb_read", json!({})));
     text(&client.call("kb_read", json!({})));
     drop(opened);
-    // Those that went make room.
+    // Closed streams make room.
     crate::support::eventually("there is room again", crate::support::SOON, || {
         listen(&client, 0).1 == "200"
     });

@@ -1,4 +1,4 @@
-//! Servers that are processes of the machine, and sessions with servers: whose they are.
+//! Isolation of server processes, and of sessions with servers, between containers.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -10,22 +10,22 @@ use super::client::{Client, ERAS, Era, Gateway, SECOND, text};
 use super::server::{McpServer, tool};
 use crate::support::{SOON, eventually};
 
-/// A server on stdio that reports what it sees and reaches.
+/// A stdio server that reports the files, variables, processes and hosts that it can reach.
 pub const PROBE: &str = include_str!("probe.py");
 
-/// What `mcp.yaml` says of it.
+/// Its entry in `mcp.yaml`.
 pub fn probing() -> Value {
     json!({ "command": "python3", "args": ["-c", PROBE], "env": { "API_KEY": "of-the-server" } })
 }
 
-/// What the probe found.
+/// The report of the probe.
 fn probed(client: &Client<'_>, arguments: Value) -> Value {
     let response = client.call("p_probe", arguments);
     serde_json::from_str(text(&response)).unwrap()
 }
 
 #[test]
-fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
+fn a_stdio_server_sees_no_secrets_or_admin_socket_and_has_no_network() {
     let gateway = Gateway::with(&json!({ "mcpServers": { "p": probing() } }), |setup| {
         setup
             .env
@@ -63,7 +63,7 @@ fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
         !found.to_string().contains(own.to_str().unwrap()),
         "{found}"
     );
-    // It shares no process with the machine, and dies with the proxy.
+    // It sees no process of the machine, and dies with the proxy.
     assert!(found["processes"].as_u64().unwrap() <= 4, "{found}");
     let inside = found["marker"].as_str().unwrap().to_owned();
     assert!(is_open(&inside));
@@ -78,7 +78,7 @@ fn is_open(namespace: &str) -> bool {
     names.any(|name| name.as_os_str() == namespace)
 }
 
-/// Each container has a process of its own, whose state the other cannot see.
+/// Each container has a separate process, whose state the other cannot see.
 #[test]
 fn each_container_has_its_own_process_of_a_stdio_server() {
     let gateway = Gateway::start(&json!({ "mcpServers": { "p": probing() } }));
@@ -104,7 +104,7 @@ fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
                     text(&client.call("kb_read", json!({})));
                 }
             }
-            // In the modern era there are no sessions, but what is cached of a server.
+            // The modern era has no sessions, but the proxy caches lists of servers.
             let (calls, field) = (server.calls(), "mcp-session-id");
             match era {
                 Era::Legacy => {
@@ -123,7 +123,7 @@ fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
     });
 }
 
-/// What belongs to a lease ends with it: who gets the address afterwards begins anew.
+/// The sessions of a lease end with it: the next container at the address starts without any.
 #[test]
 fn a_session_ends_with_its_lease() {
     let server = McpServer::start(vec![tool("read")]);

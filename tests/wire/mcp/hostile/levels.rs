@@ -1,4 +1,4 @@
-//! The security level, and definitions' hints about it.
+//! The security level, and the hints in definitions that it depends on.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -23,7 +23,7 @@ fn gateway(server: &McpServer) -> Gateway {
 }
 
 #[test]
-fn a_tool_that_the_level_hides_is_denied_to_a_client_that_never_listed_again() {
+fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
     let server = McpServer::start(vec![closed("secrets"), closed("local"), tool("mail")]);
     each_row(ERAS, |era| {
         let mut gateway = gateway(&server);
@@ -54,7 +54,7 @@ fn a_tool_that_the_level_hides_is_denied_to_a_client_that_never_listed_again() {
 }
 
 #[test]
-fn a_servers_hints_tighten_what_the_operator_said_and_loosen_nothing() {
+fn a_servers_hints_tighten_the_operators_but_never_loosen_them() {
     let open = json!({
         "name": "open", "inputSchema": { "type": "object" },
         "annotations": { "openWorldHint": true },
@@ -77,9 +77,9 @@ fn a_servers_hints_tighten_what_the_operator_said_and_loosen_nothing() {
     }));
     let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_secrets", "kb_open"]);
     text(&client.call("kb_secrets", json!({})));
-    // The operator says that it reaches the world, the server says that it does not.
+    // The operator sets `openWorldHint: true`, the server `false`.
     assert_code(&client.call("kb_said-open", json!({})), DENIED);
-    // The operator says that it does not, the server that it does.
+    // The operator sets `openWorldHint: false`, the server `true`.
     assert_code(&client.call("kb_open", json!({})), DENIED);
     text(&client.call("kb_said-closed", json!({})));
     text(&client.call("kb_silent", json!({})));

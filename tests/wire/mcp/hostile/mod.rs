@@ -1,4 +1,4 @@
-//! The gateway before clients and servers that mean harm.
+//! The gateway with malicious clients and servers.
 
 pub mod client;
 pub mod server;

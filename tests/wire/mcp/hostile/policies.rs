@@ -1,4 +1,4 @@
-//! What policies decide, what follows from it, and servers that claim to be the policy.
+//! Decisions of policies, their effects, and servers that imitate a policy.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}], "resultType": "com
 }
 "#;
 
-/// A gateway whose calls these rules decide about.
+/// A gateway whose calls these rules judge.
 pub fn judged(server: &McpServer, rules: &str) -> Gateway {
     let mut directory = PathBuf::new();
     let mcp = |path: &PathBuf| {
@@ -132,7 +132,7 @@ fn undefined_slow_failing_and_asking_decisions_deny() {
 }
 
 #[test]
-fn an_abort_latches_over_sessions_and_restarts_until_it_is_reset() {
+fn an_abort_latches_across_sessions_and_restarts_until_reset() {
     let server = McpServer::start(all());
     each_row(ERAS, |era| {
         let mut gateway = judged(&server, RULES);
@@ -143,7 +143,7 @@ fn an_abort_latches_over_sessions_and_restarts_until_it_is_reset() {
         assert_eq!(data(&aborted, "type"), "policy_denied");
         assert_eq!(data(&aborted, "decision"), "deny_abort");
         assert_eq!(data(&aborted, "reason"), "not in this house");
-        // Killed right after the answer: the latch was on disk before.
+        // Killed right after the answer: the latch must be on disk already.
         gateway.proxy.crash_and_restart();
         let before = server.calls().len();
         for era in ERAS {
@@ -159,7 +159,7 @@ fn an_abort_latches_over_sessions_and_restarts_until_it_is_reset() {
 }
 
 #[test]
-fn redacted_arguments_and_results_are_all_that_the_other_side_gets() {
+fn only_redacted_arguments_and_results_reach_the_other_side() {
     let server = McpServer::scripted(all(), |seen| {
         (seen.tool() == "secret").then(|| Answer::text("the top secret"))
     });
@@ -209,7 +209,7 @@ fn a_server_that_answers_with_the_policys_codes_or_messages_is_named() {
         }
         let answer = client.call("kb_err", json!({ "code": -32949, "message": "mine" }));
         assert_code(&answer, -32949);
-        // The container is as free as before: a server cannot latch it.
+        // The container is not latched: a server cannot latch it.
         let answer = client.call("kb_err", json!({ "code": -7, "message": "mine" }));
         assert_code(&answer, -7);
     });

@@ -1,4 +1,4 @@
-//! What servers ask clients, and policies that deny it.
+//! Questions of servers to clients, denied by policies.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ const QUESTIONS: [(&str, &str); 2] = [
     ("ask", "elicitation/create"),
     ("sample", "sampling/createMessage"),
 ];
-/// Denies every question; the direction is part of what a policy sees.
+/// Denies every question; checks that the input contains the direction.
 const RULES: &str = r#"package mcp.questions
 
 decision := "deny_continue" if input.direction == "to_client"
@@ -23,7 +23,7 @@ decision := "deny_continue" if input.direction == "to_client"
 reason := sprintf("%s is not for servers", [input.method])
 "#;
 
-/// A gateway that has a bundle for what servers ask, and the bundle's directory.
+/// A gateway with a bundle for questions of servers, and the bundle's directory.
 fn judged(server: &McpServer) -> (Gateway, TempDir) {
     let bundle = tempfile::tempdir().unwrap();
     fs::write(bundle.path().join("questions.rego"), RULES).unwrap();
@@ -38,7 +38,7 @@ fn judged(server: &McpServer) -> (Gateway, TempDir) {
 }
 
 #[test]
-fn a_question_that_a_policy_denies_reaches_no_client_and_the_server_is_told() {
+fn a_denied_question_reaches_no_client_and_the_server_gets_an_error() {
     let cells = ERAS
         .into_iter()
         .flat_map(|client| ERAS.map(|server| (client, server)));
@@ -55,7 +55,7 @@ fn a_question_that_a_policy_denies_reaches_no_client_and_the_server_is_told() {
             }
             let reason = format!("{method} is not for servers");
             let (error, flow) = match spoken {
-                // The question is denied, and the server goes on as it likes.
+                // The question is denied, and the server continues.
                 Era::Legacy => {
                     let told = server.answer_to(tool).unwrap();
                     let done = response(&reply);
@@ -63,7 +63,7 @@ fn a_question_that_a_policy_denies_reaches_no_client_and_the_server_is_told() {
                     assert_eq!(repeated, told["error"]);
                     (told, method)
                 }
-                // The question is the result.
+                // The question is part of the result.
                 Era::Modern => (response(&reply), "tools/call"),
             };
             assert_code(&error, DENIED);
@@ -75,7 +75,7 @@ fn a_question_that_a_policy_denies_reaches_no_client_and_the_server_is_told() {
             let calls = calls.iter().filter(|seen| seen.tool() == tool);
             assert_eq!(calls.count(), 1, "nothing is repeated with an answer");
         }
-        // A call that asks for nothing is none of this bundle's business.
+        // The bundle does not judge a call without questions.
         text(&client.call("kb_echo", json!({})));
     });
 }

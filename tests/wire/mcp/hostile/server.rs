@@ -1,4 +1,4 @@
-//! An MCP server over HTTP that speaks both eras, and whose answers a test scripts.
+//! An MCP server over HTTP for both eras, with scripted answers.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use crate::support::{SOON, eventually};
 
-/// One request as the server saw it.
+/// A request that the server received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The HTTP method.
     pub http: String,
     pub headers: Vec<(String, String)>,
-    /// Null without a body.
+    /// The JSON body; null without a body.
     pub message: Value,
 }
 
@@ -26,12 +26,12 @@ impl Seen {
         named.next().map(|(_, value)| value.as_str())
     }
 
-    /// The JSON-RPC method; empty where there is none.
+    /// The JSON-RPC method; empty if there is none.
     pub fn method(&self) -> &str {
         self.message["method"].as_str().unwrap_or_default()
     }
 
-    /// The tool that is called; empty where none is.
+    /// The called tool; empty for other requests.
     pub fn tool(&self) -> &str {
         match self.method() {
             "tools/call" => self.message["params"]["name"].as_str().unwrap_or_default(),
@@ -42,7 +42,7 @@ impl Seen {
 
 type Raw = dyn FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send;
 
-/// What the server answers.
+/// An answer of the server.
 pub enum Answer {
     /// A status, a field and a body.
     Http(u16, String, String),
@@ -51,7 +51,7 @@ pub enum Answer {
     Error(Value),
     /// Messages, one event each, and the end.
     Events(Vec<Value>),
-    /// Whatever the test writes.
+    /// Arbitrary bytes that the test writes.
     Raw(Box<Raw>),
 }
 
@@ -88,14 +88,14 @@ pub fn event(message: &Value) -> String {
     format!("event: message\ndata: {message}\n\n")
 }
 
-/// A tool without arguments of its own.
+/// A tool without arguments.
 pub fn tool(name: &str) -> Value {
     json!({ "name": name, "description": name, "inputSchema": { "type": "object" } })
 }
 
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
-/// What the server lists and has seen.
+/// The server's lists, and the requests that it received.
 pub struct Journal {
     tools: Mutex<Vec<Value>>,
     seen: Mutex<Vec<Seen>>,
@@ -116,7 +116,7 @@ impl Journal {
         answer.cloned()
     }
 
-    /// Waits for that.
+    /// Waits for the client's answer to the server's request with this id.
     pub fn wait_for_answer(&self, id: &str) -> io::Result<Value> {
         for _ in 0..1000 {
             if let Some(answer) = self.answer_to(id) {
@@ -135,12 +135,12 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    /// One that answers every call with its tool and arguments.
+    /// Starts a server that answers every call with its tool and arguments.
     pub fn start(tools: Vec<Value>) -> Self {
         Self::scripted(tools, |_| None)
     }
 
-    /// One that asks a script first.
+    /// Starts a server with a script, which may answer requests first.
     pub fn scripted(
         tools: Vec<Value>,
         script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
@@ -156,19 +156,19 @@ impl McpServer {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let journal = Arc::clone(&shared);
-                // It ends with its connection, whatever the other side does.
+                // The thread ends with its connection.
                 std::thread::spawn(move || drop(serve(stream, &journal)));
             }
         });
         Self { address, journal }
     }
 
-    /// What `mcp.yaml` says about it.
+    /// Its entry in `mcp.yaml`.
     pub fn mount(&self) -> Value {
         json!({ "type": "http", "url": format!("http://{}/mcp", self.address) })
     }
 
-    /// Lists other tools from now on. The proxy is not told.
+    /// Replaces the listed tools without a notification.
     pub fn list(&self, tools: Vec<Value>) {
         *self.journal.tools.lock() = tools;
     }
@@ -198,7 +198,7 @@ impl McpServer {
         self.journal.answer_to(id)
     }
 
-    /// Waits until this many calls have come.
+    /// Waits until this many calls have arrived.
     pub fn wait_for_calls(&self, count: usize) {
         eventually("the call reaches the server", SOON, || {
             self.calls().len() >= count

@@ -1,4 +1,4 @@
-//! Sessions, ids and streams of others.
+//! Attempts to use sessions, ids and streams of other clients.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use super::policies::judged;
 use super::server::{Answer, McpServer, Seen, event, text_result, tool};
 use crate::support::{SOON, eventually, read_reply};
 
-/// A server whose `ask` asks the client a question and answers with what it was told, whose `hold`
-/// never answers.
+/// A server whose tool `ask` sends the client a question and returns the answer, and whose tool
+/// `hold` never answers.
 fn asking() -> McpServer {
     McpServer::scripted(vec![tool("ask"), tool("hold")], ask)
 }
 
-/// The same that does not speak 2026-07-28.
+/// Like [`asking`], but without 2026-07-28.
 fn asking_of_legacy_clients() -> McpServer {
     McpServer::scripted(vec![tool("ask"), tool("hold")], |seen| {
         let unknown = json!({ "code": -32601, "message": "Method not found" });
@@ -43,7 +43,7 @@ fn ask(seen: &Seen) -> Option<Answer> {
         })),
         "hold" => Some(Answer::stream(|stream, _| {
             stream.write_all(b": wait\n\n")?;
-            // Until the proxy goes away.
+            // Until the proxy closes the connection.
             std::io::copy(stream, &mut std::io::sink()).map(drop)
         })),
         _ => None,
@@ -69,7 +69,7 @@ fn answer(id: &Value, by: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "result": accepted(by) }).to_string()
 }
 
-/// A client that uses a session of somebody else's.
+/// A client that uses the session of another container.
 fn thief<'g>(gateway: &'g Gateway, of: &Client<'_>) -> Client<'g> {
     let mut thief = Client::of(gateway, Era::Legacy, SECOND);
     thief.session.clone_from(&of.session);
@@ -88,7 +88,7 @@ fn the_session_of_another_container_is_not_found() {
         let reply = read_reply(&mut stream).unwrap();
         assert_eq!(reply.status, 404, "{method}: {}", reply.text());
     });
-    // It is still there, for its owner.
+    // Its owner still finds it.
     assert!(!owner.tools().is_empty());
     let guessed = [("mcp-session-id", "0123456789abcdef0123456789abcdef")];
     assert_eq!(owner.post(&guessed, list.as_bytes()).status, 404);
@@ -97,7 +97,7 @@ fn the_session_of_another_container_is_not_found() {
 }
 
 #[test]
-fn a_question_is_answered_by_the_session_that_was_asked_alone() {
+fn a_question_is_answered_only_by_its_own_session() {
     let server = asking();
     let gateway = mounted(&server);
     let asked = Client::open(&gateway, Era::Legacy).wait_for(&["kb_ask"]);
@@ -106,7 +106,7 @@ fn a_question_is_answered_by_the_session_that_was_asked_alone() {
     let (_, question) = events.next().unwrap();
     assert_eq!(question["method"], "elicitation/create");
     let id = &question["id"];
-    // The id is ours, not the server's.
+    // The id is the gateway's, not the server's.
     assert_ne!(*id, "question");
 
     let beside = Client::open(&gateway, Era::Legacy);
@@ -122,7 +122,7 @@ fn a_question_is_answered_by_the_session_that_was_asked_alone() {
     let modern = Client::open(&gateway, Era::Modern);
     let reply = modern.post(&[], answer(id, "a modern stranger").as_bytes());
     assert_eq!(reply.status, 400, "{}", reply.text());
-    // Ids near by, of the session's own.
+    // Similar ids, in the right session.
     for other in [json!(id.to_string()), json!(99), json!("question")] {
         asked.post(&[], answer(&other, "a guess").as_bytes());
     }
@@ -133,7 +133,7 @@ fn a_question_is_answered_by_the_session_that_was_asked_alone() {
     assert_eq!(result["id"], 77);
     let said: Value = serde_json::from_str(text(&result)).unwrap();
     assert_eq!(said["content"]["by"], "the asked one");
-    // A second answer goes nowhere.
+    // A second answer has no effect.
     asked.post(&[], answer(id, "a second thought").as_bytes());
     let answers = server.seen();
     let answers = answers
@@ -143,7 +143,7 @@ fn a_question_is_answered_by_the_session_that_was_asked_alone() {
 }
 
 #[test]
-fn a_call_that_waits_for_its_client_is_resumed_by_its_own_container_and_request_alone() {
+fn a_suspended_call_is_resumed_only_by_its_own_container_and_request() {
     let server = asking_of_legacy_clients();
     let gateway = mounted(&server);
     let asked = Client::open(&gateway, Era::Modern).wait_for(&["kb_ask"]);
@@ -168,13 +168,13 @@ fn a_call_that_waits_for_its_client_is_resumed_by_its_own_container_and_request_
     let done = asked.request("tools/call", retry("kb_ask", json!({}), "the asked one"));
     let said: Value = serde_json::from_str(text(&done)).unwrap();
     assert_eq!(said["content"]["by"], "the asked one");
-    // It has been used.
+    // A state can be used only once.
     let again = asked.request("tools/call", retry("kb_ask", json!({}), "again"));
     assert_code(&again, -32602);
 }
 
 #[test]
-fn a_call_is_cancelled_by_its_own_session_alone() {
+fn a_call_is_cancelled_only_by_its_own_session() {
     let server = asking();
     let gateway = mounted(&server);
     let owner = Client::open(&gateway, Era::Legacy).wait_for(&["kb_hold"]);
@@ -191,12 +191,12 @@ fn a_call_is_cancelled_by_its_own_session_alone() {
             client.notify(cancelled, json!({ "requestId": id }));
         }
     }
-    // Not by the id that the server knows it under, nor by its text.
+    // Neither the id at the server nor the id as a string cancels it.
     if at_server != 4711 {
         owner.notify(cancelled, json!({ "requestId": at_server }));
     }
     owner.notify(cancelled, json!({ "requestId": "4711" }));
-    // Were one of them a cancellation, it would have arrived before this call.
+    // A cancellation would have reached the server before this call.
     let quick = Client::open(&gateway, Era::Legacy);
     assert_code(&quick.call("kb_nothing", json!({})), -32602);
     assert_eq!(server.of(cancelled).len(), 0);
@@ -213,7 +213,7 @@ fn a_call_is_cancelled_by_its_own_session_alone() {
     assert!(!reply.text().contains("result"), "{}", reply.text());
 }
 
-/// The gate's verdict is what a stream keeps, not what the server sent.
+/// A stream keeps judged messages, not those that the server sent.
 #[test]
 fn a_resumed_stream_holds_no_result_that_was_denied_or_redacted() {
     let rules = r#"package mcp.authz
@@ -265,7 +265,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
             .map(str::to_owned)
             .collect();
         assert!(ids.len() >= 3, "{text}");
-        // From the first event on, everything comes again but the first.
+        // After the first event, all others are sent again.
         for (at, id) in ids.iter().enumerate() {
             let mut stream = client.send("GET", &[("last-event-id", id)], b"");
             let again = read_reply(&mut stream).unwrap();
@@ -277,7 +277,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
         }
         seen.extend(ids);
     });
-    // They are events of that session: another one has none of these streams.
+    // The events belong to that session: another one cannot resume their streams.
     let others = [
         Client::open(&gateway, Era::Legacy),
         Client::of(&gateway, Era::Legacy, SECOND),
@@ -291,7 +291,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
     }
 }
 
-/// `Mcp-Session-Id` of the older transport is in the URL, and as much the container's own.
+/// The session id of HTTP+SSE is in the URL, and belongs to the container as well.
 #[test]
 fn the_message_endpoint_of_another_container_is_not_found() {
     let server = asking();
@@ -329,9 +329,9 @@ fn endpoint_of(stream: &mut TcpStream) -> String {
     data.unwrap()
 }
 
-/// One request at a time has an id; the second is refused rather than mixed up with the first.
+/// A second request with an id in use is refused, so that their answers cannot be confused.
 #[test]
-fn an_id_that_is_under_way_is_not_begun_again() {
+fn a_request_id_in_use_is_refused() {
     let server = asking();
     let gateway = mounted(&server);
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_hold"]);

@@ -1,11 +1,11 @@
-//! The way out of a confined server: to its own hosts, for its own container.
+//! The network access of a confined server: only to its hosts, on behalf of its container.
 
 use serde_json::json;
 
 use super::client::{Client, Era, Gateway, text};
 use crate::support::Origin;
 
-/// Fetches what it is asked for, with the variables that it was started with.
+/// A server that fetches a URL with the proxy variables of its environment.
 const FETCHER: &str = r#"
 import json, socket, sys, urllib.request
 
@@ -48,7 +48,7 @@ for line in sys.stdin:
 "#;
 
 #[test]
-fn a_stdio_server_reaches_its_hosts_through_its_own_lease_and_nothing_else() {
+fn a_stdio_server_reaches_only_its_hosts_through_its_own_lease() {
     let origin = Origin::start();
     let server = json!({
         "command": "python3", "args": ["-c", FETCHER], "hosts": ["other.example.com"],
@@ -56,7 +56,7 @@ fn a_stdio_server_reaches_its_hosts_through_its_own_lease_and_nothing_else() {
     let gateway = Gateway::with(&json!({ "mcpServers": { "f": server } }), |setup| {
         let trusted = setup.dir().join("upstream-ca.pem");
         std::fs::write(trusted, &origin.ca_pem).unwrap();
-        // What the container may reach is nothing that its servers may, and the reverse.
+        // The hosts of a container and the hosts of its servers are independent.
         setup.allowlist["domains"] = json!(["api.example.com"]);
         setup.proxy["upstream"]["hosts"]["api.example.com"] = origin.https.to_string().into();
         setup.proxy["upstream"]["hosts"]["other.example.com"] = origin.https.to_string().into();

@@ -74,8 +74,8 @@ impl OauthTokens {
         *self.name == *name && self.settings == *settings
     }
 
-    /// Whether the last access to the file succeeded, and no new login is needed. Never waits:
-    /// starts to read the file for the next call.
+    /// Whether the last access to the file and the last refresh succeeded. Never waits: if the
+    /// last check of the file is over a second old, starts another one for the next call.
     pub fn is_valid(self: &Arc<Self>) -> bool {
         let (is_valid, is_fresh) = {
             let known = self.known.lock();
@@ -102,7 +102,8 @@ impl OauthTokens {
         &self.settings.login
     }
 
-    /// Runs `work` on a blocking thread. It goes on if the receiver is dropped.
+    /// Runs `work` on a blocking thread, under the lock on the file. It goes on if the receiver is
+    /// dropped.
     fn with_file<T: Send + 'static>(
         self: &Arc<Self>,
         file_access: OwnedMutexGuard<()>,
@@ -230,7 +231,7 @@ impl OauthTokens {
     }
 }
 
-/// The chain's handle to a login.
+/// A login as the token source of a credential.
 pub struct OauthSource(pub Arc<OauthTokens>);
 
 impl TokenSource for OauthSource {

@@ -15,6 +15,7 @@ use crate::credentials::wiped::wipe_bytes;
 /// A refresh request, and the data that its answer needs.
 pub(super) struct RefreshRequest {
     pub(super) request: Request<Bytes>,
+    /// The refresh token in the request.
     pub(super) sent: Zeroizing<String>,
     /// Created before the request is sent: many refresh tokens work once, and must not be spent if
     /// their successor cannot be stored.

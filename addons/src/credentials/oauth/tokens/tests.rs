@@ -139,7 +139,7 @@ impl Fixture {
         self.tokens.known.lock().to_send().is_some()
     }
 
-    /// Ends a back-off and returns how long it was.
+    /// Ends the wait after a failed refresh, and returns how long it was.
     fn wait(&self) -> Duration {
         let mut known = self.tokens.known.lock();
         let failed = known.failed.as_mut().unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of the arguments of a call.
+//! Effects of overrides on the arguments of a call.
 
 use proptest::prelude::*;
 use testkit::{each_row, each_row_async};
@@ -30,7 +30,7 @@ async fn hidden_fields_of_the_caller_are_dropped_and_defaults_win() {
                 json!({ "debug": 1, "q": 2, "units": "us" }),
                 json!({ "q": 2, "units": "metric", "opts": { "lang": "en" } }),
             ),
-            // Servers that compare names without regard to case would take them.
+            // Servers that compare names case-insensitively would accept them.
             (
                 json!({ "Debug": 1, "DEBUG": 2, "Units": 3, "opts": { "RAW": 1, "a": 2, "Lang": 3 } }),
                 json!({ "opts": { "a": 2, "lang": "en" }, "units": "metric" }),
@@ -48,7 +48,7 @@ async fn hidden_fields_of_the_caller_are_dropped_and_defaults_win() {
 }
 
 #[tokio::test]
-async fn a_field_of_its_own_is_no_other_spelling_of_a_hidden_one() {
+async fn a_declared_field_is_not_a_spelling_of_a_hidden_one() {
     let gate = gate(with_rule(rule(&["id"], &[])));
     let schema = json!({ "properties": { "id": {}, "ID": {} } });
     let definition = tool(json!({ "name": "fetch", "inputSchema": schema }).to_string());
@@ -94,7 +94,7 @@ async fn params_without_an_override_stay_as_they_were_sent() {
 }
 
 #[test]
-fn what_has_two_readings_or_is_no_call_is_refused() {
+fn ambiguous_params_and_invalid_calls_are_refused() {
     let large = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(100_000));
     let large = format!("{{\"name\":\"fetch\",\"arguments\":{large}}}");
     let gate = gate(settings());
@@ -130,7 +130,7 @@ fn what_has_two_readings_or_is_no_call_is_refused() {
 const SHA256: &str = "d491a4da58bc4a936f8b756006f71101872ee7e0de8235e29e500ff837c46cec";
 
 #[tokio::test]
-async fn the_hash_is_of_the_callers_arguments_whatever_their_form() {
+async fn the_hash_of_the_callers_arguments_is_independent_of_their_form() {
     let gate = gate(with_rule(rule(&["a"], &[("b", json!(2))])));
     let mut hashes = Vec::new();
     let large = format!("{}{}", " ".repeat(100_000), r#"{"a":1,"q":"x"}"#);
@@ -159,9 +159,9 @@ fn any_arguments() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Of any arguments, what is neither hidden nor has a default arrives as it was sent.
+    /// Fields that are neither hidden nor have a default pass unchanged.
     #[test]
-    fn what_is_not_hidden_arrives_unchanged(sent in any_arguments()) {
+    fn unhidden_arguments_pass_unchanged(sent in any_arguments()) {
         let gate = gate(with_rule(rule(&["hidden"], &[("units", json!("metric"))])));
         let arrived = run(gate.fetch(sent.clone())).unwrap();
         let mut expected = sent;

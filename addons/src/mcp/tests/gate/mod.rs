@@ -1,4 +1,4 @@
-//! The gate, with policies and people that answer as a test says.
+//! The gate, with scripted policies and approvals.
 
 mod arguments;
 mod policy;
@@ -21,7 +21,7 @@ use crate::fixtures::{client, container, ports::TestTasks};
 
 type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + Sync;
 
-/// Answers for some methods, and keeps what it was asked with.
+/// Scripted policies for some methods, which record their inputs.
 pub(super) struct Policies {
     methods: Vec<&'static str>,
     pub(super) reads_responses: AtomicBool,
@@ -44,7 +44,7 @@ impl Evaluator for Policies {
         question: PolicyQuestion,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
         Box::pin(async move {
-            // As on a thread of its own: not at once.
+            // Not ready at once, like an evaluation on another thread.
             tokio::task::yield_now().await;
             let input: Value = serde_json::from_str(&question.input).unwrap();
             let answer = (self.answer)(&input);
@@ -58,7 +58,7 @@ impl Evaluator for Policies {
     }
 }
 
-/// What was written to disk.
+/// Records the writes to disk.
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) written: Mutex<Vec<String>>,
@@ -123,7 +123,7 @@ pub(super) fn with_rule(rule: OverrideRule) -> McpSettings {
     }
 }
 
-/// Without any policy.
+/// A gate without policies.
 pub(super) fn gate(settings: McpSettings) -> Gate {
     with_policy(settings, &[], |_| Ok(Vec::new()))
 }
@@ -186,7 +186,7 @@ pub(super) fn fetch(arguments: &Value) -> Frame {
     call(json!({ "name": "fetch", "arguments": arguments }).to_string())
 }
 
-/// The params as they go to the server.
+/// The params that are sent to the server.
 pub(super) fn params(frame: &Frame) -> Value {
     serde_json::from_str(frame.params().unwrap().get()).unwrap()
 }
@@ -196,7 +196,7 @@ impl Gate {
         start(&self.web, "tools/call", Some("fetch")).begin()
     }
 
-    /// Calls `fetch`; answers what goes to the server.
+    /// Calls `fetch`; returns the params that are sent to the server.
     pub(super) async fn fetch(&self, arguments: Value) -> Result<Value, Denial> {
         let (mut flow, mut frame) = (self.flow(), fetch(&arguments));
         self.request(&mut flow, &mut frame).await?;
@@ -219,7 +219,7 @@ impl Gate {
         (flow, judged.map(|()| frame))
     }
 
-    /// What the policies were asked with so far.
+    /// The inputs of the policies so far.
     pub(super) fn asked(&self) -> Vec<Value> {
         self.policies.asked.lock().clone()
     }

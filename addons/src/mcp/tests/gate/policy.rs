@@ -1,4 +1,4 @@
-//! What policies decide about requests.
+//! Decisions of policies on requests.
 
 use testkit::{each_row, each_row_async};
 
@@ -17,7 +17,7 @@ fn redact(bundle: &str, modified: &str) -> Decision {
 }
 
 #[test]
-fn the_strictest_decision_counts_whatever_the_order() {
+fn the_strictest_decision_counts_in_any_order() {
     let all = [
         (Effect::Allow, None),
         (Effect::Redact(raw("{}")), None),
@@ -55,13 +55,13 @@ async fn an_abort_is_on_disk_before_it_is_answered() {
     assert_eq!(denial.detail("decision"), Some("deny_abort"));
     assert_eq!(gate.written(), ["latch"]);
     assert!(gate.web.is_aborted());
-    // The container is what is latched, whichever flow or session comes next.
+    // The latch applies to the container, independent of flow and session.
     gate.fetch(json!({})).await.unwrap_err();
     assert_eq!(gate.asked().len(), 1, "a latched call is not evaluated");
 }
 
 #[tokio::test]
-async fn an_abort_that_cannot_be_stored_denies_all_the_same() {
+async fn an_abort_that_cannot_be_stored_still_denies() {
     let mut gate = deciding(vec![decision("a", Effect::DenyAbort)]);
     gate.addon.ports.records = Arc::new(Records {
         broken: true,
@@ -73,7 +73,7 @@ async fn an_abort_that_cannot_be_stored_denies_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_while_the_latch_is_written_leaves_it_written() {
+async fn dropping_a_call_does_not_cancel_the_write_of_the_latch() {
     let gate = deciding(vec![decision("a", Effect::DenyAbort)]);
     {
         let (mut flow, mut frame) = (gate.flow(), fetch(&json!({})));
@@ -90,7 +90,7 @@ async fn a_call_that_is_dropped_while_the_latch_is_written_leaves_it_written() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_evaluated_is_denied() {
+async fn a_failed_evaluation_denies() {
     let cases = [
         EvaluatorError::Failed("conflict in authz.rego:7".to_owned()),
         EvaluatorError::TimedOut,
@@ -105,7 +105,7 @@ async fn what_cannot_be_evaluated_is_denied() {
         assert_eq!(denial.detail("name"), Some("kb_fetch"));
         assert_eq!(denial.detail("reason"), Some(&*reason));
     }
-    // No decision is no permission.
+    // No decision denies.
     let gate = deciding(Vec::new());
     assert_eq!(
         code(&gate.fetch(json!({})).await),
@@ -114,7 +114,7 @@ async fn what_cannot_be_evaluated_is_denied() {
 }
 
 #[tokio::test]
-async fn on_unavailable_allow_is_for_bundles_that_cannot_be_loaded_alone() {
+async fn on_unavailable_allow_applies_only_to_bundles_that_cannot_be_loaded() {
     let allowing = || {
         let mut settings = settings();
         settings.policies.on_unavailable = OnUnavailable::Allow;
@@ -139,7 +139,7 @@ async fn on_unavailable_allow_is_for_bundles_that_cannot_be_loaded_alone() {
 }
 
 #[tokio::test]
-async fn a_person_decides_what_is_asked() {
+async fn a_person_decides_on_ask() {
     for (answered, expected) in [
         (Answered::Approved, None),
         (Answered::Rejected, Some("a person rejected it")),
@@ -221,7 +221,7 @@ async fn a_stricter_decision_counts_before_and_after_a_redaction() {
 }
 
 #[tokio::test]
-async fn redacted_arguments_are_sent_as_they_are_written() {
+async fn redacted_arguments_are_sent_byte_for_byte() {
     let gate = deciding(vec![redact("c", r#"{"q":"***","n":1.0}"#)]);
     let (mut flow, mut frame) = (gate.flow(), fetch(&json!({ "q": "secret" })));
     gate.request(&mut flow, &mut frame).await.unwrap();
@@ -239,7 +239,7 @@ async fn redacted_arguments_are_sent_as_they_are_written() {
 }
 
 #[tokio::test]
-async fn the_input_has_original_names_and_what_would_be_sent() {
+async fn the_input_has_original_names_and_the_params_to_be_sent() {
     let rule = OverrideRule {
         rename: Some("read".into()),
         hide_fields: vec!["debug".into()],
@@ -271,7 +271,7 @@ async fn the_input_has_original_names_and_what_would_be_sent() {
 }
 
 #[tokio::test]
-async fn messages_of_both_sides_are_asked_about_where_a_bundle_names_them() {
+async fn messages_of_both_sides_are_evaluated_if_a_bundle_covers_them() {
     let gate = with_policy(settings(), &["elicitation/create"], |input| {
         let effect = match input["params"]["message"] == "password?" {
             true => Effect::DenyContinue,
@@ -305,7 +305,7 @@ async fn messages_of_both_sides_are_asked_about_where_a_bundle_names_them() {
 }
 
 #[tokio::test]
-async fn a_dry_run_asks_policies_and_changes_nothing() {
+async fn a_dry_run_evaluates_policies_and_changes_nothing() {
     let gate = deciding(vec![decision("a", Effect::DenyAbort)]);
     let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
     let judged = gate

@@ -1,4 +1,4 @@
-//! What is decided about what a server sends.
+//! Verdicts on messages of servers.
 
 use testkit::{each_row, each_row_async};
 
@@ -22,7 +22,7 @@ fn classified(level: Level) -> OverrideRule {
 }
 
 #[tokio::test]
-async fn a_server_cannot_speak_for_the_policy() {
+async fn a_server_cannot_send_reserved_errors() {
     let gate = gate(settings());
     each_row_async(
         [
@@ -126,7 +126,7 @@ async fn a_result_whose_level_cannot_be_stored_does_not_pass_then_or_later() {
 }
 
 #[tokio::test]
-async fn the_call_after_a_classified_one_is_held_to_the_new_level() {
+async fn the_call_after_a_classified_one_is_judged_at_the_new_level() {
     let gate = gate(with_rule(classified(Level::Confidential)));
     gate.answer(ok(json!({}))).await.1.unwrap();
     let judged = gate.fetch(json!({})).await;
@@ -134,7 +134,7 @@ async fn the_call_after_a_classified_one_is_held_to_the_new_level() {
 }
 
 #[tokio::test]
-async fn what_a_classified_tool_tells_while_it_runs_raises_the_level_too() {
+async fn messages_during_a_classified_call_raise_the_level_too() {
     let gate = gate(with_rule(classified(Level::Secret)));
     let method = "notifications/message";
     let mut flow = start(&gate.web, method, None).begin();
@@ -144,7 +144,7 @@ async fn what_a_classified_tool_tells_while_it_runs_raises_the_level_too() {
 }
 
 #[tokio::test]
-async fn a_response_without_its_request_is_no_result_of_an_unclassified_tool() {
+async fn a_response_without_its_request_is_denied() {
     let gate = gate(with_rule(classified(Level::Secret)));
     let mut frame = Frame::response(Direction::ToServer, "tools/call", ok(json!({})));
     let judged = gate
@@ -154,7 +154,7 @@ async fn a_response_without_its_request_is_no_result_of_an_unclassified_tool() {
     assert_eq!(code(&judged), Some(Code::InternalError));
 }
 
-/// Allows requests, and answers this about responses.
+/// A gate that allows requests, and decides with `effect` on responses.
 fn about_responses(effect: Effect) -> Gate {
     with_policy(
         with_rule(classified(Level::Confidential)),
@@ -193,7 +193,7 @@ async fn policies_see_the_result_with_its_request() {
 }
 
 #[tokio::test]
-async fn a_policy_that_reads_nothing_of_responses_is_asked_about_allowed_requests_once() {
+async fn a_policy_that_does_not_read_responses_is_evaluated_once() {
     each_row_async(
         [(Effect::Allow, 1), (Effect::Redact(raw("{\"a\":1}")), 2)],
         async |(effect, times)| {
@@ -239,7 +239,7 @@ async fn a_denied_result_does_not_reach_the_client() {
 }
 
 #[tokio::test]
-async fn a_redacted_result_takes_the_place_of_the_servers() {
+async fn a_redacted_result_replaces_the_servers() {
     let gate = about_responses(Effect::Redact(raw(r#"{"content":[]}"#)));
     let (_, judged) = gate.answer(ok(json!({ "content": [1], "x": 2 }))).await;
     assert_eq!(result(&judged.unwrap()), json!({ "content": [] }));
@@ -399,7 +399,7 @@ fn questions_in_an_error_are_judged_one_by_one() {
 }
 
 #[tokio::test]
-async fn what_looks_like_an_instruction_is_flagged_and_passes() {
+async fn a_text_that_looks_like_an_instruction_is_flagged_and_passes() {
     let gate = gate(settings());
     each_row_async(
         [

@@ -1,4 +1,4 @@
-//! What is denied whatever the policies say: latch, pin, level, servers of others.
+//! Denials that are independent of policies: latch, pin, level, servers of other containers.
 
 use testkit::each_row_async;
 
@@ -12,7 +12,7 @@ fn at(level: Level) -> Gate {
 }
 
 #[tokio::test]
-async fn an_open_world_tool_is_denied_from_confidential_on() {
+async fn an_open_world_tool_is_denied_at_confidential_and_above() {
     for (level, denied) in [
         (Level::Public, false),
         (Level::Confidential, true),
@@ -38,7 +38,7 @@ async fn an_open_world_tool_is_denied_from_confidential_on() {
 }
 
 #[tokio::test]
-async fn the_hint_of_a_denial_by_the_level_is_an_edit_that_helps() {
+async fn the_hint_of_a_denial_by_the_level_names_an_effective_change() {
     let open = r#"{"name":"fetch","annotations":{"openWorldHint":true}}"#;
     let overrides = "set annotations: { openWorldHint: false } under overrides";
     let reset = "unified-proxy container reset web";
@@ -79,7 +79,7 @@ async fn the_level_is_checked_again_after_the_policies() {
 }
 
 #[tokio::test]
-async fn a_latch_that_another_call_set_meanwhile_counts() {
+async fn a_latch_that_another_call_set_meanwhile_denies() {
     let web = container("web");
     let latched = Arc::clone(&web);
     let mut gate = with_policy(settings(), &["tools/call"], move |_| {
@@ -92,7 +92,7 @@ async fn a_latch_that_another_call_set_meanwhile_counts() {
 }
 
 #[tokio::test]
-async fn a_latched_container_calls_nothing_until_it_is_released() {
+async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     let gate = gate(settings());
     gate.web.abort();
     let mut flow = gate.flow();
@@ -105,7 +105,7 @@ async fn a_latched_container_calls_nothing_until_it_is_released() {
     let record = flow.mcp_record();
     assert_eq!(record.decision, Some("deny_abort"));
     assert!(record.args_sha256.is_some() && record.reason.is_some());
-    // It belongs to the container, so another flow of it fares the same; other messages pass.
+    // The latch belongs to the container, so it applies to another flow, too; other messages pass.
     assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
     let mut list = Frame::request(Direction::ToServer, "tools/list", None);
     let mut listing = start(&gate.web, "tools/list", None).begin();
@@ -115,7 +115,7 @@ async fn a_latched_container_calls_nothing_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_clients_answer_passes_only_where_the_call_would_pass_by_now() {
+async fn a_clients_answer_passes_only_if_its_call_would_still_pass() {
     let closed = r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#;
     for (latched, level, definition, expected) in [
         (false, Level::Public, Some(tool(FETCH)), None),
@@ -184,7 +184,7 @@ async fn a_changed_definition_blocks_the_tool_unless_changes_are_only_logged() {
 }
 
 #[tokio::test]
-async fn a_tool_that_nobody_lists_is_unknown() {
+async fn an_unlisted_tool_is_unknown() {
     let gate = gate(settings());
     let mut other = (*server("db")).clone();
     other.containers = vec!["db-*".into()];
@@ -242,7 +242,7 @@ async fn a_call_without_an_id_is_refused() {
 }
 
 #[tokio::test]
-async fn without_an_identity_nothing_is_judged() {
+async fn a_flow_without_a_principal_is_denied() {
     let gate = gate(settings());
     let mut start = start(&gate.web, "tools/call", Some("fetch"));
     start.principal = None;
@@ -255,7 +255,7 @@ async fn without_an_identity_nothing_is_judged() {
 }
 
 #[tokio::test]
-async fn what_waits_for_nobody_is_answered_at_once_and_dry_runs_say_why() {
+async fn verdicts_are_immediate_if_nothing_waits_and_dry_runs_explain_them() {
     let gate = gate(settings());
     let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
     let mut frame = fetch(&json!({}));

@@ -1,4 +1,4 @@
-//! Reads what the gateway answers to a POST, and streams of events.
+//! Reads the gateway's answers to POST requests, and streams of events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::cli::mcp::http_client::{Answer, MAX_MESSAGE};
 use crate::cli::mcp::rpc::refusal;
 use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, write_response};
 
-/// How long to wait before a stream is asked for again, unless the gateway says otherwise.
+/// Delay before a stream is requested again, unless the gateway sets one.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// Connections in a row that brought nothing of a stream before it is given up.
+/// Number of consecutive connections without an event after which a stream is given up.
 const FRUITLESS: u32 = 5;
 
 impl Bridge {
-    /// Reads the response to a request. What comes before it is relayed.
+    /// Reads the response to a request; relays the messages before it.
     pub async fn read(
         &self,
         answer: Answer,
@@ -49,7 +49,7 @@ impl Bridge {
         }
     }
 
-    /// Reads what answers a message that has no response.
+    /// Reads the answer to a notification or a response.
     pub async fn accepted(
         &self,
         answer: Answer,
@@ -72,7 +72,7 @@ impl Bridge {
         }
     }
 
-    /// Reads the stream of a request, over as many connections as it takes.
+    /// Reads the stream of a request; resumes it over further connections.
     async fn follow(
         &self,
         mut answer: Answer,
@@ -101,7 +101,7 @@ impl Bridge {
         }
     }
 
-    /// Asks for the session's own stream, or for the rest of one behind its last event.
+    /// Requests the session's standalone stream, or the rest of a stream after its last event.
     pub async fn open_stream(
         &self,
         session: &Arc<Session>,
@@ -124,7 +124,7 @@ impl Bridge {
         Err(CallFailure::Refused(refusal(status, &body)))
     }
 
-    /// Relays one event; returns it where it is the response to `call`.
+    /// Relays one event, or returns it if it is the response to `call`.
     pub async fn relay(&self, data: Vec<u8>, call: Option<&Id>) -> Option<Response> {
         match Message::parse(&data, usize::MAX) {
             Ok(Message::Response { id, outcome }) if call.is_some() && id.as_ref() == call => {

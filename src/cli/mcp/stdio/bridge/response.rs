@@ -9,7 +9,7 @@ use crate::mcp::{EventReader, Outcome};
 
 /// The response to a request.
 pub struct Response {
-    /// As it was received, with the request's id.
+    /// The received text, with the request's id.
     pub text: Bytes,
     pub outcome: Outcome,
 }
@@ -22,7 +22,7 @@ pub enum CallFailure {
     SessionGone,
     #[error("{0}")]
     Http(#[from] HttpError),
-    /// In HTTP, without a response in JSON-RPC.
+    /// An HTTP error without a JSON-RPC response.
     #[error("{}", .0.message)]
     Refused(RpcError),
     #[error("the gateway closed the connection before it answered")]

@@ -1,4 +1,4 @@
-//! Sessions of clients that begin with a handshake (up to 2025-11-25).
+//! Sessions of legacy clients (up to 2025-11-25).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::cli::mcp::http_client::MAX_MESSAGE;
 use crate::cli::mcp::rpc::text_member;
 use crate::mcp::{EventReader, Id, PROTOCOL_VERSION, SESSION_ID, write_request};
 
-/// The first and the longest wait before the session's own stream is opened again.
+/// The shortest and the longest delay before the session's standalone stream is opened again.
 const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// One session at the gateway.
 pub struct Session {
     id: Option<HeaderValue>,
     version: Option<HeaderValue>,
-    /// Cancelled when another session takes its place, or at the end.
+    /// Cancelled when another session replaces it, or at the end.
     ended: CancellationToken,
 }
 
 impl Session {
-    /// The fields of every request in it.
+    /// The header fields of every request in the session.
     pub fn fields(&self) -> HeaderMap {
         let mut fields = HeaderMap::new();
         if let Some(id) = &self.id {
@@ -45,13 +45,13 @@ impl Session {
     }
 }
 
-/// The session, and what another one is begun with.
+/// The current session, and the state to open another one.
 #[derive(Default)]
 pub struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
     /// The client's `initialize`, with its id.
     handshake: Mutex<Option<(Id, Bytes)>>,
-    /// Held by the one who begins another session.
+    /// Held while another session is opened.
     renewing: tokio::sync::Mutex<()>,
 }
 
@@ -60,7 +60,8 @@ impl Sessions {
         self.current.lock().clone()
     }
 
-    /// Ends the session here; the fields of the request that ends it at the gateway.
+    /// Ends the session locally; returns the header fields of the request that ends it at the
+    /// gateway.
     pub fn end(&self) -> Option<HeaderMap> {
         let session = self.current.lock().take()?;
         session.ended.cancel();
@@ -69,7 +70,7 @@ impl Sessions {
 }
 
 impl Bridge {
-    /// The client shakes hands.
+    /// Sends the client's `initialize`, and starts a session.
     pub async fn initialize(&self, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
         if let Some(fields) = self.sessions.end() {
             let _ = self.http.delete(fields).await;
@@ -95,7 +96,7 @@ impl Bridge {
         Ok(response)
     }
 
-    /// Begins another session in the place of one that the gateway has ended, as the client did.
+    /// Replaces a session that the gateway has ended, with the client's own `initialize`.
     pub async fn renew(
         self: &Arc<Self>,
         gone: Option<&Arc<Session>>,
@@ -118,7 +119,7 @@ impl Bridge {
         Ok(session)
     }
 
-    /// Reads the session's own stream for as long as it lasts, where the gateway has one.
+    /// Reads the session's standalone stream while the session lasts, if the gateway offers one.
     pub fn listen(self: &Arc<Self>) {
         let Some(session) = self.sessions.current() else {
             return;
@@ -127,7 +128,7 @@ impl Bridge {
         tokio::spawn(async move {
             let listening = bridge.read_own_stream(&session);
             if ended.run_until_cancelled(listening).await == Some(true) {
-                // The client may wait for messages without asking for anything.
+                // The client may be waiting for messages without sending requests.
                 if let Err(failure) = bridge.renew(Some(&session)).await {
                     warn(format_args!("the session cannot be renewed: {failure}"));
                 }
@@ -135,7 +136,8 @@ impl Bridge {
         });
     }
 
-    /// Ends where there is no such stream; true if the gateway has ended the session.
+    /// Reads the stream until the gateway refuses it; returns whether the gateway has ended the
+    /// session.
     async fn read_own_stream(&self, session: &Arc<Session>) -> bool {
         let mut reader = EventReader::new(MAX_MESSAGE);
         let (first, longest) = RECONNECT;

@@ -1,4 +1,4 @@
-//! Streams that outlive the connections that they are read on.
+//! Streams that outlive their connections.
 
 use futures_util::StreamExt;
 use tokio::time::{advance, timeout};
@@ -25,7 +25,7 @@ fn token() -> CancellationToken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_comes_back_reads_what_came_after_the_event_that_it_names() {
+async fn a_reconnected_client_gets_the_events_after_its_last_event_id() {
     let stream = stream(true);
     let mut reader = stream.read(None, token());
     assert_eq!(read(&mut reader).await, "id: 3-0\nretry: 1000\ndata:\n\n");
@@ -38,7 +38,7 @@ async fn a_client_that_comes_back_reads_what_came_after_the_event_that_it_names(
     assert!(read(&mut again).await.contains("{\"n\":1}"));
     assert!(read(&mut again).await.contains("{\"n\":2}"));
     assert!(again.next().await.is_none());
-    // Without an id it goes on where the last reader stopped.
+    // Without an id, a reader continues after the last event that was read.
     let mut further = stream.read(None, token());
     assert!(further.next().await.is_none());
 }
@@ -65,7 +65,7 @@ async fn a_second_reader_ends_the_first_and_a_writer_waits_for_a_slow_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_is_bounded_for_the_stream_and_for_the_lease() {
+async fn kept_events_are_bounded_per_stream_and_per_lease() {
     let kept = KeptBytes::default();
     let long = format!("\"{}\"", "x".repeat(MAX_BYTES / 4));
     let streams: Vec<_> = (0..100)
@@ -78,7 +78,7 @@ async fn what_is_kept_is_bounded_for_the_stream_and_for_the_lease() {
         assert!(stream.state.lock().bytes <= MAX_BYTES);
     }
     assert!(kept.load(Ordering::Relaxed) <= MAX_LEASE_BYTES);
-    // A message that is longer than all that is kept still arrives where a client reads.
+    // A message over the limit of kept bytes still reaches a connected client.
     let mut reader = streams[99].read(None, token());
     let huge = format!("\"{}\"", "x".repeat(2 * MAX_BYTES));
     push(&streams[99], &huge).await;
@@ -91,7 +91,7 @@ async fn what_is_kept_is_bounded_for_the_stream_and_for_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_stream_sends_comments_and_one_that_nobody_reads_is_given_up() {
+async fn an_idle_stream_sends_comments_and_an_unread_one_is_abandoned() {
     let stream = stream(false);
     let began = Instant::now();
     let mut reader = stream.read(None, token());

@@ -1,0 +1,427 @@
+//! From the syntax trees of regorus to a plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regorus::Value;
+use regorus::unstable::{
+    ArithOp, Expr, Literal, LiteralStmt, Ref, Rule as RuleTree, RuleAssign, RuleBody, RuleHead,
+    Span, numbers,
+};
+
+use super::functions::Function;
+use super::names::{Definition as RuleDefinition, Meaning, Names, Target, names_of};
+use super::{
+    Answer, Branch, Call, Definition, Entrypoint, Expression, MEMBERS, Membership, Plan, Rule,
+    Statement,
+};
+
+/// Expressions within expressions, and rules that refer to rules. An evaluation takes about 1 KiB
+/// of stack for each, on the thread of a connection.
+const MAX_DEPTH: usize = 128;
+
+/// A rule that has a slot.
+#[derive(Clone, Copy)]
+struct Known {
+    slot: usize,
+    /// Levels of expressions below it.
+    height: usize,
+}
+
+/// Compiles rules as they are referred to. Each function answers `None` for what is not plain.
+pub struct Compiler<'n, 'm> {
+    names: &'n Names<'m>,
+    known: BTreeMap<Vec<String>, Known>,
+    rules: Vec<Option<Rule>>,
+    calls: Vec<Call>,
+    paths: Vec<Box<[Value]>>,
+    /// Levels above the expression that is compiled.
+    depth: usize,
+    /// The lowest level below the rule that is compiled.
+    deepest: usize,
+}
+
+impl<'n, 'm> Compiler<'n, 'm> {
+    pub fn new(names: &'n Names<'m>) -> Self {
+        Self {
+            names,
+            known: BTreeMap::new(),
+            rules: Vec::new(),
+            calls: Vec::new(),
+            paths: Vec::new(),
+            depth: 0,
+            deepest: 0,
+        }
+    }
+
+    /// The plan for an entrypoint.
+    pub fn plan(mut self, entrypoint: &Entrypoint) -> Option<Plan> {
+        let answer = match entrypoint {
+            Entrypoint::Rule(path) => Answer::Object(self.entry(path)?),
+            Entrypoint::Package(package, exist) => {
+                let mut slots = [None; 3];
+                for ((slot, name), exists) in slots.iter_mut().zip(MEMBERS).zip(exist) {
+                    if *exists {
+                        let path = [&package[..], &[name.to_owned()]].concat();
+                        *slot = Some(self.entry(&path)?);
+                    }
+                }
+                Answer::Members(slots)
+            }
+        };
+        Some(Plan {
+            answer,
+            rules: self.rules.into_iter().collect::<Option<_>>()?,
+            calls: self.calls,
+            paths: self.paths,
+            bound: None,
+        })
+    }
+
+    fn entry(&mut self, path: &[String]) -> Option<usize> {
+        match self.names.below_data(path)? {
+            Target::Rule(path, below) if below.is_empty() => self.rule(path),
+            _ => None,
+        }
+    }
+
+    /// Goes one level down, and back.
+    fn descend<T>(&mut self, compile: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if self.depth >= MAX_DEPTH {
+            return None;
+        }
+        self.depth = self.depth.saturating_add(1);
+        self.deepest = self.deepest.max(self.depth);
+        let compiled = compile(self);
+        self.depth = self.depth.saturating_sub(1);
+        compiled
+    }
+
+    /// Also returns how many levels were compiled.
+    fn measured<T>(&mut self, compile: impl FnOnce(&mut Self) -> Option<T>) -> Option<(T, usize)> {
+        let before = std::mem::replace(&mut self.deepest, self.depth);
+        let compiled = self.descend(compile);
+        let height = self.deepest.saturating_sub(self.depth);
+        self.deepest = self.deepest.max(before);
+        Some((compiled?, height))
+    }
+
+    /// Refers to a rule of so many levels that was compiled before.
+    fn stand_above(&mut self, height: usize) -> Option<()> {
+        let deepest = self.depth.saturating_add(height);
+        self.deepest = self.deepest.max(deepest);
+        (deepest <= MAX_DEPTH).then_some(())
+    }
+
+    /// The slot of a rule.
+    fn rule(&mut self, path: Vec<String>) -> Option<usize> {
+        if let Some(known) = self.known.get(&path).copied() {
+            self.stand_above(known.height)?;
+            return Some(known.slot);
+        }
+        let slot = self.rules.len();
+        self.rules.push(None);
+        // A rule that depends on itself ends at the greatest depth; such policies are not loaded.
+        let (rule, height) = self.measured(|this| this.definitions(&path))?;
+        *self.rules.get_mut(slot)? = Some(rule);
+        self.known.insert(path, Known { slot, height });
+        Some(slot)
+    }
+
+    fn definitions(&mut self, path: &[String]) -> Option<Rule> {
+        let names = self.names;
+        let mut complete = Vec::new();
+        let mut elements = Vec::new();
+        let mut default = None;
+        for RuleDefinition { rule, package } in names.definitions(path) {
+            match rule {
+                RuleTree::Default { value, .. } if default.is_none() => {
+                    default = Some(constant(value)?);
+                }
+                RuleTree::Spec { head, bodies, .. } => match head {
+                    RuleHead::Compr { assign, .. } => {
+                        let branches = self.branches(package, assign.as_ref(), bodies)?;
+                        complete.push(Definition(branches));
+                    }
+                    RuleHead::Set { key: Some(key), .. } => {
+                        let body = match &bodies[..] {
+                            [] => Vec::new(),
+                            [body] => self.statements(package, &body.query.stmts)?,
+                            _ => return None,
+                        };
+                        let value = self.expression(package, key)?;
+                        elements.push(Branch { body, value });
+                    }
+                    _ => return None,
+                },
+                RuleTree::Default { .. } => return None,
+            }
+        }
+        match (elements.is_empty(), default) {
+            (true, default) => Some(Rule::Complete {
+                definitions: complete,
+                default: default.unwrap_or(Value::Undefined),
+            }),
+            (false, None) if complete.is_empty() => Some(Rule::Set(elements)),
+            _ => None,
+        }
+    }
+
+    fn branches(
+        &mut self,
+        package: &[String],
+        head: Option<&RuleAssign>,
+        bodies: &[RuleBody],
+    ) -> Option<Vec<Branch>> {
+        let Some((first, others)) = bodies.split_first() else {
+            let (body, value) = (Vec::new(), self.assigned(package, head)?);
+            return Some(vec![Branch { body, value }]);
+        };
+        let mut branches = vec![Branch {
+            body: self.statements(package, &first.query.stmts)?,
+            value: self.assigned(package, head)?,
+        }];
+        for other in others {
+            if !other.is_else {
+                return None;
+            }
+            branches.push(Branch {
+                body: self.statements(package, &other.query.stmts)?,
+                value: self.assigned(package, other.assign.as_ref())?,
+            });
+        }
+        Some(branches)
+    }
+
+    /// Without an assignment the value is `true`.
+    fn assigned(&mut self, package: &[String], assign: Option<&RuleAssign>) -> Option<Expression> {
+        match assign {
+            None => Some(Expression::Constant(Value::Bool(true))),
+            Some(assign) => self.expression(package, &assign.value),
+        }
+    }
+
+    fn statements(
+        &mut self,
+        package: &[String],
+        statements: &[LiteralStmt],
+    ) -> Option<Vec<Statement>> {
+        let compiled = statements.iter().map(|statement| {
+            let (expression, is_negated) = match &statement.literal {
+                Literal::Expr { expr, .. } => (expr, false),
+                Literal::NotExpr { expr, .. } => (expr, true),
+                _ => return None,
+            };
+            let is_plain = statement.with_mods.is_empty();
+            let expression = is_plain.then(|| self.expression(package, expression))??;
+            Some(Statement {
+                expression,
+                is_negated,
+            })
+        });
+        compiled.collect()
+    }
+
+    fn expression(&mut self, package: &[String], tree: &Ref<Expr>) -> Option<Expression> {
+        self.descend(|this| this.expression_at(package, tree))
+    }
+
+    fn expression_at(&mut self, package: &[String], tree: &Ref<Expr>) -> Option<Expression> {
+        if let Some(value) = constant(tree) {
+            return Some(Expression::Constant(value));
+        }
+        match tree.as_ref() {
+            Expr::Var { .. } | Expr::RefDot { .. } | Expr::RefBrack { .. } => {
+                self.reference(package, tree)
+            }
+            Expr::BoolExpr { op, lhs, rhs, .. } => {
+                let sides = [
+                    self.expression(package, lhs)?,
+                    self.expression(package, rhs)?,
+                ];
+                Some(Expression::Compare(op.clone(), Box::new(sides)))
+            }
+            Expr::Membership {
+                key,
+                value,
+                collection,
+                ..
+            } => {
+                let key = match key {
+                    Some(key) => Some(self.expression(package, key)?),
+                    None => None,
+                };
+                Some(Expression::In(Box::new(Membership {
+                    key,
+                    value: self.expression(package, value)?,
+                    collection: self.expression(package, collection)?,
+                })))
+            }
+            Expr::Array { items, .. } => self.all(package, items).map(Expression::Array),
+            Expr::Set { items, .. } => self.all(package, items).map(Expression::Set),
+            Expr::Object { fields, .. } => {
+                let fields = fields.iter().map(|(_, key, value)| {
+                    Some((
+                        self.expression(package, key)?,
+                        self.expression(package, value)?,
+                    ))
+                });
+                fields.collect::<Option<_>>().map(Expression::Object)
+            }
+            Expr::Call {
+                span, fcn, params, ..
+            } => self.call(package, span, fcn, params),
+            _ => None,
+        }
+    }
+
+    fn all(&mut self, package: &[String], items: &[Ref<Expr>]) -> Option<Box<[Expression]>> {
+        items
+            .iter()
+            .map(|item| self.expression(package, item))
+            .collect()
+    }
+
+    fn call(
+        &mut self,
+        package: &[String],
+        span: &Span,
+        function: &Ref<Expr>,
+        parameters: &[Ref<Expr>],
+    ) -> Option<Expression> {
+        let name = names_of(function)?.join(".");
+        let (name, function) = Function::find(&name, parameters.len())?;
+        if self.names.shadows(package, name) {
+            return None;
+        }
+        let arguments = self.all(package, parameters)?;
+        let is_same = |call: &Call| call.name == name && call.arguments == arguments;
+        let slot = match self.calls.iter().position(is_same) {
+            Some(slot) => slot,
+            None => {
+                self.calls.push(Call {
+                    name,
+                    function,
+                    arguments,
+                    span: span.clone(),
+                    parameters: parameters.to_vec(),
+                });
+                self.calls.len().saturating_sub(1)
+            }
+        };
+        Some(Expression::Call(slot))
+    }
+
+    /// A path below the input, below a rule's value or below the data.
+    fn reference(&mut self, package: &[String], tree: &Ref<Expr>) -> Option<Expression> {
+        let (name, below) = path(tree)?;
+        match name {
+            "input" => Some(self.input(below)),
+            "data" => self.data(below),
+            name => match self.names.of_package(package, name)? {
+                Meaning::Input(names) => {
+                    let names = names.into_iter().map(Value::from);
+                    Some(self.input(names.chain(below).collect()))
+                }
+                // The value that the name stands for, whole, and what lies below it.
+                Meaning::Data(names) => {
+                    let whole = self.data(names.into_iter().map(Value::from).collect())?;
+                    Some(self.below(whole, below))
+                }
+            },
+        }
+    }
+
+    fn input(&mut self, path: Vec<Value>) -> Expression {
+        let known = self.paths.iter().position(|known| **known == path[..]);
+        let slot = known.unwrap_or_else(|| {
+            self.paths.push(path.into());
+            self.paths.len().saturating_sub(1)
+        });
+        Expression::Input(slot)
+    }
+
+    /// Names alone: the interpreter reads numbers below `data` as texts, too.
+    fn data(&mut self, path: Vec<Value>) -> Option<Expression> {
+        let name = |value: Value| value.as_string().ok().map(ToString::to_string);
+        let names: Option<Vec<String>> = path.into_iter().map(name).collect();
+        match self.names.below_data(&names?)? {
+            Target::Data(value) => Some(Expression::Constant(value)),
+            Target::Rule(rule, below) => {
+                let rule = Expression::Rule(self.rule(rule)?);
+                let below = below.into_iter().map(Value::from).collect();
+                Some(self.below(rule, below))
+            }
+        }
+    }
+
+    fn below(&self, whole: Expression, path: Vec<Value>) -> Expression {
+        match whole {
+            whole if path.is_empty() => whole,
+            Expression::Constant(value) => {
+                let value = path.iter().fold(&value, |value, key| &value[key]);
+                Expression::Constant(value.clone())
+            }
+            whole => Expression::Below(Box::new(whole), path.into()),
+        }
+    }
+}
+
+/// The first name of a reference and the constants behind it.
+fn path(tree: &Ref<Expr>) -> Option<(&str, Vec<Value>)> {
+    match tree.as_ref() {
+        Expr::Var { span, .. } => Some((span.text(), Vec::new())),
+        Expr::RefDot { refr, field, .. } => {
+            let (name, mut below) = path(refr)?;
+            below.push(Value::from(field.0.text()));
+            Some((name, below))
+        }
+        Expr::RefBrack { refr, index, .. } => {
+            let (name, mut below) = path(refr)?;
+            below.push(scalar(index)?);
+            Some((name, below))
+        }
+        _ => None,
+    }
+}
+
+fn scalar(tree: &Ref<Expr>) -> Option<Value> {
+    match tree.as_ref() {
+        Expr::String { value, .. }
+        | Expr::RawString { value, .. }
+        | Expr::Number { value, .. }
+        | Expr::Bool { value, .. }
+        | Expr::Null { value, .. } => Some(value.clone()),
+        // As the interpreter: zero minus a number that has no sign.
+        Expr::UnaryExpr { span, expr, .. } => match expr.as_ref() {
+            Expr::Number { value, .. } if !expr.span().text().starts_with('-') => {
+                let (zero, value) = (Value::from(0_u64), value.clone());
+                let sub = &ArithOp::Sub;
+                numbers::arithmetic_operation(span, sub, tree, expr, zero, value, false).ok()
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A literal, or a list, set or object of literals.
+fn constant(tree: &Ref<Expr>) -> Option<Value> {
+    match tree.as_ref() {
+        Expr::Array { items, .. } => {
+            let items: Option<Vec<Value>> = items.iter().map(constant).collect();
+            items.map(Value::from)
+        }
+        Expr::Set { items, .. } => {
+            let items: Option<BTreeSet<Value>> = items.iter().map(constant).collect();
+            items.map(Value::from)
+        }
+        Expr::Object { fields, .. } => {
+            let fields = fields
+                .iter()
+                .map(|(_, key, value)| Some((constant(key)?, constant(value)?)));
+            let fields: Option<BTreeMap<Value, Value>> = fields.collect();
+            fields.map(Value::from)
+        }
+        _ => scalar(tree),
+    }
+}

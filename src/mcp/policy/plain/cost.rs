@@ -1,0 +1,266 @@
+//! How long an evaluation can take at most, by the size of its input.
+
+use regex::RegexBuilder;
+use regorus::Value;
+
+use super::{Call, Expression, Membership, Plan, Rule};
+
+/// Reading and dropping a byte of JSON. Objects within objects are the worst: regorus takes about
+/// 100 ns for a byte of small ones in a list, and several times as much for 120 in each other.
+const PARSE_NS: u64 = 500;
+/// An expression, without what it compares or calls.
+const STEP_NS: u64 = 60;
+/// A call, without what it does with its arguments.
+const CALL_NS: u64 = 200;
+/// Comparing or copying a byte.
+const COMPARE_NS: u64 = 4;
+/// Bytes of a compiled pattern from the least to the most that is tried.
+const PATTERN_BYTES: std::ops::RangeInclusive<u32> = 9..=16;
+
+/// At most so much for each byte of the input, and so much in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bound {
+    per_byte: u64,
+    fixed: u64,
+}
+
+impl Bound {
+    /// The nanoseconds of an evaluation. `None` where a function is called whose time is not linear
+    /// in its arguments.
+    pub fn of(plan: &Plan) -> Option<Self> {
+        Estimate::of(plan)
+    }
+
+    /// The total for an input of so many bytes.
+    pub fn nanoseconds(self, bytes: usize) -> u64 {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let total = self.per_byte.saturating_mul(bytes);
+        total.saturating_add(self.fixed)
+    }
+
+    const fn fixed(fixed: u64) -> Self {
+        Self { per_byte: 0, fixed }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            per_byte: self.per_byte.saturating_add(other.per_byte),
+            fixed: self.fixed.saturating_add(other.fixed),
+        }
+    }
+
+    fn times(self, factor: u64) -> Self {
+        Self {
+            per_byte: self.per_byte.saturating_mul(factor),
+            fixed: self.fixed.saturating_mul(factor),
+        }
+    }
+}
+
+/// Sizes of values in bytes, and the time of what was looked at.
+struct Estimate<'p> {
+    plan: &'p Plan,
+    rules: Vec<Option<Bound>>,
+    calls: Vec<Option<Bound>>,
+    time: Bound,
+}
+
+impl<'p> Estimate<'p> {
+    fn of(plan: &'p Plan) -> Option<Bound> {
+        let mut this = Self {
+            plan,
+            rules: vec![None; plan.rules.len()],
+            calls: vec![None; plan.calls.len()],
+            time: Bound {
+                per_byte: PARSE_NS,
+                fixed: 0,
+            },
+        };
+        // What no rule refers to costs nothing, and is not compiled either.
+        for slot in 0..plan.rules.len() {
+            this.rule(slot)?;
+        }
+        Some(this.time)
+    }
+
+    fn spend(&mut self, time: Bound) {
+        self.time = self.time.plus(time);
+    }
+
+    /// The size of a rule's value. The sum of all its values: it has one of them, or all.
+    fn rule(&mut self, slot: usize) -> Option<Bound> {
+        if let Some(size) = self.rules.get(slot)? {
+            return Some(*size);
+        }
+        let mut size = Bound::fixed(2);
+        let branches: Vec<_> = match self.plan.rules.get(slot)? {
+            Rule::Complete {
+                definitions,
+                default,
+            } => {
+                size = size.plus(Bound::fixed(bytes_of(default)));
+                definitions.iter().flat_map(|one| &one.0).collect()
+            }
+            Rule::Set(elements) => elements.iter().collect(),
+        };
+        for branch in branches {
+            for statement in &branch.body {
+                self.size(&statement.expression)?;
+            }
+            size = size.plus(self.size(&branch.value)?);
+        }
+        // Values are compared with each other.
+        self.spend(size.times(COMPARE_NS));
+        *self.rules.get_mut(slot)? = Some(size);
+        Some(size)
+    }
+
+    /// The size of an expression's value.
+    fn size(&mut self, expression: &'p Expression) -> Option<Bound> {
+        self.spend(Bound::fixed(STEP_NS));
+        match expression {
+            Expression::Constant(value) => Some(Bound::fixed(bytes_of(value))),
+            Expression::Input(_) => Some(Bound {
+                per_byte: 1,
+                fixed: 0,
+            }),
+            Expression::Rule(slot) => self.rule(*slot),
+            Expression::Call(slot) => self.call(*slot),
+            Expression::Below(whole, _) => self.size(whole),
+            Expression::Compare(_, sides) => {
+                let [left, right] = &**sides;
+                let (left, right) = (self.size(left)?, self.size(right)?);
+                // A comparison ends with the shorter one.
+                let shorter = match (left.per_byte, right.per_byte) {
+                    (0, _) => left,
+                    (_, 0) => right,
+                    _ => left.plus(right),
+                };
+                self.spend(shorter.times(COMPARE_NS));
+                Some(Bound::fixed(BOOLEAN_BYTES))
+            }
+            Expression::In(membership) => self.membership(membership),
+            Expression::Array(items) | Expression::Set(items) => self.sum(items.iter()),
+            Expression::Object(fields) => {
+                self.sum(fields.iter().flat_map(|(key, value)| [key, value]))
+            }
+        }
+    }
+
+    fn sum(&mut self, items: impl Iterator<Item = &'p Expression>) -> Option<Bound> {
+        let mut sum = Bound::fixed(2);
+        for item in items {
+            sum = sum.plus(self.size(item)?).plus(Bound::fixed(2));
+        }
+        self.spend(sum.times(COMPARE_NS));
+        Some(sum)
+    }
+
+    fn membership(&mut self, membership: &'p Membership) -> Option<Bound> {
+        if let Some(key) = &membership.key {
+            let key = self.size(key)?;
+            self.spend(key.times(COMPARE_NS));
+        }
+        let value = self.size(&membership.value)?;
+        let compared = self.size(&membership.collection)?.plus(value);
+        self.spend(compared.times(COMPARE_NS));
+        Some(Bound::fixed(BOOLEAN_BYTES))
+    }
+
+    fn call(&mut self, slot: usize) -> Option<Bound> {
+        if let Some(size) = self.calls.get(slot)? {
+            return Some(*size);
+        }
+        let call = self.plan.calls.get(slot)?;
+        let sizes = call.arguments.iter().map(|argument| self.size(argument));
+        let sizes: Vec<Bound> = sizes.collect::<Option<_>>()?;
+        let (time, size) = of_call(call, &sizes)?;
+        self.spend(time.plus(Bound::fixed(CALL_NS)));
+        *self.calls.get_mut(slot)? = Some(size);
+        Some(size)
+    }
+}
+
+/// `false`, or a number of 64 bits.
+const BOOLEAN_BYTES: u64 = 20;
+
+/// Time and size of the result of a call, by the sizes of its arguments. `None` for functions that
+/// are not linear, and for those that nobody has measured.
+fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
+    let all = sizes.iter().copied().fold(Bound::default(), Bound::plus);
+    let first = sizes.first().copied().unwrap_or_default();
+    let small = Bound::fixed(BOOLEAN_BYTES);
+    Some(match call.name {
+        "is_array" | "is_boolean" | "is_null" | "is_number" | "is_object" | "is_set"
+        | "is_string" | "type_name" => (Bound::default(), small),
+        // They compare with the shorter one.
+        "startswith" | "endswith" => (sizes.get(1).copied()?, small),
+        "contains" => (all.times(4), small),
+        "count" => (first.times(2), small),
+        "trim_prefix" | "trim_suffix" | "trim_space" => (first.times(2), first),
+        // Of characters that have one case only in three letters.
+        "lower" | "upper" => (first.times(40), first.times(3)),
+        "split" => (all.times(100), first.times(3).plus(small)),
+        "concat" => {
+            let delimiter = text(call, 0)?;
+            let size = sizes.get(1)?.times(size_of(delimiter).saturating_add(1));
+            (size.times(15), size)
+        }
+        "replace" => {
+            text(call, 1)?;
+            let size = first.times(size_of(text(call, 2)?).saturating_add(1));
+            (size.plus(first).times(30), size)
+        }
+        "sprintf" => {
+            let format = text(call, 0)?;
+            let verbs = format.match_indices('%');
+            let is_plain = |(at, _): (usize, &str)| {
+                let verb = format.as_bytes().get(at.saturating_add(1));
+                matches!(verb, Some(b's' | b'v' | b'd'))
+            };
+            verbs.into_iter().all(is_plain).then_some(())?;
+            // A number such as 1e308 is written with all digits.
+            (all.times(SPRINTF_NS), all.times(70))
+        }
+        "regex.match" => {
+            let (per_byte, fixed) = pattern(text(call, 0)?)?;
+            let matching = sizes.get(1)?.times(per_byte);
+            (matching.plus(Bound::fixed(fixed)), small)
+        }
+        _ => return None,
+    })
+}
+
+/// Writing a number of 308 digits, for each byte of its text in the input.
+const SPRINTF_NS: u64 = 400;
+
+/// A text that is written in the policy.
+fn text(call: &Call, argument: usize) -> Option<&str> {
+    match call.arguments.get(argument)? {
+        Expression::Constant(Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// Nanoseconds for each byte that is matched against a pattern, and for compiling it. A match can
+/// try each state of the pattern at each byte.
+fn pattern(text: &str) -> Option<(u64, u64)> {
+    let compiles = |bytes: &usize| RegexBuilder::new(text).size_limit(*bytes).build().is_ok();
+    let sizes = PATTERN_BYTES.filter_map(|power| 1_usize.checked_shl(power));
+    let bytes = { sizes }.find(compiles)?;
+    let bytes = u64::try_from(bytes).ok()?;
+    Some((bytes / PATTERN_BYTES_PER_NS, bytes.saturating_mul(10)))
+}
+
+/// A state takes about 32 bytes, and trying it 2 ns.
+const PATTERN_BYTES_PER_NS: u64 = 16;
+
+/// As JSON.
+fn bytes_of(value: &Value) -> u64 {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    size_of(&text)
+}
+
+fn size_of(text: &str) -> u64 {
+    u64::try_from(text.len()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,101 @@
+//! The functions that plain policies may call: those that look at nothing but their arguments and
+//! are the same for the same ones.
+
+use regorus::unstable::{BUILTINS, BuiltinFcn};
+
+/// How a function is called.
+#[derive(Clone, Copy)]
+pub enum Function {
+    /// `startswith`, without a copy of its arguments.
+    StartsWith,
+    /// `endswith`, likewise.
+    EndsWith,
+    /// `contains`, likewise.
+    Contains,
+    /// A function whose arguments must all be strings. Called with anything else, it would write an
+    /// error with all of the argument, only for it to be dropped.
+    OfStrings(BuiltinFcn),
+    /// Any other one.
+    Other(BuiltinFcn),
+}
+
+const OF_STRINGS: [&str; 16] = [
+    "contains",
+    "endswith",
+    "indexof",
+    "lower",
+    "regex.match",
+    "replace",
+    "semver.compare",
+    "split",
+    "startswith",
+    "trim",
+    "trim_left",
+    "trim_prefix",
+    "trim_right",
+    "trim_space",
+    "trim_suffix",
+    "upper",
+];
+
+const OTHERS: [&str; 38] = [
+    "abs",
+    "array.concat",
+    "array.reverse",
+    "array.slice",
+    "base64.decode",
+    "base64.encode",
+    "ceil",
+    "concat",
+    "count",
+    "floor",
+    "format_int",
+    "glob.match",
+    "intersection",
+    "is_array",
+    "is_boolean",
+    "is_null",
+    "is_number",
+    "is_object",
+    "is_set",
+    "is_string",
+    "json.marshal",
+    "max",
+    "min",
+    "net.cidr_contains",
+    "object.get",
+    "object.keys",
+    "object.remove",
+    "object.union",
+    "round",
+    "sort",
+    "sprintf",
+    "strings.any_prefix_match",
+    "strings.any_suffix_match",
+    "substring",
+    "sum",
+    "to_number",
+    "type_name",
+    "union",
+];
+
+impl Function {
+    /// The function of that name, where it takes so many arguments. With one more, a call would
+    /// compare its result with the last argument.
+    pub fn find(name: &str, arguments: usize) -> Option<(&'static str, Self)> {
+        let known = |names: &[&'static str]| names.iter().copied().find(|known| *known == name);
+        let of_strings = known(&OF_STRINGS);
+        let name = of_strings.or_else(|| known(&OTHERS))?;
+        let function = BUILTINS.get(name).copied()?;
+        let is_complete = usize::from(function.1) == arguments;
+        is_complete.then_some(())?;
+        let function = match (name, of_strings) {
+            ("startswith", _) => Self::StartsWith,
+            ("endswith", _) => Self::EndsWith,
+            ("contains", _) => Self::Contains,
+            (_, Some(_)) => Self::OfStrings(function),
+            (_, None) => Self::Other(function),
+        };
+        Some((name, function))
+    }
+}

@@ -1,0 +1,247 @@
+"""Instructions of one request, tunnel, DNS question and tool call, counted by callgrind and compared with a baseline.
+
+Time depends on the machine and on its other load; the number of instructions hardly does, so that CI can compare it. The product runs
+under callgrind and gets each load with two numbers of units, in several rounds. The difference of the smallest counts, divided by the
+difference of the numbers, is the cost of one unit: connecting is in both and cancels out. What timers cost each second is counted
+while the product is idle, and subtracted; other programs on the machine can only add.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .loads import Runner
+from .mcp import TOOLS_TO_CALL, Gateway, McpRunner
+from .processes import Processes, free_port
+
+BASELINE = Path("tests/performance/instructions.json")
+# Two runs differ by less than half of it.
+TOLERANCE_PERCENT = 2.0
+ROUNDS = 5
+# callgrind makes the product slower by a factor of 50.
+START_SECONDS, LOAD_SECONDS = 120, 120
+# After the start, and for counting what timers cost.
+SETTLING_SECONDS, IDLE_SECONDS = 2, 5
+# Where callgrind writes a profile at each dump, in the directory of the run.
+PROFILE = "callgrind.out"
+FUNCTIONS = 60
+
+
+@dataclass
+class Unit:
+    """What is counted, and how many of it."""
+
+    name: str
+    arguments: list
+    many: int
+
+
+HTTP = [
+    Unit("HTTP request on a kept TLS connection", ["keep-alive", "--connections", 1], 1000),
+    Unit("denied HTTP request", ["denials", "--connections", 1], 2000),
+    Unit("new tunnel with one request", ["tunnels", "--connections", 1], 100),
+]
+DNS = [Unit(f"DNS question, {names}", [names, "--clients", 1], 2000) for names in ("cached", "denied", "forwarded")]
+CALL = ["call", "--era", "modern", "--connections", 1]
+CALLS = {False: Unit("tools/call, no policy", CALL, 300), True: Unit("tools/call, policy of 50 rules", CALL, 200)}
+
+
+class HttpLoad(Runner):
+    def send(self, peer, unit, number):
+        self.finish(self.begin(peer, [*unit.arguments, "--requests", number], 0), peer.name, LOAD_SECONDS)
+
+
+class McpLoad(HttpLoad, McpRunner):
+    pass
+
+
+class DnsLoad(Runner):
+    def send(self, peer, unit, number):
+        self.finish(self.ask(peer, [*unit.arguments, "--questions", number], 0), peer.name, LOAD_SECONDS)
+
+
+class CountedProduct(Gateway):
+    """The product under callgrind, with one HTTP mount, and a policy of 50 rules if `with_policy`."""
+
+    # Those that the loads come from. Maintenance reads the state of each container every second: with 10,000 of them it takes 5
+    # million instructions a second, which a slow machine would count as cost of the units.
+    containers = 3
+
+    def __init__(self, *arguments, with_policy, **peers):
+        self.with_policy = with_policy
+        super().__init__(*arguments, **peers)
+
+    def files(self, *peers):
+        files = super().files(*peers)
+        del files["mcp.yaml"]["mcpServers"]["stdio"]
+        if not self.with_policy:
+            del files["mcp.yaml"]["policies"]
+        return files
+
+    def start_counted(self):
+        options = ["--tool=callgrind", f"--callgrind-out-file={self.work / PROFILE}", "--quiet"]
+        self.start("valgrind", *options, seconds=START_SECONDS)
+
+        time.sleep(SETTLING_SECONDS)
+        self.per_second, self.dumped = 0, time.monotonic()
+        self.dump()
+        time.sleep(IDLE_SECONDS)
+        self.per_second = self.dump()[0] / IDLE_SECONDS
+
+    def dump(self):
+        """The instructions since the last dump, without those of timers, and the file with the profile."""
+        before = set(self.work.glob(f"{PROFILE}.*"))
+        command = ["callgrind_control", "--dump", str(self.process.pid)]
+        subprocess.run(command, check=True, capture_output=True, timeout=LOAD_SECONDS)
+        [profile] = set(self.work.glob(f"{PROFILE}.*")) - before
+        with profile.open() as lines:
+            total = next(line for line in lines if line.startswith("summary:"))
+        began, self.dumped = self.dumped, time.monotonic()
+        return int(total.split()[1]) - self.per_second * (self.dumped - began), profile
+
+    def count(self, load, peer, unit, functions):
+        """The cost of one, and how far the median of the rounds is above the smallest count, in percent."""
+        few = unit.many // 10
+        load.send(peer, unit, few)
+        of_few, of_many = [], []
+        for _ in range(ROUNDS):
+            self.dump()
+            load.send(peer, unit, few)
+            of_few.append(self.dump()[0])
+            load.send(peer, unit, unit.many)
+            count, profile = self.dump()
+            of_many.append(count)
+        if functions:
+            print_functions(unit, profile)
+        each = (min(of_many) - min(of_few)) / (unit.many - few)
+        return round(each), (statistics.median(of_many) / min(of_many) - 1) * 100
+
+
+def print_functions(unit, profile):
+    """The functions in which a unit spends most, with the functions that they call."""
+    command = ["callgrind_annotate", "--inclusive=yes", "--auto=no", "--threshold=99", str(profile)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    print(f"\n{unit.name}, {unit.many} of it:", *lines[:FUNCTIONS], sep="\n")
+
+
+def toolchain():
+    """The key of the baseline: another compiler makes other code."""
+    said = subprocess.run(["rustc", "-vV"], check=True, capture_output=True, text=True).stdout
+    facts = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+    return f"rustc {facts['release']} {facts['host']}"
+
+
+def build(root, as_built):
+    """The product, its own crates optimised too, and the load program. Both go into the directory that the tests use, whose
+    builds have optimised all other crates already."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
+    if not as_built:
+        product = ["cargo", "build", "--quiet", "--locked", "--bin", "unified-proxy"]
+        subprocess.run(product, cwd=root, check=True, env=os.environ | {"CARGO_PROFILE_DEV_OPT_LEVEL": "2"})
+        load = ["cargo", "build", "--quiet", "--locked", "--no-default-features", "--target-dir", target]
+        subprocess.run(load, cwd=root / "tests/performance", check=True)
+    return target / "debug/unified-proxy", target / "debug/performance"
+
+
+def start(processes, work, binary, performance, with_policy):
+    """The product with its peers, ready to be counted."""
+    subprocess.run([performance, "certificates", work], check=True)
+    origin, nameserver, server = free_port(), free_port(), free_port()
+    commands = {
+        "origin": (origin, "origin", "--certificates", work),
+        "mcp-server": (server, "mcp-server", "--tools", TOOLS_TO_CALL),
+    }
+    for name, (port, *arguments) in commands.items():
+        process = processes.start(name, performance, *arguments, "--listen", f"127.0.0.1:{port}")
+        processes.await_port(name, process, port)
+    processes.start("nameserver", performance, "nameserver", "--listen", f"127.0.0.1:{nameserver}")
+    product = CountedProduct(processes, binary, work, [], server, origin=origin, nameserver=nameserver,
+                             with_policy=with_policy)
+    product.register()
+    product.start_counted()
+    return product
+
+
+def measure(work, say, binary, performance, functions):
+    """Cost and spread of each unit."""
+    copy = work / "unified-proxy"
+    # valgrind reads a small file sooner, and no build replaces the copy.
+    subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
+    counts = {}
+    for with_policy, call in CALLS.items():
+        place = work / f"policy-{with_policy}"
+        place.mkdir()
+        with Processes(place) as processes:
+            say("starting the product")
+            product = start(processes, place, copy, performance, with_policy)
+            plain, resolver = product.peer(), replace(product.peer(), port=product.dns)
+            parts = [(McpLoad(performance, {}), product.peers()[0], [call])]
+            if not with_policy:
+                parts = [(HttpLoad(performance, {}), plain, HTTP), (DnsLoad(performance, {}), resolver, DNS), *parts]
+            for load, peer, units in parts:
+                for unit in units:
+                    say(unit.name)
+                    counts[unit.name] = product.count(load, peer, unit, functions)
+    return counts
+
+
+def compare(counts, baseline):
+    """Prints a table; answers the names of the units that cost more than the baseline allows."""
+    more, less = [], []
+    print("| instructions each | counted | median over smallest | baseline | difference |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name, (count, spread) in counts.items():
+        known = baseline.get(name)
+        difference = (count / known - 1) * 100 if known else 0.0
+        more += [name] if difference > TOLERANCE_PERCENT else []
+        less += [name] if difference < -TOLERANCE_PERCENT else []
+        against = f"{known:,} | {difference:+.1f} %" if known else "– | –"
+        print(f"| {name} | {count:,} | +{spread:.1f} % | {against} |")
+    if less:
+        print(f"\nCheaper than the baseline: {'; '.join(less)}. `scripts/bench --instructions --record` lowers it.")
+    return more
+
+
+def left_out(root, reason):
+    """Says why nothing was counted, where .ci/run collects such lines."""
+    print(f"not run: instructions: {reason}")
+    summary = Path(os.environ.get("CARGO_TARGET_DIR", root / "target")) / "instructions/summary"
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(f"not run: instructions: {reason}\n")
+
+
+def run(root, options, say):
+    """Counts, and compares or records; the exit code."""
+    for program in ("valgrind", "callgrind_control", "strip"):
+        if not shutil.which(program):
+            left_out(root, f"{program} is missing (apt-get install valgrind binutils)")
+            return 0
+    probe = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "true"]
+    if subprocess.run(probe, capture_output=True).returncode:
+        left_out(root, "valgrind cannot run here: try `valgrind --tool=callgrind true`")
+        return 0
+    binaries = build(root, options.as_built)
+    with tempfile.TemporaryDirectory(prefix="instructions-") as work:
+        counts = measure(Path(work), say, *binaries, options.functions)
+    key, path = toolchain(), root / BASELINE
+    baselines = json.loads(path.read_text()) if path.exists() else {}
+    print(f"{key}\n")
+    more = compare(counts, baselines.get(key, {}))
+    if options.record:
+        baselines[key] = {name: count for name, (count, _) in counts.items()}
+        path.write_text(json.dumps(baselines, indent=2) + "\n")
+        return 0
+    if key not in baselines:
+        print(f"\n{BASELINE} has no baseline for {key}: nothing to compare with.")
+    elif more:
+        print(f"\nMore than {TOLERANCE_PERCENT:g} % above the baseline: {'; '.join(more)}. If that is intended,"
+              " `scripts/bench --instructions --record` raises the baseline; give the reason in the commit.")
+        return 1
+    return 0
