@@ -26,7 +26,7 @@ const SECRET: &str = "real-4f9a1c7be02d58c36e";
 const PLACEHOLDER: &str = "up-placeholder-";
 /// Bound on the time of a run through the proxy, relative to one through a relay that only copies.
 const SLOWER: f64 = 1.5;
-/// Number of runs of which the fastest counts, because other load slows runs down.
+/// Most runs with each of proxy and relay. The fastest counts, because other load slows runs down.
 const ROUNDS: u32 = 3;
 const PATIENCE: &str = "90";
 
@@ -199,8 +199,8 @@ impl<'a> Sandbox<'a> {
     }
 }
 
-/// Runs an agent through the proxy and through the relay; asserts its reply, that no secret leaked,
-/// and that the proxy slows it by less than [`SLOWER`].
+/// Runs an agent through the proxy and through the relay. Asserts its reply, that no secret leaked,
+/// and that it takes at most [`SLOWER`] times as long through the proxy.
 fn converses(agent: &Agent) {
     let Some(programs) = packages::programs(agent.name) else {
         return;

@@ -90,8 +90,8 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
 }
 
 #[test]
-fn only_listed_paths_of_the_host_are_visible() {
-    if !can_run("only_listed_paths_of_the_host_are_visible") {
+fn write_and_read_options_open_their_paths_only() {
+    if !can_run("write_and_read_options_open_their_paths_only") {
         return;
     }
     let world = World::start();

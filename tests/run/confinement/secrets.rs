@@ -153,8 +153,7 @@ fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
 }
 
 #[test]
-fn variables_with_secrets_become_placeholders_and_those_that_name_sockets_of_the_host_are_removed()
-{
+fn variables_with_secrets_become_placeholders_and_those_that_refer_to_the_host_are_removed() {
     let Some(mut person) = Person::new() else {
         return;
     };

@@ -146,7 +146,7 @@ fn after_a_killed_launcher_the_lease_is_not_renewed_and_its_sandbox_has_ended() 
 }
 
 #[test]
-fn when_the_server_ends_the_command_continues_without_network_access() {
+fn a_command_continues_when_its_server_ends() {
     let Some(person) = Person::new() else { return };
     let mut proxy = server(&person, &person.origin);
     let mut run = wait_at(&person, &proxy);
