@@ -116,8 +116,8 @@ fn a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code() {
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_made_leaves_nothing() {
-    if !can_run("a_sandbox_that_cannot_be_made_leaves_nothing") {
+fn a_sandbox_that_fails_to_start_leaves_nothing_behind() {
+    if !can_run("a_sandbox_that_fails_to_start_leaves_nothing_behind") {
         return;
     }
     let world = World::start();

@@ -36,7 +36,7 @@ const NX_DOMAIN: u8 = 3;
 enum Names {
     /// One, which is in every cache.
     Cached,
-    /// Such as nobody may ask for.
+    /// Names that the server must deny.
     Denied,
     /// A pool of names that live for no time.
     Forwarded,
@@ -54,12 +54,12 @@ pub struct Questions {
     /// The server's process, whose CPU time is read with its children's.
     #[arg(long)]
     pid: u32,
-    /// Clients, each with an address of its own, from 127.1.0.1 on.
+    /// Number of clients; their addresses count up from 127.1.0.1.
     #[arg(long, default_value_t = 200)]
     clients: u8,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Ends after so many questions instead of a time.
+    /// Number of queries after which the load ends, instead of a time.
     #[arg(long)]
     questions: Option<u64>,
 }

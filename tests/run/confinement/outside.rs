@@ -123,7 +123,7 @@ holds("a segment of its own", lambda: call(29, 0, 4096, 0o1600) >= 0)
 "#;
 
 #[test]
-fn shared_memory_of_the_host_is_not_there() {
+fn shared_memory_of_the_host_is_not_visible() {
     let Some(person) = Person::new() else { return };
     let name = format!("of-the-host-{}", std::process::id());
     let key = std::process::id() as i32;

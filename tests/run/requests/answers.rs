@@ -40,7 +40,7 @@ fn an_allowed_request_carries_the_credential_that_the_sandbox_does_not_see() {
 }
 
 #[test]
-fn every_usual_client_goes_through_the_proxy_without_being_told() {
+fn common_clients_use_the_proxy_without_options() {
     let Some(person) = Person::new() else { return };
     each_row(
         [

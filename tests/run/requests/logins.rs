@@ -159,7 +159,7 @@ fn logins_in_files_reach_their_hosts_and_not_the_sandbox() {
 }
 
 #[test]
-fn opencodes_login_is_used_where_codex_has_none() {
+fn opencodes_login_is_used_if_codex_has_none() {
     let Some(person) = person() else { return };
     opencode(&person);
     ask(&person, &["--with-logins"], &["chatgpt.com"]);
@@ -212,7 +212,7 @@ fn keys_of_the_environment_and_ghs_token_are_injected() {
 }
 
 #[test]
-fn a_subscription_goes_before_a_key_for_the_same_host() {
+fn a_subscription_takes_precedence_over_a_key_for_the_same_host() {
     let Some(mut person) = person() else { return };
     claude(&person);
     person

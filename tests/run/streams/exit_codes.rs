@@ -124,7 +124,7 @@ fn without_user_namespaces_the_exit_code_is_69_and_the_setting_is_named() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_69() {
+fn an_unreachable_server_is_69() {
     let Some(person) = Person::new() else { return };
     let ran = Ran::of(&mut person.bare(&["--server", "/no/such.sock"], &["true"]));
     assert_eq!(ran.code, Some(69), "{ran:?}");

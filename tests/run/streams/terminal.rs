@@ -72,7 +72,7 @@ fn ctrl_d_ends_the_input_of_the_command() {
 }
 
 #[test]
-fn a_stopped_command_goes_on_in_the_foreground() {
+fn a_stopped_command_continues_in_the_foreground() {
     let Some(person) = Person::new() else { return };
     let script = "stty -echo; echo ready; read -r line; echo \"got $line\"; exit 4";
     let run = person.command(&[], &["sh", "-c", script]);

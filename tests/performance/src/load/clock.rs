@@ -52,8 +52,8 @@ pub fn clocks(load: &Load, workers: usize, began: Instant) -> Vec<Clock> {
     unpaced(load.requests, end, workers)
 }
 
-/// A clock for each worker, which sends as soon as it has an answer: so many requests among all
-/// workers, or until this moment.
+/// Schedules for workers whose requests each follow the response before: up to `requests` requests
+/// of all workers, or until `end` without it.
 pub fn unpaced(requests: Option<u64>, end: Instant, workers: usize) -> Vec<Clock> {
     let taken = Arc::default();
     let clock = |worker| match requests {

@@ -40,10 +40,10 @@ pub struct Load {
     era: Era,
     #[arg(long)]
     server: SocketAddr,
-    /// The process, whose CPU time and memory are read with its children's.
+    /// Pid of the server, whose CPU time and memory are measured with those of its descendants.
     #[arg(long)]
     pid: u32,
-    /// The address to come from.
+    /// Source address.
     #[arg(long, default_value = "127.0.0.1")]
     source: IpAddr,
     /// The name of the tool to call.
@@ -53,7 +53,7 @@ pub struct Load {
     connections: usize,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Ends after so many requests instead of a time.
+    /// Number of requests after which the load ends, instead of a time.
     #[arg(long)]
     requests: Option<u64>,
 }
