@@ -229,7 +229,7 @@ fn a_tunnel_of_a_lease_that_ended_stays_dead_when_a_backup_that_holds_it_is_rest
     eventually("the container is back", ENDED, || {
         proxy.connect("api.example.com:443").0.status == 200
     });
-    // The container has a different lease now.
+    // The container has a new lease, so the old tunnel is not served.
     let _ = write!(
         tunnel,
         "GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
