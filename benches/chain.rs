@@ -1,5 +1,5 @@
-//! The whole chain for one request, over a registry and an allowlist of growing sizes; and how
-//! often it allocates.
+//! Time and allocations of the whole chain for one request, with registries and allowlists of
+//! several sizes.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "../addons/tests/fixtures/mod.rs"]
@@ -23,14 +23,14 @@ use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::registry::{NewRegistration, Registry};
 use whole_chain::{exchange_of, messages};
 
-/// Takes the line and lets it go: writing is another thread's work.
+/// Drops the audit line, because another thread would write it.
 struct Gone;
 
 impl AuditSink for Gone {
     fn write(&self, _: &[u8], _: Instant, _: Destination) {}
 }
 
-/// A chain over so many containers, and an allowlist of so many patterns.
+/// A chain with a registry and an allowlist of given sizes.
 struct Setting {
     chain: Arc<Chain>,
     allowlist: EntryMap<Arc<Entry>>,
@@ -79,7 +79,7 @@ impl Setting {
     }
 }
 
-/// The one that asks names itself in its requests.
+/// Container id by number; the container that sends requests is `web`, which they claim.
 fn name(number: u32, containers: u32) -> String {
     match number == containers / 2 {
         true => "web".to_owned(),
@@ -92,7 +92,8 @@ fn address(number: u32) -> IpAddr {
     IpAddr::from([10, b, c, d])
 }
 
-/// A registry whose file holds so many containers. One is registered; the others are its copies.
+/// A registry with this number of containers. One is registered, and its row is copied for the
+/// others.
 fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
     let path = directory.join(FILE_NAME);
     let new = NewRegistration {

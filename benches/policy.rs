@@ -1,5 +1,5 @@
-//! What a policy of 50 rules that read the arguments costs: a plain one, evaluated at once, and one
-//! that the interpreter evaluates, with the way to its thread and back.
+//! Evaluation of a policy of 50 rules that read the arguments: a plain one, which is evaluated at
+//! once, and one for the interpreter, with the hand-over to its thread and back.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;
@@ -39,7 +39,7 @@ fn policy(last: &str) -> String {
     text + last
 }
 
-/// 1 KB.
+/// An input of about 1 KB.
 fn input() -> String {
     let body = "lorem ipsum dolor sit amet ".repeat(24);
     format!(
@@ -71,7 +71,7 @@ fn evaluator(policy: &str) -> RegoEvaluator {
     evaluator
 }
 
-/// Of the whole process.
+/// CPU time of all threads of the process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap()
@@ -101,7 +101,7 @@ fn policies(criterion: &mut Criterion) {
         criterion.bench_function(&format!("policy/{name}/latency"), |bencher| {
             bencher.iter(evaluate);
         });
-        // Of all threads.
+        // CPU time of all threads.
         criterion.bench_function(&format!("policy/{name}/cpu"), |bencher| {
             bencher.iter_custom(|times| {
                 let before = cpu_time();

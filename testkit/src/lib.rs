@@ -12,7 +12,8 @@ use std::task::Poll;
 ///
 /// # Panics
 ///
-/// When at least one row panicked: the message has the number from 0, the row and its panic.
+/// Panics if at least one row panicked. The message lists each such row with its number, from 0,
+/// and its panic.
 #[track_caller]
 pub fn each_row<R: Debug>(rows: impl IntoIterator<Item = R>, mut check: impl FnMut(R)) {
     let mut report = Report::default();
@@ -28,7 +29,7 @@ pub fn each_row<R: Debug>(rows: impl IntoIterator<Item = R>, mut check: impl FnM
 ///
 /// # Panics
 ///
-/// As [`each_row`] does.
+/// Panics as [`each_row`] does.
 pub async fn each_row_async<R: Debug>(
     rows: impl IntoIterator<Item = R>,
     mut check: impl AsyncFnMut(R),
@@ -53,7 +54,7 @@ pub async fn each_row_async<R: Debug>(
     report.finish();
 }
 
-/// The most that is shown of a row, in bytes: some rows are bodies of a megabyte.
+/// Longest text of a row in the report, in bytes: some rows are bodies of a megabyte.
 const SHOWN_BYTES: usize = 1000;
 
 fn show(row: &impl Debug) -> String {
@@ -93,7 +94,7 @@ impl Report {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_row_the_beginning_is_shown() {
+    fn a_long_row_is_cut_in_the_report() {
         let panic = catch_unwind(|| each_row(["é".repeat(1000)], |_| panic!("no")));
         let report = message(&*panic.unwrap_err()).to_owned();
         assert!(report.ends_with("é…\nno"), "{report}");
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_await_are_reported_alike() {
+    fn rows_with_async_bodies_are_reported_like_others() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()

@@ -1,5 +1,5 @@
-//! Coding agents as npm installs them, on a fresh home, through the real binary: they hold what
-//! `sandbox-files` wrote, and the stand-ins of their APIs see the real credential.
+//! Coding agents as npm installs them, with a new home directory and the files of `sandbox-files`,
+//! through the real binary. The stand-ins for their APIs get the real credential.
 
 mod packages;
 mod stand_ins;
@@ -24,27 +24,27 @@ use stand_ins::{ACCOUNT, HOSTS, REPLY};
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 const PLACEHOLDER: &str = "up-placeholder-";
-/// How much longer a run may take through the proxy than through a relay that only copies.
+/// Bound on the time of a run through the proxy, relative to one through a relay that only copies.
 const SLOWER: f64 = 1.5;
-/// Other tests run beside: the fastest run of this many counts.
+/// Most runs with each of proxy and relay. The fastest counts, because other load slows runs down.
 const ROUNDS: u32 = 3;
 const PATIENCE: &str = "90";
 
-/// An agent, how it is logged in, and what it is asked.
+/// An agent, its login and its command.
 struct Agent {
     name: &'static str,
     command: &'static str,
     /// The entry of `credentials.yaml`.
     credential: Value,
-    /// Content of the entry's token file, where it has one.
+    /// Content of the entry's token file, if it has one.
     login: Option<Value>,
-    /// A file of `sandbox-files`, and where the agent has it below its home.
+    /// A file of `sandbox-files`, and its path below the agent's home directory.
     mounted: Option<(&'static str, &'static str)>,
-    /// A variable that the agent reads in the place of another one.
+    /// A variable of `sandbox-files`, and the name under which the agent reads it.
     renamed: Option<(&'static str, &'static str)>,
 }
 
-/// The stand-ins, and all bodies that reached them.
+/// The stand-ins for the APIs, and the bodies of all requests that reached them.
 struct World {
     origin: Origin,
     bodies: Arc<Mutex<String>>,
@@ -77,7 +77,7 @@ fn start(agent: &Agent, origin: &Origin) -> Proxy {
     setup.start()
 }
 
-/// A proxy without rules: the same way with nothing in it.
+/// A proxy that answers each CONNECT with 200 and copies bytes to one address.
 fn relay(to: SocketAddr) -> RawOrigin {
     RawOrigin::start(move |mut client| {
         let mut head = Vec::new();
@@ -98,14 +98,14 @@ fn relay(to: SocketAddr) -> RawOrigin {
     })
 }
 
-/// A run of an agent: a home of its own, and what it printed.
+/// A run of an agent: its home directory, output and duration.
 struct Run {
     home: TempDir,
     output: String,
     took: Duration,
 }
 
-/// What an agent's process gets: the lines of `env`, and a home with its files.
+/// The variables and files that an agent's process gets.
 struct Sandbox<'a> {
     agent: &'a Agent,
     programs: &'a Path,
@@ -134,7 +134,7 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// The same with another proxy and another CA.
+    /// The same environment with the relay as proxy and another CA.
     fn direct(&self, proxy: &Proxy, relay: &RawOrigin, ca: &Path) -> Self {
         let value = |value: &str| match value {
             url if url == proxy.url() => format!("http://{}", relay.address),
@@ -171,7 +171,7 @@ impl<'a> Sandbox<'a> {
         if let Some((_, file)) = self.agent.mounted.filter(|_| self.agent.login.is_some())
             && file.contains(".claude")
         {
-            // The variable goes before the file, which is what is tried here.
+            // The variable would take precedence over the file, which this run is to use.
             command.env_remove("CLAUDE_CODE_OAUTH_TOKEN");
         }
         command
@@ -199,7 +199,8 @@ impl<'a> Sandbox<'a> {
     }
 }
 
-/// One conversation over the stand-ins.
+/// Runs an agent through the proxy and through the relay. Asserts its reply, that no secret leaked,
+/// and that it takes at most [`SLOWER`] times as long through the proxy.
 fn converses(agent: &Agent) {
     let Some(programs) = packages::programs(agent.name) else {
         return;
@@ -231,7 +232,8 @@ fn converses(agent: &Agent) {
     );
 }
 
-/// The API saw the real secret and no placeholder; the sandbox never saw the real one.
+/// Asserts that the API got the real secret and no placeholder, and that the agent's output and
+/// home directory lack the real one.
 fn assert_nothing_leaked(run: &Run, world: &World) {
     let seen = format!("{:?}{}", world.origin.seen(), world.bodies.lock());
     assert!(seen.contains(SECRET), "{seen}");
@@ -403,15 +405,15 @@ fn opencode_converses_with_a_chatgpt_login() {
     });
 }
 
-/// A first start in a terminal, on a home with nothing but the files of `sandbox-files`: the agent
-/// says `greeting`, and still runs when the terminal is closed.
+/// Starts an agent for the first time in a terminal, with a home directory that has only the files
+/// of `sandbox-files`. Asserts that it prints `greeting` and runs until the terminal is closed.
 fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<World> {
     let programs = packages::programs(agent.name)?;
     let world = World::start();
     let proxy = start(agent, &world.origin);
     let sandbox = Sandbox::new(agent, &programs, &proxy);
-    // A terminal has a size, and says where its cursor is to those who ask. Return accepts what is
-    // proposed first: a style, or that the directory is trusted.
+    // The terminal has a size and reports a cursor position. Return accepts the first question: the
+    // choice of a style, or to trust the directory.
     let script = format!(
         "(sleep 1; printf '\\033[1;1R'; sleep 5; printf '\\r'; sleep 4) | timeout 12 script -qec 'stty rows 40 cols 120; {program}' /dev/null"
     );
@@ -429,8 +431,8 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<World> {
     Some(world)
 }
 
-/// What a terminal would show, without its control sequences and without spaces: programs move the
-/// cursor where they mean a space.
+/// The output without control sequences and spaces: programs may move the cursor instead of
+/// printing a space.
 fn visible(output: &str) -> String {
     let mut said = String::new();
     let mut rest = output.chars().peekable();
@@ -438,7 +440,7 @@ fn visible(output: &str) -> String {
         match one {
             '\u{1b}' => match rest.next() {
                 Some('[') => while rest.next().is_some_and(|next| !('@'..='~').contains(&next)) {},
-                // Its end is a bell, or another escape with a backslash.
+                // The sequence ends with a bell, or with an escape and a backslash.
                 Some(']') => {
                     while rest
                         .next_if(|next| !['\u{7}', '\u{1b}'].contains(next))
@@ -454,7 +456,7 @@ fn visible(output: &str) -> String {
     said
 }
 
-/// Codex leaves processes behind, which are known by their home.
+/// Kills processes that Codex left behind, which it finds by their `HOME`.
 fn end_what_is_left(home: &Path) {
     let home = format!("HOME={}", home.display());
     for process in fs::read_dir("/proc").unwrap().flatten() {

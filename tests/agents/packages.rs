@@ -1,4 +1,4 @@
-//! The agents' packages: installed once with npm, in the versions of `package.json`.
+//! Installs the agents' packages once with npm, in the versions of `package.json`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::support::installed;
 
 const PINNED: &str = include_str!("package.json");
 
-/// The directory of the agents' programs; `None` where this machine cannot have them, which is
-/// said in the output and in the summary that `scripts/test` prints.
+/// The directory of the agents' programs. `None` if they cannot be installed; then the output and
+/// the summary that `scripts/test` prints say why.
 pub fn programs(test: &str) -> Option<PathBuf> {
     let (dir, _lock) = installed::directory("agents");
     let result = installed::once(&dir, "npm", PINNED, || npm(&dir));

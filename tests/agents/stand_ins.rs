@@ -1,15 +1,15 @@
-//! Stand-ins for the agents' APIs: as much of each as one conversation needs.
+//! Stand-ins for the agents' APIs, sufficient for one conversation each.
 
 use serde_json::{Value, json};
 
 use crate::support::Seen;
 
-/// What every model says.
+/// The reply of every model.
 pub const REPLY: &str = "PONG-4711";
 /// The account of the ChatGPT login.
 pub const ACCOUNT: &str = "acct-77f3";
 
-/// The hosts that they answer for.
+/// The hosts of the stand-ins.
 pub const HOSTS: [&str; 7] = [
     "api.anthropic.com",
     "platform.claude.com",
@@ -20,7 +20,7 @@ pub const HOSTS: [&str; 7] = [
     "generativelanguage.googleapis.com",
 ];
 
-/// A status and JSON, or a text that is a stream of events.
+/// The status and JSON of the response to a request; a JSON string is sent as an event stream.
 pub fn answer(seen: &Seen, body: &str) -> (u16, Value) {
     let path = seen.target.split('?').next().unwrap();
     if path.ends_with("/responses") {

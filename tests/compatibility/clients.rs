@@ -1,4 +1,4 @@
-//! The clients, one line of the table each.
+//! The clients, each with one line of the table in docs/compatibility.md.
 
 use super::place::{Place, Printed};
 use super::stand_ins::{GIT_MESSAGE, PIECES, PLACEHOLDER};
@@ -8,42 +8,42 @@ use crate::support::PACE;
 /// The host that no client may reach.
 pub const DENIED_HOST: &str = "denied.example.com";
 
-/// What `timeout` exits with.
+/// Exit code of `timeout` if the program took too long.
 const TIMED_OUT: i32 = 124;
 
-/// What every script begins with: programs that were installed for the tests go before the
-/// machine's own, and Cargo is the toolchain's, since rustup looks for it in `HOME`.
+/// Code before every script. In PATH, programs that were installed for the tests come before the
+/// machine's, and the toolchain's Cargo before rustup's, which would look for it in `HOME`.
 const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modules/.bin:$PATH\"
     export GIT_TERMINAL_PROMPT=0
     export OPENAI_API_KEY=$KEY OPENAI_BASE_URL=https://$HOST/v1
     export ANTHROPIC_API_KEY=$KEY ANTHROPIC_BASE_URL=https://$HOST
 ";
 
-/// A client, and how it is used.
+/// A client and the script that uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// What the table calls it, without a version.
+    /// Name in the table.
     pub name: &'static str,
     pub needs: &'static [Tool],
-    /// A host that it may reach.
+    /// An allowed host.
     host: &'static str,
     /// A script of sh that uses it on `$HOST`. It finds what was installed below `$TOOLS`.
     script: &'static str,
     expects: Expects,
-    /// What it needs besides the environment.
+    /// Further settings that the client needs, as the table says them.
     with: &'static str,
 }
 
-/// What the script prints for the allowed host.
+/// What the script must print for the allowed host.
 #[derive(Clone, Copy, Debug)]
 enum Expects {
     Text(&'static str),
-    /// The pieces of the stand-in's reply, and after a space how many milliseconds lie between the
-    /// first and the last.
+    /// The pieces of the stand-in's reply, a space, and the milliseconds between the first and the
+    /// last piece.
     Stream,
 }
 
-/// What a client shows of a denial.
+/// The part of a denial that a client shows.
 #[derive(Clone, Copy, Debug)]
 pub enum Shown {
     Sentence,
@@ -51,7 +51,7 @@ pub enum Shown {
     Nothing,
 }
 
-/// The authority that the origin saw, which its answer repeats.
+/// The authority of the request, which the origin's `/echo` returns.
 const ECHO: Expects = Expects::Text("\"authority\":\"api.example.com\"");
 
 const fn fetch(name: &'static str, needs: &'static [Tool], script: &'static str) -> Client {
@@ -100,7 +100,8 @@ impl Client {
         Self { with, ..self }
     }
 
-    /// Uses it on a host that it may reach and on one that it may not.
+    /// Runs the script with an allowed host, where it must work, and with a denied one, where it
+    /// must fail without a timeout. Returns what it shows of the denial.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
         let allowed = place.run(&self.script(self.host, tools));
         assert_eq!(allowed.code, Some(0), "{allowed:?}");
@@ -134,7 +135,7 @@ impl Client {
         )
     }
 
-    /// Its line of the table.
+    /// The client's line of the table.
     pub fn line(&self, shown: Shown) -> String {
         let works = match self.expects {
             Expects::Text(_) => "works",
@@ -153,7 +154,8 @@ impl Client {
     }
 }
 
-/// A proxy that held the reply back would hand all of it on at once.
+/// Asserts that the pieces of a reply arrived over at least half of the time that sending took: a
+/// proxy that buffers the reply would pass on all of it at once.
 fn assert_streamed(printed: &Printed) {
     let (text, milliseconds) = printed.stdout.trim().split_once(' ').unwrap();
     assert_eq!(text, PIECES.concat(), "{printed:?}");
@@ -165,8 +167,8 @@ fn assert_streamed(printed: &Printed) {
     );
 }
 
-/// Each git of the machine clones with one version of the protocol. Another proxy in its
-/// configuration does not go before ours.
+/// A client that clones with one version of the git protocol. Its git configuration has another
+/// proxy, which must not take precedence over the variables.
 macro_rules! git {
     ($name:literal, $version:literal) => {
         Client {
@@ -209,7 +211,7 @@ pub const CLIENTS: [Client; 29] = [
         ..fetch(
             "gh",
             &[Tool::Program("gh")],
-            // Another host than api.github.com is an enterprise's server to it.
+            // gh takes other hosts than api.github.com for GitHub Enterprise servers.
             "export GH_TOKEN=token GH_ENTERPRISE_TOKEN=token
             [ $HOST = api.github.com ] || enterprise=\"--hostname $HOST\"
             gh api $enterprise zen",
@@ -255,7 +257,7 @@ pub const CLIENTS: [Client; 29] = [
     packages(
         "npm",
         &[Tool::Program("npm")],
-        // Other roots in its configuration do not go before ours.
+        // Other roots in npm's configuration must not take precedence over the variables.
         "echo cafile=/etc/ssl/certs/ca-certificates.crt >.npmrc
         npm install --silent --loglevel=error --fetch-retries=0 --registry=https://$HOST/npm demo \
             && [ -e node_modules/demo/package.json ] && echo demo is installed",
@@ -270,7 +272,7 @@ pub const CLIENTS: [Client; 29] = [
     packages(
         "Yarn",
         &[Tool::Node],
-        // The stand-in says of no version how old it is.
+        // The stand-in has no publication times, which Yarn's minimal age gate needs.
         "echo '{}' >package.json
         touch yarn.lock
         export YARN_NPM_REGISTRY_SERVER=https://$HOST/npm YARN_HTTP_RETRY=0
@@ -314,5 +316,5 @@ pub const CLIENTS: [Client; 29] = [
     .with(NODE),
 ];
 
-/// Earlier ones know no proxy variables.
+/// Name in the table; earlier versions ignore the proxy variables.
 const NODE: &str = "Node.js 24, or 22 from 22.21 on";

@@ -1,6 +1,5 @@
-//! Clients of every kind through the real binary, with nothing but the variables that
-//! `unified-proxy env` prints: an allowed host works, a denied one fails, and
-//! `docs/compatibility.md` says how.
+//! Clients of many kinds through the real binary, with only the variables of `unified-proxy env`.
+//! An allowed host works, a denied one fails, and `docs/compatibility.md` has the results.
 
 mod clients;
 mod place;
@@ -18,7 +17,7 @@ use clients::CLIENTS;
 use place::{Place, shell};
 use tools::Tools;
 
-/// The origin under the names that the clients use, and the proxy before it.
+/// Starts a proxy with the origin as address of all names that the clients use.
 fn start(origin: &Origin, tools: &Tools) -> Proxy {
     stand_ins::repository(origin);
     stand_ins::registries(origin, tools);
@@ -32,7 +31,7 @@ fn start(origin: &Origin, tools: &Tools) -> Proxy {
     setup.start()
 }
 
-/// What `unified-proxy env` prints for this proxy.
+/// The variables that `unified-proxy env` prints for this proxy.
 fn environment(proxy: &Proxy) -> Vec<(String, String)> {
     let printed = proxy.cli(&["env", "--shell", "json"]).ok();
     let printed: Value = serde_json::from_str(&printed).unwrap();
@@ -43,7 +42,7 @@ fn environment(proxy: &Proxy) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_client_works_with_the_environment_alone_and_shows_what_the_document_says() {
+fn every_client_works_with_the_environment_alone_as_documented() {
     let tools = Tools::install();
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);
@@ -60,15 +59,15 @@ fn every_client_works_with_the_environment_alone_and_shows_what_the_document_say
     table::compare(&rows);
 }
 
-/// The same clients in a sandbox of `run`, which has a lease at the same kind of proxy and sets the
-/// environment itself.
+/// Runs the same clients in sandboxes of `run --server`, which sets their environment.
 #[test]
 fn every_client_works_the_same_inside_a_sandbox_of_run() {
     let tools = Tools::install();
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);
     let socket = proxy.path("api.sock");
-    // What the installed clients load, where that is in a home directory that is not shown.
+    // Directories from which installed clients load files; a sandbox does not show those that are
+    // in a home directory.
     let python = tools.dir.join("python/bin/python").canonicalize();
     let programs = [Some(Path::new(env!("CARGO")).to_owned()), python.ok()];
     let loaded = programs.iter().flatten();
@@ -111,8 +110,8 @@ fn every_client_works_the_same_inside_a_sandbox_of_run() {
     table::compare(&rows);
 }
 
-/// Runs every client that this machine has in a place; `denials` counts what was audited of
-/// [`clients::DENIED_HOST`]. Returns the names of those that ran, and their lines of the table.
+/// Runs every client that this machine has in a place; `denials` returns the number of audited
+/// denials of [`clients::DENIED_HOST`]. Returns name and table line of each client that ran.
 fn try_all(
     place: &Place<'_>,
     tools: &Tools,
@@ -133,7 +132,7 @@ fn try_all(
     rows
 }
 
-/// How often the host that no client may reach was denied.
+/// Number of audited denials of [`clients::DENIED_HOST`].
 fn denials(proxy: &Proxy) -> usize {
     let lines = proxy.audit().into_iter();
     let lines = lines.filter(|line| line["host"] == clients::DENIED_HOST);

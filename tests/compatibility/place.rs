@@ -1,18 +1,18 @@
-//! Where clients run.
+//! Places where clients run: this machine, or a sandbox.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A place with its way to the proxy. The same clients run in each kind of place.
+/// A place where clients run, with the variables that lead to the proxy.
 pub struct Place<'a> {
-    /// What a client gets besides `PATH` and `HOME`; empty where the place sets it itself.
+    /// Variables of a client besides `PATH` and `HOME`; empty if the place sets them itself.
     pub environment: Vec<(String, String)>,
     /// Makes the command that runs the given program with its arguments there, in a
     /// directory that the program may write to.
     pub start: &'a dyn Fn(&Path, &[&str]) -> Command,
 }
 
-/// What a script printed there.
+/// Exit code and output of a script.
 #[derive(Debug)]
 pub struct Printed {
     pub code: Option<i32>,
@@ -21,7 +21,7 @@ pub struct Printed {
 }
 
 impl Place<'_> {
-    /// Runs a script of sh in an empty directory, within a minute.
+    /// Runs a script with sh in an empty directory, for at most a minute.
     pub fn run(&self, script: &str) -> Printed {
         let directory = tempfile::TempDir::new().unwrap();
         let output = (self.start)(directory.path(), &["timeout", "60", "sh", "-c", script])
@@ -36,7 +36,7 @@ impl Place<'_> {
     }
 }
 
-/// On this machine as it is, with an empty environment and home.
+/// A command on this machine, with only `PATH` and an empty `HOME` as environment.
 pub fn shell(directory: &Path, program: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
     command

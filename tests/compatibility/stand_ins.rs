@@ -1,4 +1,4 @@
-//! What the clients ask for: APIs that stream, package registries, a repository.
+//! Stand-ins for the servers of the clients: APIs that stream, package registries, a repository.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::tools::{Tool, Tools};
 use crate::support::{Origin, Seen};
 
-/// The names that the origin has besides those of every set-up.
+/// Names of the origin besides those of [`Setup::new`].
 pub const HOSTS: [&str; 4] = [
     "packages.example.com",
     "api.github.com",
@@ -16,7 +16,7 @@ pub const HOSTS: [&str; 4] = [
 ];
 const SECRET: &str = "real-71e0c2aa95d34b08f6";
 pub const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
-/// What the models say.
+/// The pieces of a model's reply, each sent as an event.
 pub const PIECES: [&str; 8] = ["P", "O", "N", "G", "-", "5", "2", "9"];
 
 const REGISTRIES: &str = include_str!("programs/registries.py");
@@ -31,7 +31,7 @@ pub fn credentials() -> [Value; 2] {
     ]
 }
 
-/// Replies of the APIs as lists of events, to those who have the real credential.
+/// Replies of the APIs, as lists of events, to requests with the real credential.
 pub fn answer(seen: &Seen, _body: &str) -> Option<(u16, Value)> {
     let (credential, reply) = match seen.target.as_str() {
         "/v1/chat/completions" => (seen.header("authorization"), completions()),
@@ -90,7 +90,7 @@ fn messages() -> Value {
     events.map(text).collect()
 }
 
-/// The registries' files.
+/// Writes the files of the package registries.
 pub fn registries(origin: &Origin, tools: &Tools) {
     if tools.missing(Tool::Program("python3")).is_some() {
         return;
@@ -103,7 +103,7 @@ pub fn registries(origin: &Origin, tools: &Tools) {
     assert!(status.unwrap().success());
 }
 
-/// A repository with one commit, whose message is `GIT_MESSAGE`.
+/// Creates a repository with one commit, whose message is [`GIT_MESSAGE`].
 pub fn repository(origin: &Origin) {
     let bare = origin.create_repository("team/project");
     let script = "git init --quiet --initial-branch=main work && cd work \
@@ -119,5 +119,5 @@ pub fn repository(origin: &Origin) {
     assert!(status.unwrap().success());
 }
 
-/// What a clone shows.
+/// Message of the commit that a clone shows.
 pub const GIT_MESSAGE: &str = "The first commit";

@@ -1,9 +1,9 @@
-//! `docs/compatibility.md`, as the test finds things.
+//! Compares `docs/compatibility.md` with the results of the test, or writes it.
 
 use std::fs;
 use std::path::Path;
 
-/// Names the variable that has the document written instead of compared.
+/// Variable that makes the test write the document instead of comparing it.
 const RECORD: &str = "RECORD_COMPATIBILITY";
 
 const HEAD: &str = "\
@@ -22,8 +22,8 @@ body, which every client hands on.
 | --- | --- | --- |
 ";
 
-/// Compares the document with the lines of the clients that ran. A client that could not run
-/// keeps the line that it has.
+/// Compares the document with the lines of the clients that ran. The lines of other clients are
+/// kept.
 pub fn compare(rows: &[(&str, String)]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let recorded = fs::read_to_string(&path).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! The clients that this machine may lack: installed once, in pinned versions, below the target
-//! directory.
+//! Installs clients once, in pinned versions, below the target directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +10,7 @@ const REQUIREMENTS: &str = include_str!("requirements.txt");
 const NODE: &str = include_str!("node.json");
 const GO: &str = include_str!("programs/fetch.go");
 const JAVA: &str = include_str!("programs/Fetch.java");
-/// Programs that need no compiler, and where they lie: an import of Node's looks for packages
-/// beside the program.
+/// Scripts and their paths. Those of Node.js are beside its packages, where imports look for them.
 const PROGRAMS: [(&str, &str); 4] = [
     ("fetch.py", include_str!("programs/fetch.py")),
     ("stream.py", include_str!("programs/stream.py")),
@@ -20,7 +18,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("node/stream.mjs", include_str!("programs/stream.mjs")),
 ];
 
-/// What a client needs on the machine.
+/// A requirement of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// A virtual environment with the packages of `requirements.txt`.
@@ -31,18 +29,18 @@ pub enum Tool {
     Go,
     /// A compiled `Fetch.java`.
     Java,
-    /// A program of the machine's own.
+    /// A program on PATH.
     Program(&'static str),
 }
 
-/// What is installed, and why the rest is not.
+/// The directory of installed tools, and the reasons why others could not be installed.
 pub struct Tools {
     pub dir: PathBuf,
     failed: Vec<(Tool, String)>,
 }
 
 impl Tools {
-    /// Installs what is missing. A second process waits for the first.
+    /// Installs missing tools. Concurrent processes wait for each other.
     pub fn install() -> Self {
         let (dir, _lock) = installed::directory("compatibility");
         fs::create_dir_all(dir.join("node")).unwrap();
@@ -70,7 +68,7 @@ impl Tools {
         }
     }
 
-    /// Why a tool is missing, if it is.
+    /// The reason why a tool is missing; `None` if it is installed.
     pub fn missing(&self, tool: Tool) -> Option<String> {
         if let Tool::Program(name) = tool {
             let lookup = Command::new("sh")

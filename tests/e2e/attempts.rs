@@ -1,4 +1,4 @@
-//! Packets of every kind, and who received them.
+//! Packets of several kinds from one machine to others, and listeners that record them.
 
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
@@ -10,9 +10,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::machine::Machine;
 
-/// ssh, HTTP, HTTPS, and where a TCP admin API would be.
+/// Ports of ssh, HTTP, HTTPS, and of a TCP admin API, which the proxy does not have.
 const TCP: [u16; 4] = [22, 80, 443, 8081];
-/// QUIC, NTP, and DNS on another port than the proxy's.
+/// Ports of QUIC, NTP, and DNS on another port than the proxy's.
 const UDP: [u16; 3] = [443, 123, 5353];
 /// A protocol number for experiments (RFC 3692).
 const PROTOCOL: i32 = 253;
@@ -26,7 +26,7 @@ pub struct Ears {
 }
 
 impl Ears {
-    /// `resolver` adds one on port 53, where the machine has none yet.
+    /// Opens the listeners on a machine; with `resolver` also UDP port 53, which must be free.
     pub fn on(machine: &Machine, resolver: bool) -> Self {
         machine.run(|| {
             let tcp = TCP.map(|port| TcpListener::bind(("::", port)).unwrap());
@@ -48,7 +48,7 @@ impl Ears {
         })
     }
 
-    /// What arrived since it was last asked.
+    /// What arrived since the last call, after a short wait.
     pub fn heard(&self) -> Vec<String> {
         std::thread::sleep(PATIENCE);
         let mut heard = Vec::new();
@@ -72,10 +72,10 @@ impl Ears {
     }
 }
 
-/// Tries to reach addresses from a machine in every way; returns what was answered. What was only
-/// sent is heard by the [`Ears`] of the receiver, or not.
+/// Sends packets of every kind from a machine to addresses, and returns those that were answered.
+/// Packets without an answer can be found with the receiver's [`Ears`].
 pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
-    // Side by side: most of it waits for an answer that must not come.
+    // Concurrently, because most attempts wait until they time out.
     from.run(|| {
         std::thread::scope(|scope| {
             let tries = targets
@@ -93,7 +93,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     for port in TCP {
         match TcpStream::connect_timeout(&SocketAddr::new(target, port), PATIENCE) {
             Ok(_) => answered.push(format!("tcp/{port} of {target}")),
-            // A refusal is an answer of the target too.
+            // A refused connection is an answer of the target.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 answered.push(format!("tcp/{port} of {target}, refused"));
             }
@@ -107,7 +107,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     };
     let udp = UdpSocket::bind((any, 0)).unwrap();
     for port in UDP.into_iter().chain([53]) {
-        // An error here says that there is no way to send it, which is what is hoped for.
+        // Sending may fail because there is no route, which is a wanted result.
         let _ = udp.send_to(b"out", (target, port));
     }
     if let IpAddr::V4(target) = target {
@@ -122,7 +122,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     answered
 }
 
-/// What [`reach`] and [`Ears`] tell together where nothing is in between.
+/// What [`Ears::heard`] returns for the packets of [`reach`] if no firewall is between.
 pub fn everything(from: Ipv4Addr) -> Vec<String> {
     let tcp = TCP.map(|port| format!("tcp/{port} from {from}"));
     let udp = UDP.map(|port| format!("udp/{port} from {from}"));

@@ -1,5 +1,5 @@
-//! The docker back end before a stand-in that records what it is asked for: no engine is needed, and
-//! whether an engine does what it is asked is not tested.
+//! The docker back end of `scripts/sandbox`, with a stand-in for `docker` that records its calls.
+//! The effects of the calls in a real engine are not tested.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
@@ -13,8 +13,8 @@ use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 use crate::world::{Sandbox, World, ran};
 
-/// Makes the bridge of a network, as an engine does, and records each call with what the host had
-/// set up by then.
+/// A stand-in for `docker`. It creates the bridge of a network as an engine does, and records each
+/// call and the state of the host at that time.
 const STAND_IN: &str = r#"#!/bin/bash
 set -u
 here="$(dirname "$0")"
@@ -33,8 +33,8 @@ esac
 "#;
 
 #[test]
-fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
-    if !can_run("docker_is_asked_for_a_container_that_reaches_the_proxy_alone") {
+fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
+    if !can_run("docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy") {
         return;
     }
     let (world, _servers) = with_servers();
@@ -43,7 +43,7 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
     std::fs::write(dir.join("docker"), STAND_IN).unwrap();
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.join("docker"), executable).unwrap();
-    // As an image may have it.
+    // In place of the program that an image may contain.
     symlink(
         env!("CARGO_BIN_EXE_unified-proxy"),
         dir.join("unified-proxy"),
@@ -71,7 +71,7 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
         "{errors}"
     );
 
-    // Registered and behind the firewall before it started.
+    // The container was registered, and the firewall rules were set, before it started.
     assert!(
         read("containers").contains("198.18.9.2"),
         "{}",
@@ -127,7 +127,8 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
         assert!(profile.contains(line), "{line} is not in {profile}");
     }
 
-    // What the engine would put into the container reaches the MCP gateway, and nothing else there.
+    // With the environment that the engine would set, clients reach the MCP gateway and no other
+    // port.
     let container = Machine::new();
     attach(&world, &container, &sandbox);
     let environment = std::fs::read_to_string(environment).unwrap();
@@ -142,7 +143,7 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
     let other = "timeout 2 bash -c ': </dev/tcp/198.18.9.1/9999' 2>&1; echo $?";
     assert_eq!(inside(other).ok().trim(), "124");
 
-    // The supervisor is killed: the container is removed before it is unregistered.
+    // After the supervisor is killed, the container is removed before it is unregistered.
     let token = world.read("a", "token");
     let supervisor = token.split('.').next().unwrap().parse().unwrap();
     kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();

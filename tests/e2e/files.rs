@@ -1,4 +1,4 @@
-//! What a sandbox finds: environment, placeholders, and what of the host is opened to it.
+//! Environment and placeholders in a sandbox, and paths of the host that options open to it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -57,7 +57,7 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
         "{environment}"
     );
 
-    // A login shell that begins with nothing has the same.
+    // A login shell with an empty environment sets the same variables.
     let login = world
         .exec(
             "a",
@@ -90,8 +90,8 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
 }
 
 #[test]
-fn paths_of_the_host_are_opened_one_by_one() {
-    if !can_run("paths_of_the_host_are_opened_one_by_one") {
+fn write_and_read_options_open_their_paths_only() {
+    if !can_run("write_and_read_options_open_their_paths_only") {
         return;
     }
     let world = World::start();

@@ -1,5 +1,5 @@
-//! What a sandbox cannot reach though it were root in its network namespace: the firewall is on the
-//! host's side of the link.
+//! Packets that a sandbox cannot send even as root in its network namespace, because the firewall
+//! is on the host's side of the link.
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use crate::attempts::{Ears, everything, reach};
 use crate::summary::can_run;
 use crate::world::{HOST, INTERNET, Sandbox, World};
 
-/// Gives a sandbox what it lacks: routes to everywhere and IPv6, on both ends of its link.
+/// Gives a sandbox default routes and IPv6, on both ends of its link, so that only the firewall
+/// holds its packets back.
 fn open_up(world: &World, sandbox: &Sandbox) {
     let (device, proxy) = (&sandbox.device, sandbox.proxy);
     world.host.sh(&format!(
@@ -36,7 +37,7 @@ fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
     let neighbour = Ears::on(&b.machine(), true);
     let heard = || [internet.heard(), host.heard(), neighbour.heard()].concat();
 
-    // What is tried from the sandbox works from the host.
+    // All attempts work from the host.
     assert_eq!(reach(&world.host, &[INTERNET.into()]).len(), 5);
     let from_host = internet.heard();
     for packet in everything(HOST) {
@@ -45,7 +46,7 @@ fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
             "{packet} is not among {from_host:?}"
         );
     }
-    // The neighbour gets what the host sends, and cannot answer.
+    // The other sandbox gets packets of the host, and cannot answer them.
     assert_eq!(reach(&world.host, &[b.address.into()]), [""; 0]);
     assert_eq!(
         neighbour.heard().len(),
@@ -61,7 +62,7 @@ fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
     assert_eq!(heard(), [""; 0]);
     assert_eq!(world.status("a", "https://api.example.com/echo"), "200/200");
 
-    // The proxy is where the sandbox was told that it is, and nowhere else.
+    // The sandbox reaches the proxy at its own link's address only.
     let connects = |address: Ipv4Addr| {
         let (target, patience) = ((address, 8080).into(), Duration::from_millis(300));
         inside.run(|| TcpStream::connect_timeout(&target, patience).is_ok())
@@ -69,7 +70,7 @@ fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
     assert!(connects(a.proxy));
     assert!(!connects(HOST) && !connects(b.proxy));
 
-    // It is the rules that keep it in.
+    // Without the firewall rules, the attempts succeed.
     let device = &a.device;
     world.host.sh(&format!(
         "nft delete table netdev {device}; nft delete table inet {device}"
@@ -103,7 +104,7 @@ fn another_address_or_hardware_address_is_dropped() {
             .to_owned()
     };
     assert_eq!(ask(a.address, &inside), "0");
-    // Without the rules the route back to b is the next obstacle; one to a is set for it.
+    // The route back to b's address goes to a now, so that only the rules prevent an answer.
     inside.sh(&format!("ip address add {}/32 dev eth0", b.address));
     world.host.sh(&format!(
         "ip route replace {}/32 dev {}",
@@ -134,7 +135,7 @@ fn another_address_or_hardware_address_is_dropped() {
     std::fs::write(&file, rules).unwrap();
     world.host.sh(&format!("nft -f {}", file.display()));
     assert_eq!(ask(a.address, &inside), "0");
-    // Both ends know each other's hardware address, so that ARP is not what fails.
+    // Static neighbour entries on both ends, so that ARP cannot be the reason for a failure.
     let link = world.host.sh(&format!("ip -oneline link show {device}"));
     let host_mac = link.split("link/ether ").nth(1).unwrap();
     let host_mac = host_mac.split(' ').next().unwrap();

@@ -1,4 +1,4 @@
-//! However a sandbox ends, its processes end first, and it is unregistered then.
+//! Ends of sandboxes: first all processes of a sandbox end, then it is unregistered.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 use crate::world::{Sandbox, World, runs};
 
-/// Ends a sandbox, by its name and what is known of it.
+/// Ends a sandbox, given its name and its properties.
 type End<'a> = &'a dyn Fn(&str, &Sandbox);
 
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// The supervisor's process id is the first half of the token.
+/// Pid of the supervisor, which is the first part of the token.
 fn supervisor(world: &World, name: &str) -> u32 {
     let token = world.read(name, "token");
     token.split('.').next().unwrap().parse().unwrap()
@@ -33,7 +33,7 @@ fn undertaker(world: &World, name: &str) -> u32 {
     pids.find(is_it).unwrap()
 }
 
-/// Once it is not registered any more nothing of it is left.
+/// Waits until a sandbox is unregistered, and asserts that nothing of it is left by then.
 fn assert_gone(world: &World, name: &str, sandbox: &Sandbox) {
     eventually(&format!("{name} is unregistered"), SOON, || {
         world.registration(name).is_none()
@@ -48,8 +48,8 @@ fn assert_gone(world: &World, name: &str, sandbox: &Sandbox) {
 }
 
 #[test]
-fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
-    if !can_run("whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration") {
+fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
+    if !can_run("however_a_sandbox_ends_its_processes_end_before_its_registration") {
         return;
     }
     let world = World::start();
@@ -63,7 +63,7 @@ fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
     ];
     for (name, end) in ends {
         let sandbox = world.up(name, &[]);
-        // A process of its own session, as a daemon would be.
+        // A daemon, in a session of its own.
         world
             .exec(name, "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
             .ok();
@@ -80,8 +80,8 @@ fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
 }
 
 #[test]
-fn a_script_that_is_killed_takes_its_sandbox_with_it() {
-    if !can_run("a_script_that_is_killed_takes_its_sandbox_with_it") {
+fn a_killed_script_ends_its_sandbox() {
+    if !can_run("a_killed_script_ends_its_sandbox") {
         return;
     }
     let world = World::start();
@@ -116,8 +116,8 @@ fn a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code() {
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_made_leaves_nothing() {
-    if !can_run("a_sandbox_that_cannot_be_made_leaves_nothing") {
+fn a_sandbox_that_fails_to_start_leaves_nothing_behind() {
+    if !can_run("a_sandbox_that_fails_to_start_leaves_nothing_behind") {
         return;
     }
     let world = World::start();

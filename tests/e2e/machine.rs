@@ -1,4 +1,4 @@
-//! A network namespace that ends with the test, and threads inside it.
+//! Network namespaces as machines, and threads inside them.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,15 +9,15 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::{SOON, eventually};
 
-/// A network namespace; one that was made here is held open by a process that dies with the test's
-/// thread, however that ends, and takes links, routes and rules with it.
+/// A network namespace. A new one is kept by a process that the kernel kills when the test's thread
+/// ends; its links, routes and rules then end too.
 pub struct Machine {
     namespace: File,
     holder: Option<Child>,
 }
 
 impl Machine {
-    /// A new one, with loopback up.
+    /// Creates a network namespace with loopback up.
     pub fn new() -> Self {
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
         let holder = Command::new("setpriv")
@@ -44,7 +44,7 @@ impl Machine {
         machine
     }
 
-    /// The one that a process is in.
+    /// The network namespace of a process.
     pub fn of(pid: u32) -> Self {
         Self {
             namespace: File::open(format!("/proc/{pid}/ns/net")).unwrap(),
@@ -52,13 +52,13 @@ impl Machine {
         }
     }
 
-    /// The process that holds a new one.
+    /// Pid of the process that keeps a new namespace; panics for one of [`Self::of`].
     pub fn pid(&self) -> u32 {
         self.holder.as_ref().unwrap().id()
     }
 
-    /// Runs on a thread that is in it. Sockets that are opened there stay in it, and so do
-    /// threads and processes that are started there.
+    /// Runs `body` on a thread in the namespace. Sockets that it opens, and threads and processes
+    /// that it starts, belong to the namespace.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -73,7 +73,7 @@ impl Machine {
         })
     }
 
-    /// Runs a shell's script in it, which must succeed, and returns what it printed.
+    /// Runs a script with bash in the namespace and returns standard output; panics if it fails.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let output = self.run(|| Command::new("bash").args(["-ec", script]).output());

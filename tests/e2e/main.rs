@@ -1,6 +1,5 @@
-//! Two sandboxes of `scripts/sandbox`, the real binary and an origin, each in a network namespace
-//! of its own: what reaches what. It takes root; where it cannot run, it says so in the summary
-//! that `scripts/test` prints.
+//! Sandboxes of `scripts/sandbox`, the real binary and an origin, in separate network namespaces.
+//! The tests need root; if they cannot run, the summary that `scripts/test` prints says so.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! MCP clients in a sandbox of `scripts/sandbox` and in the one of the compose file.
+//! MCP clients in a sandbox of `scripts/sandbox` and in the sandbox of the compose file.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use crate::summary::can_run;
 use crate::support::{Origin, Setup, yaml};
 use crate::world::{World, ran};
 
-/// A host whose gateway has servers.
+/// A world whose proxy has an MCP gateway with servers.
 pub fn with_servers() -> (World, McpServers) {
     with_changed(|_| ())
 }
@@ -39,10 +39,11 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
     let (world, _servers) = with_servers();
     let sandbox = world.up("a", &[]);
     assert_reached(&world.exec("a", CLIENT).ok());
-    // Known by its address.
+    // The gateway identifies the sandbox by its address.
     let call = json!({ "container_id": "a", "kind": "mcp", "method": "tools/call" });
     world.proxy.audited(call);
-    // Login shells find both, the name leads there too, and the proxy is not asked.
+    // Login shells have the variable and the program, and the gateway is reached by its name too,
+    // without the proxy.
     let login = "env -i HOME=$HOME bash -lc 'echo $UNIFIED_PROXY_MCP_URL; unified-proxy mcp list'";
     let said = world.exec("a", login).ok();
     assert!(
@@ -55,8 +56,8 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
 }
 
 #[test]
-fn a_gateway_on_another_port_is_found_and_one_out_of_reach_is_not_named() {
-    if !can_run("a_gateway_on_another_port_is_found_and_one_out_of_reach_is_not_named") {
+fn a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named() {
+    if !can_run("a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named") {
         return;
     }
     let (world, _servers) = with_changed(|setup| {
@@ -93,7 +94,8 @@ fn a_gateway_on_another_port_is_found_and_one_out_of_reach_is_not_named() {
     }
 }
 
-/// The addresses, names and variables are those of the file; the containers are network namespaces.
+/// Network namespaces stand in for the containers, with the addresses, names and variables of the
+/// file.
 #[test]
 fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     if !can_run("a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway") {
@@ -122,7 +124,7 @@ fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     let servers = appliance.run(McpServers::start);
     let mut setup = Setup::new(&origin);
     setup.containers = vec![(inside.to_string(), "sandbox".to_owned())];
-    // Where it listens is what the shipped proxy.yaml, which the file mounts, says.
+    // The proxy listens where the shipped proxy.yaml says, which the compose file mounts.
     let shipped = yaml(&fs::read_to_string(root.join("config/proxy.yaml")).unwrap());
     assert_eq!(shipped.get("listen"), None, "the defaults");
     let admin = setup.proxy["listen"]["admin"].clone();

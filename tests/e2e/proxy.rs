@@ -1,4 +1,4 @@
-//! What sandboxes reach through the proxy, and what happens while it is away.
+//! Requests of sandboxes through the proxy, and what they reach while it is not running.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::summary::can_run;
 use crate::support::SOON;
 use crate::world::{INTERNET, World};
 
-/// `unified-proxy serve` has to be back within this after it was started again.
+/// Time within which `unified-proxy serve` must answer after a restart.
 const RESTART: Duration = Duration::from_secs(1);
 
 #[test]

@@ -1,5 +1,5 @@
-//! The attempts of `tests/security/redteam-sandbox.sh`, inside a sandbox of each kind that runs here.
-//! What they would reach outside listens: nothing may arrive there.
+//! Runs `tests/security/redteam-sandbox.sh` in sandboxes of `scripts/sandbox` and of `run`. The
+//! targets outside listen, and nothing may arrive there.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use crate::summary::can_run;
 use crate::support::Ran;
 use crate::world::{INTERNET, World, ran};
 
-/// How many attempts are made at least; fewer would mean that the script broke off.
+/// Least number of attempts; fewer mean that the script ended early.
 const ATTEMPTS: usize = 150;
 
-/// The script's options on what is outside, and on a host that is allowed.
+/// Options of the script: addresses outside and an allowed host.
 fn options() -> Vec<String> {
     let target = INTERNET.to_string();
     let options = ["--target", &target, "--target6", "2001:db8::2"];
@@ -33,7 +33,8 @@ fn script() -> File {
     File::open(root.join("tests/security/redteam-sandbox.sh")).unwrap()
 }
 
-/// All attempts that were made were held.
+/// Asserts that every attempt was held, that there are at least [`ATTEMPTS`], and that nothing
+/// arrived outside.
 fn assert_held(ran: &Ran, ears: &Ears) {
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let held = ran.stdout.lines().filter(|line| line.starts_with("held "));

@@ -1,4 +1,4 @@
-//! An address that another sandbox gets afterwards.
+//! A sandbox that gets the address of an earlier one.
 
 use serde_json::json;
 
@@ -8,12 +8,12 @@ use crate::world::World;
 
 const ADDRESS: &str = "198.18.7.2";
 const BURST: usize = 60;
-/// More than the burst and what flows back while they are sent.
+/// More than the burst and the tokens that are refilled while the requests are sent.
 const REQUESTS: usize = 150;
 
 #[test]
-fn an_address_that_is_used_again_gets_nothing_of_the_sandbox_before() {
-    if !can_run("an_address_that_is_used_again_gets_nothing_of_the_sandbox_before") {
+fn a_reused_address_gets_no_tunnel_credential_or_rate_of_the_earlier_sandbox() {
+    if !can_run("a_reused_address_gets_no_tunnel_credential_or_rate_of_the_earlier_sandbox") {
         return;
     }
     let world = World::with(|setup| {
@@ -33,7 +33,7 @@ fn an_address_that_is_used_again_gets_nothing_of_the_sandbox_before() {
         sleep 1000 &";
     let opened = world.exec("first", &format!("({script}) 2>&1 | head -c 12"));
     assert_eq!(opened.stdout, "HTTP/1.1 200", "{opened:?}");
-    // curl sends them one after the other on one connection.
+    // curl sends the requests one after the other on one connection.
     let statuses = |name: &str, count: usize| -> Vec<String> {
         let url = format!("https://api.example.com/echo?[1-{count}]");
         let script = format!("curl -s -o /dev/null -w '%{{http_code}}\\n' '{url}'");

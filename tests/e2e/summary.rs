@@ -1,5 +1,5 @@
-//! Which tests ran, for the summary that `scripts/test` prints: a runner hides what tests that
-//! pass print.
+//! Records which tests ran, for the summary that `scripts/test` prints: test runners hide the
+//! output of tests that pass.
 
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ const PROGRAMS: [&str; 10] = [
     "ip", "nft", "ss", "unshare", "nsenter", "setpriv", "perl", "ping", "dig", "git",
 ];
 
-/// Whether a test can run here; where it cannot, the summary says why.
+/// Whether a test can run on this machine; if not, the summary says why.
 pub fn can_run(test: &str) -> bool {
     let can = obstacle().map_or(Ok(()), Err);
     summarize("e2e", test, &can);

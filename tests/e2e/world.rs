@@ -1,4 +1,4 @@
-//! The internet, a host with the proxy, and the sandboxes on it.
+//! Stand-in for the internet, a host with the proxy, and its sandboxes.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::support::{Origin, Proxy, Ran, Setup};
 
 /// The host's address on its link to the internet.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-/// The origin's, and that of whatever else is on the internet.
+/// The address of the origin and of all other listeners on the internet.
 pub const INTERNET: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
 /// One host with a proxy that listens on all its addresses. The host forwards packets, and the
@@ -37,7 +37,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Its network namespace, in which the test is root.
+    /// The sandbox's network namespace, in which the test is root.
     pub fn machine(&self) -> Machine {
         Machine::of(self.init)
     }
@@ -48,7 +48,7 @@ impl World {
         Self::with(|_| ())
     }
 
-    /// With a changed configuration.
+    /// Like [`Self::start`], with a changed configuration.
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
         let (internet, host) = (Machine::new(), Machine::new());
         host.sh(&format!(
@@ -90,8 +90,8 @@ impl World {
         }
     }
 
-    /// `scripts/sandbox` on the host, not running yet. What it starts has to be started on a
-    /// thread that is on the host.
+    /// `scripts/sandbox`, not started yet. It must be started by a thread in the host's network
+    /// namespace.
     pub fn script(&self, arguments: &[&str]) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/sandbox");
         let mut command = Command::new(script);
@@ -118,7 +118,7 @@ impl World {
         self.find(name)
     }
 
-    /// What is known of a sandbox that is up.
+    /// The properties of a running sandbox, from its state files.
     pub fn find(&self, name: &str) -> Sandbox {
         let settings = self.read(name, "settings");
         let value = |key: &str| {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// A file of a sandbox's state; empty where it is not there.
+    /// The text of a file of a sandbox's state; empty if there is no such file.
     pub fn read(&self, name: &str, file: &str) -> String {
         std::fs::read_to_string(self.state_of(name).join(file)).unwrap_or_default()
     }
@@ -143,12 +143,13 @@ impl World {
         self.state.path().join(name)
     }
 
-    /// Runs a shell's script in a sandbox.
+    /// Runs a script with bash in a sandbox.
     pub fn exec(&self, name: &str, script: &str) -> Ran {
         self.sandbox(&["exec", name, "--", "bash", "-c", script])
     }
 
-    /// The status that curl gets in a sandbox, or its exit code where there is none.
+    /// `STATUS/CONNECT-STATUS` of a request with curl in a sandbox; if curl fails, a space and its
+    /// exit code follow.
     pub fn status(&self, name: &str, url: &str) -> String {
         let format = "%{http_code}/%{http_connect}";
         let script = format!(
@@ -157,7 +158,7 @@ impl World {
         self.exec(name, &script).ok().trim().to_owned()
     }
 
-    /// The registration of a container.
+    /// The registration of a container, if it has one.
     pub fn registration(&self, name: &str) -> Option<Value> {
         let path = format!("/internal/containers/{name}");
         let reply = self.proxy.admin("GET", &path, None);
@@ -179,7 +180,7 @@ impl Drop for World {
     }
 }
 
-/// What a process printed and how it ended.
+/// Converts the output of a process.
 pub fn ran(output: std::process::Output) -> Ran {
     Ran {
         code: output.status.code(),
@@ -188,7 +189,7 @@ pub fn ran(output: std::process::Output) -> Ran {
     }
 }
 
-/// Whether a process runs: one that ended and was not waited for does not.
+/// Whether a process runs; a zombie does not.
 pub fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default().trim();

@@ -525,7 +525,7 @@ async fn an_mcp_request_is_sent_on_behalf_of_a_registered_container() {
 }
 
 #[tokio::test]
-async fn a_changed_definition_is_accepted_or_the_answer_says_why_not() {
+async fn accepting_a_tool_definition_succeeds_or_is_an_error_with_its_reason() {
     let server = Server::start();
     let accept = async |path: &str| {
         let path = format!("/internal/mcp/definitions/{path}/accept");

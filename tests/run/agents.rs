@@ -1,5 +1,5 @@
-//! Coding agents inside a sandbox, with nothing but what `run` gives them: placeholders inside, the
-//! person's credential at the stand-ins of their APIs.
+//! Coding agents in a sandbox of `run`: they see placeholders, and the stand-ins for their APIs get
+//! the credential of the user who started it.
 
 #[path = "../agents/packages.rs"]
 mod packages;
@@ -19,20 +19,21 @@ use stand_ins::{ACCOUNT, HOSTS, REPLY};
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 const PLACEHOLDER: &str = "up-placeholder-";
-/// A time that is far away, in seconds.
+/// A time in the year 2100, in seconds since the Unix epoch.
 const FAR: u64 = 4_102_444_800;
 
-/// An agent, and how its person is logged in.
+/// An agent and the login of the user who starts it.
 struct Agent {
     name: &'static str,
     command: &'static str,
-    /// A variable with a key.
+    /// Name of the user's variable with an API key.
     key: Option<&'static str>,
-    /// A file of the home directory.
+    /// Path below the home directory and content of the user's login file.
     login: Option<(&'static str, Value)>,
 }
 
-/// The agents' programs may lie where root alone can look.
+/// The user who starts the runs. It is root if the tests are, as the agents' programs may be in a
+/// directory that only root can read.
 fn user() -> User {
     match is_root() {
         true => User::Root,
@@ -40,7 +41,7 @@ fn user() -> User {
     }
 }
 
-/// One conversation with `--with-logins`.
+/// Runs an agent with `--with-logins`; asserts that it prints the reply and that no secret leaked.
 fn converses(agent: &Agent) {
     let Some(programs) = packages::programs(agent.name) else {
         return;
@@ -82,13 +83,13 @@ fn converses(agent: &Agent) {
     assert_nothing_leaked(&ran, &person, &bodies.lock());
 }
 
-/// The secret as a pattern that does not match itself.
+/// A grep pattern that matches the secret but not its own text.
 fn cut(secret: &str) -> String {
     let (first, rest) = secret.split_at(1);
     format!("'[{first}]{rest}'")
 }
 
-/// The API saw the real secret and no placeholder; the sandbox never saw the real one.
+/// Asserts that the API got the real secret and no placeholder, and the sandbox no real secret.
 fn assert_nothing_leaked(ran: &Ran, person: &Person, bodies: &str) {
     let seen = format!("{:?}{bodies}", person.origin.seen());
     assert!(seen.contains(SECRET), "{seen}");

@@ -1,4 +1,4 @@
-//! Tables of attempts: a script in Python makes them inside a sandbox and says what became of each.
+//! Tables of attempts, which a Python script makes inside a sandbox; it prints the result of each.
 
 use serde::Deserialize;
 use testkit::each_row;
@@ -6,14 +6,14 @@ use testkit::each_row;
 use crate::fixture::Person;
 use crate::support::Ran;
 
-/// What every script begins with.
+/// Code before every script.
 const PRELUDE: &str = include_str!("attempts.py");
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Deserialize)]
 pub struct Attempt {
     pub name: String,
-    /// Whether it went as it must.
+    /// Whether the result is the required one.
     pub held: bool,
     pub said: String,
 }
@@ -29,7 +29,8 @@ pub fn python(script: &str, arguments: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Runs a script inside and checks every attempt of it. `least`: how many there must be.
+/// Runs a script in a sandbox, and asserts that it made at least `least` attempts and that each has
+/// the required result.
 #[track_caller]
 pub fn check(person: &Person, flags: &[&str], script: &str, arguments: &[&str], least: usize) {
     let command = python(script, arguments);
@@ -37,14 +38,14 @@ pub fn check(person: &Person, flags: &[&str], script: &str, arguments: &[&str], 
     check_rows(rows(&person.run(flags, &command)), least);
 }
 
-/// Checks every attempt.
+/// Asserts that there are at least `least` attempts and that each has the required result.
 #[track_caller]
 pub fn check_rows(rows: Vec<Attempt>, least: usize) {
     assert!(rows.len() >= least, "{} attempts: {rows:?}", rows.len());
     each_row(rows, |row| assert!(row.held, "{}: {}", row.name, row.said));
 }
 
-/// What a script printed, once it came to its end.
+/// The attempts that a script printed; panics unless the script ran to its end.
 #[track_caller]
 pub fn rows(ran: &Ran) -> Vec<Attempt> {
     let mut lines: Vec<&str> = ran.stdout.lines().collect();

@@ -1,4 +1,4 @@
-//! A person who starts `unified-proxy run`: home directory, working directory, configuration.
+//! The user who starts `unified-proxy run`, with home directory, working directory, configuration.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,13 +11,13 @@ use crate::support::{Origin, Ran, Setup, summarize};
 
 /// The user and group `nobody`.
 pub const NOBODY: u32 = 65_534;
-/// Directories of programs that every user may read.
+/// `PATH` with directories that every user may read.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-/// Who starts it.
+/// The account that starts `run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
-    /// `nobody`; the user of the tests where that is not root.
+    /// `nobody`, or the user of the tests if they do not run as root.
     Unprivileged,
     Root,
 }
@@ -32,30 +32,30 @@ impl User {
     }
 }
 
-/// A person, an origin in the place of the internet, and a configuration that leads there.
+/// A user, an origin in place of the internet, and a configuration with the origin's addresses.
 pub struct Person {
     pub user: User,
     pub origin: Origin,
     /// Written by [`Person::run`] and [`Person::command`].
     pub setup: Setup,
-    /// More of the person's environment.
+    /// Further variables of the user's environment.
     pub env: Vec<(String, String)>,
     base: TempDir,
 }
 
 impl Person {
-    /// An unprivileged person; `None` where user namespaces do not work, which is said in the
-    /// summary that `scripts/test` prints.
+    /// An unprivileged user. `None` if user namespaces do not work, which the summary that
+    /// `scripts/test` prints then says.
     pub fn new() -> Option<Self> {
         Self::with(User::Unprivileged, Origin::start())
     }
 
-    /// Root; `None` where the tests are not root's as well.
+    /// Root. `None` if the tests do not run as root.
     pub fn root() -> Option<Self> {
         Self::with(User::Root, Origin::start())
     }
 
-    /// Either of them.
+    /// A user with this account and this origin. `None` if the machine does not allow it sandboxes.
     pub fn with(user: User, origin: Origin) -> Option<Self> {
         let possible = possible(user);
         summarize("run", user.summarized(), &possible);
@@ -68,7 +68,7 @@ impl Person {
         })
     }
 
-    /// A directory below which everything of this person lies.
+    /// The directory above all directories of this user.
     pub fn base(&self) -> &Path {
         self.base.path()
     }
@@ -82,17 +82,17 @@ impl Person {
         self.home().join("project")
     }
 
-    /// Where appliances keep their state while they run.
+    /// Directory for `XDG_RUNTIME_DIR`.
     pub fn runtime(&self) -> PathBuf {
         self.base().join("runtime")
     }
 
-    /// A copy of the binary that everybody can execute.
+    /// A link to, or copy of, the binary that every user can execute.
     pub fn binary(&self) -> PathBuf {
         self.base().join("bin/unified-proxy")
     }
 
-    /// Writes a file of the person's, with the directories above it.
+    /// Writes a file that the user owns, below the home directory, with its missing directories.
     pub fn write(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.home().join(path);
         let missing = path.ancestors().skip(1).take_while(|path| !path.exists());
@@ -106,7 +106,7 @@ impl Person {
         path
     }
 
-    /// Makes a directory of the person's.
+    /// Creates a directory that the user owns, below the home directory.
     pub fn directory(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = self.home().join(path);
         if !path.is_dir() {
@@ -118,7 +118,7 @@ impl Person {
         path
     }
 
-    /// Gives a file to the person.
+    /// Makes the user the owner of a file.
     pub fn own(&self, path: &Path) {
         if self.changes_user() {
             chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -129,7 +129,7 @@ impl Person {
         self.user == User::Unprivileged && is_root()
     }
 
-    /// A program that this person starts in the working directory, outside any sandbox.
+    /// A program that this user starts in the working directory, outside any sandbox.
     pub fn outside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.changes_user() {
             true => {
@@ -171,7 +171,7 @@ impl Person {
         Ran::of(&mut self.command(flags, command))
     }
 
-    /// Runs a script of `sh` to its end.
+    /// Runs a script with `sh` to its end.
     pub fn sh(&self, flags: &[&str], script: &str) -> Ran {
         self.run(flags, &["sh", "-c", script])
     }
@@ -186,7 +186,7 @@ impl Person {
             .unwrap()
     }
 
-    /// The directory of the configuration, written and readable for everybody.
+    /// Writes the configuration, readable for every user, and returns its directory.
     pub fn config(&self) -> PathBuf {
         self.setup.write();
         let everybody = fs::Permissions::from_mode(0o755);
@@ -199,7 +199,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether this machine lets such a user make the namespaces of a sandbox, and why not.
+/// Whether this machine lets the user create the namespaces of a sandbox; the error says why not.
 fn possible(user: User) -> Result<(), String> {
     if user == User::Root && !is_root() {
         return Err("the tests are not started by root".to_owned());
@@ -240,7 +240,7 @@ fn possible(user: User) -> Result<(), String> {
     }
 }
 
-/// The directories of a person.
+/// Creates the directories of a user.
 fn base(user: User) -> TempDir {
     let base = tempfile::Builder::new()
         .prefix("run-")
@@ -261,7 +261,7 @@ fn base(user: User) -> TempDir {
         Path::new(env!("CARGO_BIN_EXE_unified-proxy")),
         base.path().join("bin/unified-proxy"),
     );
-    // A link takes no room on the disk; another file system needs a copy.
+    // A hard link takes no space on the disk; on another file system, a copy is needed.
     if fs::hard_link(from, &to).is_err() {
         fs::copy(from, &to).unwrap();
     }

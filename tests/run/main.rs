@@ -1,5 +1,5 @@
-//! `unified-proxy run`, started as people start it: as an unprivileged user with a home directory
-//! of their own, and where it matters as root.
+//! `unified-proxy run`, started by an unprivileged user with a home directory and, for some tests,
+//! by root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

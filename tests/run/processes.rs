@@ -1,4 +1,4 @@
-//! The processes of a run, as the host sees them.
+//! The processes of a run, with their pids on the host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{SOON, eventually};
 
-/// Every process that descends from this one, as numbers.
+/// Pids of all descendants of a process.
 pub fn descendants(of: u32) -> BTreeSet<u32> {
     let parents: Vec<(u32, u32)> = all()
         .into_iter()
@@ -54,31 +54,32 @@ pub fn command_line(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// The processes of the machine that a link of `/proc/PID` leads to somewhere.
+/// Pids of the processes whose link `/proc/PID/LINK` has a target for which `to` is true.
 fn leading(link: &str, to: impl Fn(&Path) -> bool) -> Vec<u32> {
     let leads =
         |pid: &u32| fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|found| to(&found));
     all().into_iter().filter(leads).collect()
 }
 
-/// The processes of a binary, whoever their parents are.
+/// Pids of the processes that execute a binary.
 pub fn of(binary: &Path) -> Vec<u32> {
     leading("exe", |found| found == binary)
 }
 
-/// The processes with this working directory, also inside a sandbox, where it has the same path.
+/// Pids of the processes with this working directory, also those in sandboxes, where it has the
+/// same path.
 pub fn in_directory(directory: &Path) -> Vec<u32> {
     leading("cwd", |found| {
         found.ends_with(directory.strip_prefix("/").unwrap_or(directory))
     })
 }
 
-/// Whether a process runs: one that has ended and waits for its parent does not.
+/// Whether a process runs; a zombie does not.
 pub fn runs(pid: u32) -> bool {
     field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// A process below a launcher, by the end of its command line.
+/// Waits for a descendant of a launcher whose command line ends with `end`, and returns its pid.
 #[track_caller]
 pub fn below(launcher: u32, end: &str) -> u32 {
     let mut found = None;
@@ -90,7 +91,8 @@ pub fn below(launcher: u32, end: &str) -> u32 {
     found.unwrap()
 }
 
-/// Where the appliance of a launcher keeps its state while it runs: the launcher holds a lock on it.
+/// Waits for the state directory of a launcher's appliance and returns its path. The launcher holds
+/// a lock on it.
 #[track_caller]
 pub fn state(launcher: u32) -> PathBuf {
     let mut found = None;
@@ -106,7 +108,7 @@ pub fn state(launcher: u32) -> PathBuf {
     found.unwrap()
 }
 
-/// Whether a directory is the one of a user's states.
+/// Whether a directory is the one that holds a user's state directories.
 fn is_state(directory: &Path) -> bool {
     let name = directory.file_name().unwrap_or_default();
     directory.starts_with("/tmp") && name.to_string_lossy().starts_with("unified-proxy-")
@@ -118,13 +120,13 @@ pub fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// Waits until none of these processes runs.
+/// Waits until none of these processes runs; panics after `within`.
 #[track_caller]
 pub fn end_within(what: &str, pids: &BTreeSet<u32>, within: Duration) {
     eventually(what, within, || !pids.iter().any(|pid| runs(*pid)));
 }
 
-/// The namespaces of some processes: what `/proc/PID/ns` links to.
+/// The namespaces of these processes, as the links in `/proc/PID/ns` name them.
 pub fn namespaces(pids: &BTreeSet<u32>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for pid in pids {

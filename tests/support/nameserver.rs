@@ -1,5 +1,5 @@
-//! A nameserver on loopback, over UDP and TCP. It runs on threads of its own, so that blocking and
-//! asynchronous tests use it alike.
+//! A nameserver on loopback, over UDP and TCP. It runs on its own threads, so that both blocking
+//! and asynchronous tests can use it.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 /// Prefix of names in the table whose A queries get an empty answer with the TC bit over UDP.
 const TRUNCATED: &str = "long.";
 
-/// What the nameserver answers to a question.
+/// The nameserver's response to a query.
 pub enum Reply {
     Records(Vec<Record>),
     Code(ResponseCode),

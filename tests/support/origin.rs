@@ -196,7 +196,7 @@ impl Origin {
         assert_eq!(self.connections(), 0, "requests: {:?}", self.seen());
     }
 
-    /// What was uploaded with Git LFS.
+    /// The files that were uploaded with Git LFS.
     pub fn large_files(&self) -> &Store {
         &self.shared.large_files
     }

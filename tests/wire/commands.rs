@@ -384,7 +384,7 @@ fn a_registration_names_the_containers_whose_leases_it_replaced() {
     let proxy = Proxy::start(&origin);
     let add = |arguments: &[&str]| proxy.cli(&[&["container", "add"], arguments].concat()).ok();
     assert_eq!(add(&["first", "--ip", "127.0.0.2"]), "registered first\n");
-    // The same again only extends the lease.
+    // An identical registration only extends the lease.
     assert_eq!(add(&["first", "--ip", "127.0.0.2"]), "registered first\n");
     let said = add(&["second", "--ip", "127.0.0.2"]);
     assert!(said.contains("replaced the lease of first"), "{said}");

@@ -1,4 +1,5 @@
-//! Injection of credentials, and redaction of their echoes in responses, logs and the admin API.
+//! Injection of credentials, redaction of their echoes in responses, and that no secret appears in
+//! logs, files, metrics or the admin API.
 
 use std::io::{Read, Write};
 use std::time::Duration;

@@ -69,7 +69,7 @@ fn a_wildcard_stops_at_label_borders() {
 }
 
 #[test]
-fn a_containers_own_list_narrows_and_never_widens() {
+fn allowed_domains_of_a_container_narrow_the_allowlist_and_never_widen_it() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
@@ -86,7 +86,7 @@ fn a_containers_own_list_narrows_and_never_widens() {
 }
 
 #[test]
-fn letter_case_and_a_trailing_dot_change_nothing() {
+fn letter_case_and_a_trailing_dot_of_a_host_change_no_verdict() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let (reply, _) = proxy.connect("BLOCKED.example.org.:443");

@@ -1,4 +1,4 @@
-//! `unified-proxy dev`, which serves processes of its own machine.
+//! `unified-proxy dev`, which serves processes of the machine on which it runs.
 
 use std::net::{SocketAddr, UdpSocket};
 

@@ -167,7 +167,7 @@ fn malformed_messages_never_get_noerror_and_later_queries_are_answered() {
             &b""[..],
             b"\x12",
             b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0",
-            // A name that points to itself.
+            // A compressed name whose pointer refers to itself.
             b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\xc0\x0c\0\x01\0\x01",
             // A response (QR bit set) instead of a query.
             b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01",

@@ -344,7 +344,7 @@ fn a_dns_client_that_disconnects_aborts_its_look_up() {
 }
 
 #[test]
-fn a_reload_holds_for_the_next_question_on_the_same_connection() {
+fn a_reload_applies_to_the_next_question_on_the_same_connection() {
     let (_nameserver, proxy) = start(|_| ());
     let socket = proxy.own_listener("inner", json!({}));
     let mut stream = connect(&socket);

@@ -42,7 +42,7 @@ fn a_rapid_reset_flood_closes_its_connection_and_harms_no_other() {
     assert!(reached < 10_000, "{reached} requests got through");
 }
 
-/// h2's default limit is 20 of these; the proxy sets it to 10.
+/// h2's default limit on such resets is 20; the proxy sets it to 10.
 #[test]
 fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() {
     let (origin, proxy) = start();
@@ -59,7 +59,7 @@ fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() 
     assert!(reached < 10, "{reached} requests got through");
 }
 
-/// h2's default limit is 1,024 of these; the proxy sets it to 256.
+/// h2's default limit on resets for errors is 1,024; the proxy sets it to 256.
 #[test]
 fn a_client_whose_errors_reset_500_streams_is_closed() {
     let (_origin, proxy) = start();

@@ -142,14 +142,14 @@ fn the_repository_of_a_node_is_looked_up_at_the_forge() {
 }
 
 #[test]
-fn a_label_that_bots_obey_is_known_by_its_name() {
+fn a_label_that_triggers_bots_is_recognized_by_its_name() {
     let house = start();
     assert_eq!(house.label("LA_bug")["data"], json!({}));
     assert_eq!(house.label("LA_merge")["code"], "write_not_allowed");
 }
 
 #[test]
-fn an_agent_is_known_by_the_login_of_its_node() {
+fn an_agent_is_recognized_by_the_login_of_its_node() {
     let house = start();
     let assign = |id: &str| house.graphql(ASSIGN, json!({ "people": [id] }));
     assert_eq!(assign("U_ann")["data"], json!({}));

@@ -24,7 +24,7 @@ const BRIEF: Duration = Duration::from_secs(4);
 const ENDED: Duration = Duration::from_secs(5);
 
 #[test]
-fn an_address_that_nobody_registered_is_denied() {
+fn an_unregistered_address_is_denied() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let (reply, _) = proxy.connect_from(STRANGER, "api.example.com:443");
@@ -74,7 +74,7 @@ fn a_container_id_that_differs_is_denied_wherever_it_is_sent() {
 }
 
 #[test]
-fn a_container_id_that_matches_passes_and_goes_no_further() {
+fn a_matching_container_id_passes_and_is_not_sent_upstream() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let field = format!("X-Container-Id: {SANDBOX}");
@@ -200,7 +200,7 @@ fn deleting_a_container_ends_its_tunnels_and_streams_and_no_others() {
 }
 
 #[test]
-fn registering_the_same_again_keeps_the_lease_and_its_tunnels() {
+fn an_identical_registration_keeps_the_lease_and_its_tunnels() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut tunnel = proxy.tls("api.example.com");
@@ -229,7 +229,7 @@ fn a_tunnel_of_a_lease_that_ended_stays_dead_when_a_backup_that_holds_it_is_rest
     eventually("the container is back", ENDED, || {
         proxy.connect("api.example.com:443").0.status == 200
     });
-    // The container has a different lease now.
+    // The container has a new lease, so the old tunnel is not served.
     let _ = write!(
         tunnel,
         "GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n"

@@ -1,4 +1,4 @@
-//! Rate limits and circuit breakers, and that neither affects other containers.
+//! Limits on requests and tunnels, which apply to each container, and circuit breakers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

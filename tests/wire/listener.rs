@@ -129,7 +129,7 @@ fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
 /// The admin socket's own mode and `admin_uids` say who may register; the directory's mode says who
 /// gets to the sockets in it.
 #[test]
-fn another_user_connects_where_the_directory_lets_it_pass() {
+fn another_user_can_connect_if_the_directorys_mode_allows_it() {
     if !geteuid().is_root() {
         // Only root can become another user here.
         return;

@@ -1,4 +1,4 @@
-//! What the proxy reports when its nameservers do not answer, and when they answer again.
+//! Log, metrics and health checks when the proxy's nameservers stop answering and answer again.
 
 use serde_json::json;
 

@@ -382,7 +382,7 @@ fn a_token_file_that_is_gone_denies_and_is_used_once_it_is_back() {
 }
 
 #[test]
-fn a_tools_own_refresh_is_answered_with_placeholders_at_exactly_its_endpoint() {
+fn the_refresh_request_of_a_tool_gets_placeholders_at_exactly_its_endpoint() {
     let house = start(3600);
     let post = |path: &str, body: &str| {
         let length = body.len();

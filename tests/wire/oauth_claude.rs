@@ -140,7 +140,7 @@ fn two_processes_that_share_a_login_refresh_it_once() {
 }
 
 #[test]
-fn claude_codes_own_refresh_is_answered_with_placeholders() {
+fn the_refresh_request_of_claude_code_gets_placeholders() {
     let asked = Arc::default();
     let origin = origin(&asked);
     let dir = tempfile::tempdir().unwrap();

@@ -154,7 +154,7 @@ fn series(name: &str, labels: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn every_flow_leaves_a_line_without_its_query() {
+fn every_flow_has_an_audit_line_without_its_query() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     proxy.fetch("api.example.com", "/echo/path?token=private");
@@ -204,7 +204,7 @@ fn a_flood_of_equal_lines_is_folded_with_its_count_and_others_keep_their_lines()
 }
 
 #[test]
-fn flows_are_shown_as_they_end() {
+fn flows_are_listed_when_they_have_ended() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     proxy.get("http://blocked.example.org/", &[]);

@@ -63,7 +63,7 @@ fn the_judged_address_is_dialled_and_each_new_connection_is_judged_again() {
 }
 
 #[test]
-fn a_pooled_connection_serves_on_after_its_name_was_rebound() {
+fn a_pooled_connection_is_used_after_its_name_was_rebound() {
     let origin = Origin::start();
     let port = origin.http.port();
     let trap = Trap::on(port);

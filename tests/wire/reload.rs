@@ -1,4 +1,5 @@
-//! Reloads of the configuration, which apply as a whole or not at all.
+//! Reloads of the configuration: valid files apply at once, except for settings that need a
+//! restart, and invalid or missing ones change nothing.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, SOON, eventually};
 
 const PLAIN: &str = "http://plain.example.com/echo";
-/// Documented bound on the time from the change of a file to its effect.
+/// Bound on the time from the change of a file to its effect.
 const PROMISED: Duration = Duration::from_secs(5);
 
 fn start(origin: &Origin) -> Proxy {

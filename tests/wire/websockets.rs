@@ -281,7 +281,7 @@ fn an_extension_that_was_not_offered_is_refused() {
     let (proxy, _upstream) = start(
         "Sec-WebSocket-Extensions: permessage-deflate\r\n",
         |stream, _| {
-            // A compressed frame, which the proxy's parser refuses.
+            // A compressed frame, which would end a WebSocket whose messages are scrubbed.
             stream.write_all(b"\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00")?;
             stream.read(&mut [0; 4096]).map(drop)
         },

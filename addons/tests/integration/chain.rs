@@ -195,7 +195,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_panic_and_a_missed_deadline_are_denied_as_our_fault_and_name_the_addon() {
+fn a_panic_and_a_missed_deadline_are_internal_errors_that_name_the_addon() {
     each_row(
         [
             (Act::Panic, "panic"),

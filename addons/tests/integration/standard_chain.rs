@@ -50,7 +50,7 @@ fn a_secret_is_added_to_a_request_and_scrubbed_from_its_response() {
 }
 
 #[test]
-fn reads_of_own_repositories_get_a_credential_and_public_reads_do_not() {
+fn reads_of_the_containers_repositories_get_a_credential_and_public_reads_do_not() {
     let chain = chain(&Arc::default());
     each_row(
         [("/acme/web", true), ("/acme/other", false)],

@@ -146,7 +146,7 @@ fn github_app_and_oauth_credentials_are_checked() {
 }
 
 #[test]
-fn github_app_and_oauth_credentials_carry_their_settings() {
+fn github_app_credentials_get_the_api_of_their_host_and_oauth_ones_their_entry() {
     let config = load_files(&[
         (
             "policy.yaml",

@@ -133,7 +133,7 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
 }
 
 #[test]
-fn the_log_level_of_the_environment_holds_without_a_file() {
+fn the_log_level_of_the_environment_applies_without_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let with = |level: &'static str| {
         let env = move |name: &str| (name == "LOG_LEVEL").then(|| level.to_owned());

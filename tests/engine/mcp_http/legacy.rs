@@ -18,7 +18,7 @@ fn response(request: &Value, result: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_session_shakes_hands_lists_calls_and_says_goodbye() {
+async fn a_session_is_initialized_used_and_deleted() {
     let server = Server::legacy(|seen| {
         let result = match seen.method() {
             "tools/list" => json!({"tools": [{"name": "add"}]}),
@@ -127,7 +127,7 @@ async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
 }
 
 #[tokio::test]
-async fn a_stream_that_closes_before_its_answer_is_continued_when_the_server_says() {
+async fn a_stream_that_closes_before_its_answer_is_resumed_after_the_servers_retry_time() {
     let server = Server::start(|seen| match seen.method() {
         "tools/call" => Scripted::events(vec![text("id: e-1\nretry: 300\ndata: \n\n")]),
         "GET" if seen.header("last-event-id") == Some("e-1") => Scripted::events(vec![
@@ -233,7 +233,7 @@ async fn a_call_in_a_session_that_the_server_forgot_is_made_in_another_one() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_is_cancelled_at_the_server() {
+async fn a_call_that_times_out_or_is_dropped_is_cancelled_at_the_server() {
     let server = Server::legacy(|_| Scripted::events(vec![text(": wait\n\n"), Part::Hold])).await;
     let fixture = Fixture::new(&format!("url: \"{}\", timeout: 1s", server.url()));
     let (session, _events) = fixture.open(LEGACY).await;

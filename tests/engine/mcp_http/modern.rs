@@ -41,7 +41,7 @@ fn tool(schema: Value) -> Arc<Definition> {
 }
 
 #[tokio::test]
-async fn each_request_stands_alone_with_fields_that_mirror_it() {
+async fn each_request_is_independent_and_its_http_fields_repeat_its_members() {
     let server =
         modern(|seen| Scripted::result(&seen.message, json!({"resultType": "complete"}))).await;
     let fixture = Fixture::at(&server.url());
@@ -95,7 +95,7 @@ async fn each_request_stands_alone_with_fields_that_mirror_it() {
 }
 
 #[tokio::test]
-async fn a_tool_with_invalid_annotations_is_refused_in_this_revision_alone() {
+async fn a_tool_with_invalid_header_annotations_is_refused_in_this_revision_only() {
     let bad = raw(
         json!({"name": "t", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}),
     );

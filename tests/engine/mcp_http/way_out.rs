@@ -55,7 +55,7 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn requests_reuse_connections() {
     let server = Server::legacy(|seen| {
         Scripted::events(vec![event(
             &json!({"jsonrpc": "2.0", "id": seen.message["id"], "result": {}}),
@@ -103,7 +103,7 @@ async fn flows_of_a_shared_mount_have_no_container() {
 }
 
 #[tokio::test]
-async fn the_leases_end_ends_the_session_and_its_calls_and_tells_the_server() {
+async fn the_end_of_a_lease_ends_its_sessions_and_calls_and_deletes_them_at_the_server() {
     let server = Server::legacy(|_| Scripted::events(vec![text(":\n\n"), Part::Hold])).await;
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
@@ -125,7 +125,7 @@ async fn the_leases_end_ends_the_session_and_its_calls_and_tells_the_server() {
 }
 
 #[tokio::test]
-async fn our_own_listeners_and_metadata_services_are_never_reached() {
+async fn mounts_never_reach_the_proxys_own_listeners_or_metadata_services() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let own = format!("url: \"http://127.0.0.1:{port}/mcp\", timeout: 2s");
@@ -165,7 +165,7 @@ async fn a_denial_of_the_chain_is_returned_and_an_unreachable_server_cannot_star
 }
 
 #[tokio::test]
-async fn secrets_of_the_settings_go_in_clear_text_to_private_addresses_alone() {
+async fn secrets_of_the_settings_are_sent_in_clear_text_to_private_addresses_only() {
     let server = echo().await;
     let url = server.url();
     let fixture = Fixture::new(&format!(

@@ -293,7 +293,7 @@ async fn answered_registrations_survive_a_kill_during_writes() {
 }
 
 #[tokio::test]
-async fn a_lease_ends_within_a_second_of_its_time_and_is_found_until_a_flow_was_told() {
+async fn a_lease_ends_within_a_second_of_its_expiry_and_is_found_until_a_flow_expires_it() {
     let fixture = RegistryFixture::new();
     let short = NewRegistration {
         expires_at: OffsetDateTime::now_utc() + time::Duration::milliseconds(300),

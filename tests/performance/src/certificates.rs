@@ -1,4 +1,4 @@
-//! One CA for a run, a certificate under it that all share, and configurations that use them.
+//! The CA and the certificate that all parts of a measurement share, and TLS configurations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The names that the origin and the peers have a certificate for.
+/// Names in the certificate of the origin and the peers.
 const NAMES: [&str; 2] = ["*.example.com", "*.many.example.com"];
 
 /// A directory with `ca.pem`, `ca-key.pem`, `leaf.pem` and `leaf-key.pem`.
 pub struct Certificates(pub PathBuf);
 
 impl Certificates {
-    /// Makes and writes them. All keys are P-256.
+    /// Creates and writes the files. All keys are P-256.
     pub fn make(&self) -> anyhow::Result<()> {
         let ca_key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -40,7 +40,7 @@ impl Certificates {
         std::fs::write(&path, pem).with_context(|| path.display().to_string())
     }
 
-    /// The CA and its key, for a peer that mints.
+    /// The CA and its key, for a peer that issues certificates.
     #[cfg(feature = "hudsucker")]
     pub fn issuer(&self) -> anyhow::Result<Issuer<'static, KeyPair>> {
         let read = |name| std::fs::read_to_string(self.0.join(name));
@@ -48,7 +48,7 @@ impl Certificates {
         Ok(Issuer::from_ca_cert_pem(&read("ca.pem")?, key)?)
     }
 
-    /// A server with the shared certificate.
+    /// TLS configuration of a server with the shared certificate.
     pub fn server(&self, alpn: &[&[u8]]) -> anyhow::Result<Arc<ServerConfig>> {
         let leaf = CertificateDer::from_pem_file(self.0.join("leaf.pem"))?;
         let key = PrivateKeyDer::from_pem_file(self.0.join("leaf-key.pem"))?;
@@ -59,13 +59,13 @@ impl Certificates {
         Ok(Arc::new(config))
     }
 
-    /// A client that trusts the CA.
+    /// TLS configuration of a client that trusts the CA.
     pub fn client(&self, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
         client(&self.0.join("ca.pem"), alpn)
     }
 }
 
-/// A client that trusts a CA.
+/// TLS configuration of a client that trusts only the CA in a PEM file.
 pub fn client(ca: &Path, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(ca)? {
@@ -78,7 +78,7 @@ pub fn client(ca: &Path, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
     Ok(config)
 }
 
-/// A sandbox's client: a new program each time, which resumes no session.
+/// TLS configuration of a client that resumes no session, like a new process each time.
 pub fn stranger(ca: &Path, alpn: &[u8]) -> anyhow::Result<Arc<ClientConfig>> {
     let mut config = client(ca, &[alpn])?;
     config.resumption = Resumption::disabled();

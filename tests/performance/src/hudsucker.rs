@@ -1,4 +1,4 @@
-//! hudsucker with nothing added: what the library costs that does the same by itself.
+//! hudsucker without handlers: a library that also intercepts TLS, for comparison.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use tower_service::Service;
 use crate::Peer;
 use crate::certificates::Certificates;
 
-/// Host names of which it keeps the certificate.
+/// Capacity of its certificate cache, in host names.
 const CERTIFICATES: u64 = 1_000;
 
 pub async fn run(peer: Peer, nodelay: bool) -> anyhow::Result<()> {
     let certificates = Certificates(peer.certificates);
     let listener = TcpListener::bind(peer.listen).await?;
-    // Sockets inherit it from the one that accepts them.
+    // Accepted sockets inherit the option from the listener.
     SockRef::from(&listener).set_tcp_nodelay(nodelay)?;
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(certificates.client(&[])?)
@@ -45,7 +45,7 @@ pub async fn run(peer: Peer, nodelay: bool) -> anyhow::Result<()> {
     proxy.start().await.map_err(|error| anyhow!("{error}"))
 }
 
-/// Connects to the one origin, whatever the name.
+/// A connector that connects to the same origin for every name.
 #[derive(Clone)]
 struct ToOrigin(SocketAddr);
 

@@ -1,5 +1,4 @@
-//! Loads, origins, and the barest proxies that do the same work: what the product is measured
-//! with and against.
+//! Loads, origins, and minimal proxies for comparison, with which the product is measured.
 
 mod certificates;
 #[cfg(feature = "hudsucker")]

@@ -1,11 +1,11 @@
-//! A nameserver that costs as little as it can: every name has one address.
+//! A nameserver with minimal CPU cost: every name has one address.
 
 use std::net::{SocketAddr, UdpSocket};
 
 const HEADER: usize = 12;
 const A: u16 = 1;
 
-/// What is never to be found in a cache begins with this.
+/// Prefix of names whose answers must not be cached: their TTL is 0.
 const FLEETING: &[u8] = b"pool";
 
 pub fn run(listen: SocketAddr) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! An origin that costs as little as it can: `/N` answers N bytes.
+//! An origin with minimal CPU cost: `/N` answers with N bytes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::Certificates;
 
-/// The largest answer.
+/// Bytes of the largest body.
 const LARGEST: usize = 100 << 20;
 
 pub async fn run(listen: SocketAddr, certificates: &Certificates) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! A load on a DNS server: many clients, each of whom asks again as soon as it has its answer.
+//! A load on a DNS server: many clients, each of which sends its next query on the answer to the
+//! last.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -12,30 +13,30 @@ use tokio::time::timeout;
 
 use crate::usage::Usage;
 
-/// Before the clock starts.
+/// Pause before the measurement.
 const SETTLING: Duration = Duration::from_millis(200);
 
-/// What is not answered until then is lost.
+/// Timeout after which a query counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The same where questions are counted: the server may run under a tool that makes it slow.
+/// Timeout of a query if queries are counted: the server may run under a tool that makes it slow.
 const PATIENCE_OF_COUNT: Duration = Duration::from_secs(30);
 
-/// Of a hundred answers, so many may be lost or wrong: a server at saturation drops some.
+/// Percentage of answers that may be lost or wrong: a saturated server drops some.
 const TOLERATED_PERCENT: u64 = 1;
 
-/// Names that come round again only when no cache can hold them any more.
+/// Number of names in the pool, so large that no cache still holds a name when it is used again.
 const POOL: u64 = 100_000;
 
 const NO_ERROR: u8 = 0;
 const NX_DOMAIN: u8 = 3;
 
-/// Which names are asked for.
+/// The names in the queries.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Names {
     /// One, which is in every cache.
     Cached,
-    /// Such as nobody may ask for.
+    /// Names that the server must deny.
     Denied,
     /// A pool of names that live for no time.
     Forwarded,
@@ -53,19 +54,19 @@ pub struct Questions {
     /// The server's process, whose CPU time is read with its children's.
     #[arg(long)]
     pid: u32,
-    /// Clients, each with an address of its own, from 127.1.0.1 on.
+    /// Number of clients; their addresses count up from 127.1.0.1.
     #[arg(long, default_value_t = 200)]
     clients: u8,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Ends after so many questions instead of a time.
+    /// Number of queries after which the load ends, instead of a time.
     #[arg(long)]
     questions: Option<u64>,
 }
 
 struct Run {
     names: Names,
-    /// Tells the names of this run from those of all others.
+    /// Part of the names, which differs from run to run.
     id: u64,
     /// Clients stop at this number.
     most: u64,
@@ -159,7 +160,7 @@ impl Run {
     }
 }
 
-/// A question for an IPv4 address, recursion desired.
+/// A query for the A records of a name, with recursion desired.
 fn question(id: u16, name: &str) -> Vec<u8> {
     let mut question = id.to_be_bytes().to_vec();
     question.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);

@@ -1,5 +1,5 @@
-//! The barest relay that does the product's work: TLS on both sides, hyper on both sides, one
-//! upstream connection for each client connection, and no decision.
+//! A minimal relay for comparison: TLS and hyper on both sides, one upstream connection for each
+//! client connection, and no decisions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

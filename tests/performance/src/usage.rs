@@ -1,11 +1,11 @@
-//! What the kernel says of a process and all that it started.
+//! CPU time, memory and descriptors of a process and its descendants.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
 
-/// The kernel counts in hundredths of a second.
+/// Unit of CPU times in `/proc/PID/stat`.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Sums over a tree of processes.

@@ -1,5 +1,5 @@
-//! What a sandbox must prevent: each attempt is a row, made inside by a script. Where an attempt
-//! could fail for another reason, the same attempt is made outside and must succeed.
+//! Attempts that a sandbox must prevent. A script makes them inside, and each is a row. If an
+//! attempt could also fail for another reason, it is made outside too and must succeed there.
 
 mod network;
 mod outside;
@@ -15,7 +15,7 @@ use crate::support::Origin;
 
 pub use secrets::{MARK, SEARCH, mark};
 
-/// The unprivileged person and root, as far as this machine has them.
+/// An unprivileged user and root, without those whom this machine does not allow sandboxes.
 fn people() -> Vec<Person> {
     let users = [User::Unprivileged, User::Root];
     let people = users.map(|user| Person::with(user, Origin::start()));

@@ -1,4 +1,4 @@
-//! Ways into the network that are not the proxy.
+//! Attempts to reach the network without the proxy.
 
 use std::net::{TcpListener, UdpSocket};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::people;
 use crate::attempts::check;
 
-/// Connects to the services of the host, whose ports the arguments are, and to others.
+/// Python code that tries to reach services of the host, whose ports are arguments, and others.
 const CONNECT: &str = r#"
 tcp, udp, six = (int(port) for port in sys.argv[1:4])
 own = sys.argv[4:]

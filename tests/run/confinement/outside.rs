@@ -7,7 +7,7 @@ use crate::attempts::{check, python};
 use crate::fixture::Person;
 use crate::processes;
 
-/// A process of the same person outside the sandbox.
+/// A process of the same user outside the sandbox.
 struct Bystander(Child);
 
 impl Bystander {
@@ -30,7 +30,7 @@ impl Drop for Bystander {
     }
 }
 
-/// Attempts on the processes whose numbers the arguments are.
+/// Python code with attempts on the processes whose pids are the arguments.
 const REACH: &str = r#"
 PIDS = [int(pid) for pid in sys.argv[1:]]
 room = ctypes.create_string_buffer(64)
@@ -79,7 +79,7 @@ fn no_process_of_the_host_exists_inside() {
     for person in super::people() {
         let bystander = Bystander::start(&person);
         let (other, ours) = (bystander.0.id(), std::process::id());
-        // The numbers of the host are larger than any inside.
+        // The pids of the host are larger than any pid inside.
         assert!(other > 100 && ours > 100);
         check(
             &person,
@@ -98,7 +98,7 @@ fn the_same_attempts_work_outside() {
     let bystander = Bystander::start(&person);
     let pid = bystander.0.id().to_string();
     let command = python(REACH, &[&pid]);
-    // Without what is about PID 1, which is the host's there.
+    // Without the attempts on pid 1, which is the host's init there.
     let script = command[3]
         .split("holds(\"few processes")
         .next()
@@ -108,7 +108,7 @@ fn the_same_attempts_work_outside() {
     let ran = crate::support::Ran::of(person.outside("python3").args(["-I", "-c", &script, &pid]));
     let rows = crate::attempts::rows(&ran);
     let worked = rows.iter().filter(|row| row.said.starts_with("it worked"));
-    // Where Yama is in force, ptrace is for parents alone.
+    // With Yama, only ancestors may use ptrace.
     assert!(worked.count() >= 6, "{rows:?}");
 }
 
@@ -123,7 +123,7 @@ holds("a segment of its own", lambda: call(29, 0, 4096, 0o1600) >= 0)
 "#;
 
 #[test]
-fn shared_memory_of_the_host_is_not_there() {
+fn shared_memory_of_the_host_is_not_visible() {
     let Some(person) = Person::new() else { return };
     let name = format!("of-the-host-{}", std::process::id());
     let key = std::process::id() as i32;
@@ -165,6 +165,6 @@ fn no_descriptor_but_the_three_streams_is_inherited() {
             .filter_map(|(name, value)| Some((name, value?))),
     );
     let ran = crate::support::Ran::of(outer.current_dir(person.work()).stdin(Stdio::null()));
-    // The directory that is listed is one itself.
+    // Descriptor 3 is the directory that `ls` reads.
     assert_eq!(ran.ok(), "0\n1\n2\n3\n");
 }

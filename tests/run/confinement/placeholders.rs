@@ -1,4 +1,4 @@
-//! Placeholders: there while a run needs them, and gone afterwards.
+//! Placeholders for missing protected files, which exist as long as a run needs them.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn placeholders_stay_while_a_run_needs_them_and_are_gone_with_the_last() {
     drop(first.stdin.take());
     first.wait().unwrap();
     assert!(names(&person.work()).contains(&".envrc".to_owned()));
-    // The one that goes on is protected by what the other one made.
+    // The placeholders that the ended run made still protect the other run.
     check(&person, &[], CHANGES, &[".envrc", ".git"], 20);
     drop(second.stdin.take());
     second.wait().unwrap();
@@ -42,7 +42,7 @@ fn placeholders_stay_while_a_run_needs_them_and_are_gone_with_the_last() {
     let kept = person
         .home()
         .join(".local/state/unified-proxy/placeholders");
-    // The lock that orders them stays.
+    // Only the lock file stays.
     assert_eq!(names(&kept), ["order"]);
 }
 
@@ -61,7 +61,7 @@ fn placeholders_of_a_run_that_was_killed_are_removed_by_the_next() {
 }
 
 #[test]
-fn what_a_command_puts_beside_placeholders_is_kept() {
+fn files_that_a_command_creates_beside_placeholders_are_kept() {
     let Some(person) = Person::new() else { return };
     person
         .sh(&[], "echo mine > made; mkdir sub; echo x > sub/.envrc-not")
@@ -79,7 +79,7 @@ fn what_a_command_puts_beside_placeholders_is_kept() {
 }
 
 #[test]
-fn what_the_command_made_that_the_host_would_obey_is_named_at_the_end() {
+fn new_files_that_the_host_would_execute_are_named_at_the_end() {
     let Some(person) = Person::new() else { return };
     let script = "mkdir -p new/deep; git init -q new/deep/repo; echo x > new/.envrc; mkdir new/.vscode; echo x > plain";
     let ran = person.sh(&[], script);
@@ -88,13 +88,13 @@ fn what_the_command_made_that_the_host_would_obey_is_named_at_the_end() {
         assert!(ran.stderr.contains(&line), "{path}: {ran:?}");
     }
     assert!(!ran.stderr.contains("plain"), "{ran:?}");
-    // What was there at the start of a run is not named by it again.
+    // A run does not name files that existed at its start.
     assert_eq!(person.sh(&[], "true").stderr, "");
 }
 
-/// OpenCode does not start where it cannot write there.
+/// OpenCode does not start if it cannot write to its directory.
 #[test]
-fn what_is_written_to_the_directory_of_opencode_ends_with_the_sandbox() {
+fn files_written_to_opencodes_directory_are_gone_after_the_run() {
     let Some(person) = Person::new() else { return };
     let script = "mkdir -p .opencode/plugin && echo evil > .opencode/plugin/x.ts && cat .opencode/plugin/x.ts; \
         mv .opencode away || rmdir .opencode || echo stays";

@@ -1,4 +1,5 @@
-//! Files of the working directory that the host would execute or obey later.
+//! Files of the working directory that programs of the host would later execute or read as
+//! configuration.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +11,7 @@ use crate::attempts::check;
 use crate::fixture::Person;
 use crate::support::{Ran, SOON, eventually};
 
-/// Tries everything to change what lies at the paths of its arguments, which are relative.
+/// Python code that tries to change the files at the relative paths in its arguments in every way.
 pub const CHANGES: &str = r##"
 EVIL = "#!/bin/sh\necho planted\n"
 def write(path):
@@ -49,7 +50,7 @@ for path in sys.argv[1:]:
         fails(f"{path}: exchanging {above}", lambda: (os.makedirs("newdir", exist_ok=True), call(316, -100, above.encode(), -100, b"newdir", 2)))
 "##;
 
-/// What is protected where it is missing, too.
+/// Names that are protected also if they do not exist.
 const ALWAYS: [&str; 15] = [
     ".aider.conf.yml",
     ".claude",
@@ -81,7 +82,7 @@ fn git(person: &Person, directory: &Path, arguments: &[&str]) {
     Ran::of(command.args(arguments)).ok();
 }
 
-/// A directory with the repository `at`, which has a commit.
+/// Creates a repository at `at`, below the home directory, with one commit.
 fn repository(person: &Person, at: &str) -> PathBuf {
     let path = person.directory(at);
     git(person, &path, &["init", "--quiet"]);
@@ -91,7 +92,7 @@ fn repository(person: &Person, at: &str) -> PathBuf {
     path
 }
 
-/// Every file below a directory with its content, and every directory and link.
+/// The paths below a directory, with the content of files.
 fn tree(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut next = vec![directory.to_owned()];
@@ -127,13 +128,13 @@ fn check_unchanged(person: &Person, flags: &[&str], paths: &[&str]) {
 }
 
 #[test]
-fn what_is_missing_cannot_be_made_and_leaves_nothing() {
+fn missing_protected_files_cannot_be_created_and_leave_nothing() {
     let Some(person) = Person::new() else { return };
     check_unchanged(&person, &[], &[&ALWAYS[..], &["HEAD"]].concat());
 }
 
 #[test]
-fn what_is_there_cannot_be_changed() {
+fn existing_protected_files_cannot_be_changed() {
     let Some(person) = Person::new() else { return };
     repository(&person, "project");
     for name in [
@@ -301,7 +302,7 @@ fn git_inside_adds_no_placeholder() {
 }
 
 #[test]
-fn a_link_in_the_place_of_what_is_protected_is_refused() {
+fn a_symbolic_link_at_a_protected_path_is_refused() {
     each_row([".git", ".envrc", ".vscode", ".claude"], |name| {
         let Some(person) = Person::new() else { return };
         person.directory("elsewhere");
@@ -314,7 +315,7 @@ fn a_link_in_the_place_of_what_is_protected_is_refused() {
 }
 
 #[test]
-fn a_protected_file_with_another_name_is_refused() {
+fn a_protected_file_with_a_second_hard_link_is_refused() {
     let Some(person) = Person::new() else { return };
     let file = person.write("project/.envrc", "before\n");
     fs::hard_link(&file, person.work().join("other-name")).unwrap();
@@ -325,7 +326,7 @@ fn a_protected_file_with_another_name_is_refused() {
 }
 
 #[test]
-fn a_protected_file_that_the_host_replaces_ends_the_run_and_is_named() {
+fn a_protected_file_that_is_replaced_outside_ends_the_run_and_is_named() {
     let Some(person) = Person::new() else { return };
     let file = person.write("project/.envrc", "before\n");
     let mut run = person.spawn(&[], &["sh", "-c", "echo ready; sleep 1000"]);

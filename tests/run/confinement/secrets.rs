@@ -1,4 +1,4 @@
-//! Secrets of the person, in files and in the environment.
+//! Secrets of the user, in files and in the environment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,10 +8,12 @@ use super::people;
 use crate::attempts::check;
 use crate::fixture::{NOBODY, Person, User, is_root};
 
-/// A part of every secret of these tests; scripts get it cut in two, so that they do not hold it.
+/// A part of every secret in these tests. Scripts get it in two parts, so that they do not contain
+/// it themselves.
 pub const MARK: &str = "secret-7c1e59ab04d2";
 
-/// Searches everything that is visible for the mark: files, their names, environments.
+/// Python code that searches for the mark in everything that is visible: names and contents of
+/// files, and environments.
 pub const SEARCH: &str = r#"
 mark = (sys.argv[1] + sys.argv[2]).encode()
 seen = 0
@@ -131,7 +133,7 @@ fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
         person
             .env
             .extend(in_values.map(|(name, value)| (name.to_owned(), value)));
-        // It shows that the search finds what is visible.
+        // Shows that the search finds a visible file.
         person.write("project/visible", MARK);
         let script =
             format!("{SEARCH}\nholds('the caller is not there', lambda: os.getppid() in (0, 1))");
@@ -151,7 +153,7 @@ fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
 }
 
 #[test]
-fn a_variable_that_looks_like_a_secret_is_a_placeholder_and_one_that_leads_to_the_host_is_gone() {
+fn variables_with_secrets_become_placeholders_and_those_that_refer_to_the_host_are_removed() {
     let Some(mut person) = Person::new() else {
         return;
     };
@@ -205,7 +207,7 @@ fn a_variable_that_looks_like_a_secret_is_a_placeholder_and_one_that_leads_to_th
 }
 
 #[test]
-fn files_of_the_system_that_are_roots_alone_cannot_be_read() {
+fn system_files_that_only_root_may_read_cannot_be_read() {
     for person in people() {
         let mut private: Vec<String> = [
             "/etc/shadow",
@@ -250,7 +252,7 @@ for path in sys.argv[1:]:
 }
 
 #[test]
-fn the_appliances_state_is_not_visible_even_where_a_flag_opens_the_directory_around_it() {
+fn the_appliances_state_is_not_visible_even_if_a_flag_opens_its_parent_directory() {
     let Some(person) = Person::new() else { return };
     assert_eq!(person.user, User::Unprivileged);
     let user = if is_root() {
@@ -259,7 +261,7 @@ fn the_appliances_state_is_not_visible_even_where_a_flag_opens_the_directory_aro
         rustix::process::getuid().as_raw()
     };
     let states = format!("/tmp/unified-proxy-{user}");
-    // It is there from the first run on.
+    // The directory exists from the first run on.
     person.sh(&[], "true").ok();
     let script = "holds('the directory is empty', lambda: os.listdir(sys.argv[1]) == [])";
     check(&person, &["--read", &states], script, &[&states], 1);

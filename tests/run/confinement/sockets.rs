@@ -1,4 +1,4 @@
-//! Unix sockets of the host: made before the start, at every place that a sandbox could see.
+//! Unix sockets of the host, created before the start at every place that a sandbox might see.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::attempts::check;
 use crate::fixture::Person;
 
-/// Tries every socket of the visible tree, and every path and name of the arguments.
+/// Python code that tries to connect to every visible socket, and to every path and abstract name
+/// in its arguments.
 const CONNECT: &str = r#"
 def connect(address, kind=socket.SOCK_STREAM):
     with socket.socket(socket.AF_UNIX, kind) as client:
@@ -43,7 +44,7 @@ holds("a socket of its own", lambda: connect(own))
 os.unlink(own)
 "#;
 
-/// Sockets whose servers accept nothing, but to which a client could connect.
+/// Listening sockets to which a client could connect; their servers accept nothing.
 struct Listeners {
     kept: Vec<UnixListener>,
     addresses: Vec<String>,
@@ -130,7 +131,7 @@ fn no_socket_of_the_host_can_be_reached() {
     check(&person, &flags, CONNECT, &listeners.arguments(), 30);
 }
 
-/// The kernel lists such a socket by the name that its server gave, which leads nowhere.
+/// The kernel lists such a socket by the relative path that its server gave.
 #[test]
 fn a_socket_that_was_bound_by_a_relative_path_cannot_be_reached() {
     let Some(mut person) = Person::new() else {

@@ -1,4 +1,4 @@
-//! System calls under every table of the machine, capabilities, limits.
+//! System calls by each system call table of the machine, capabilities and limits.
 
 use super::people;
 use crate::attempts::{check, python};
@@ -8,15 +8,15 @@ use crate::support::Ran;
 const ATTEMPTS: &str = include_str!("system_calls.py");
 
 #[test]
-fn system_calls_that_lead_out_do_not_work_under_any_table() {
+fn system_calls_that_could_escape_fail_by_every_system_call_table() {
     for person in people() {
         check(&person, &[], ATTEMPTS, &[], 500);
     }
 }
 
-/// A set-user-ID program of the person's own gains nothing.
+/// A set-user-ID program in the working directory does not change the user.
 #[test]
-fn a_program_that_would_change_the_user_does_not() {
+fn a_set_user_id_program_does_not_change_the_user() {
     let Some(person) = Person::root() else { return };
     let program = person.work().join("id");
     std::fs::copy("/usr/bin/id", &program).unwrap();
@@ -34,8 +34,8 @@ fn a_program_that_would_change_the_user_does_not() {
     assert!(!inside.contains("euid="), "{inside}");
 }
 
-/// The machine code of the attempts reaches the kernel where no filter is in force: else they
-/// would show nothing.
+/// Checks that the machine code of the attempts reaches the kernel without a filter; otherwise the
+/// attempts would prove nothing.
 #[test]
 fn the_attempts_under_the_i386_table_are_real() {
     let Some(person) = Person::new() else { return };

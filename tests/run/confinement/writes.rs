@@ -1,4 +1,4 @@
-//! Writing outside the working directory.
+//! Attempts to write outside the working directory.
 
 use std::fs;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn nothing_outside_the_working_directory_can_be_written_to() {
 }
 
 #[test]
-fn what_write_and_read_open_is_open_and_no_more() {
+fn write_and_read_flags_open_their_directories_only() {
     for person in people() {
         let (write, read) = (person.directory("opened"), person.directory("shown/below"));
         fs::write(read.join("text"), "shown").unwrap();

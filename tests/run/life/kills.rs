@@ -1,4 +1,4 @@
-//! SIGKILL of every process that a run consists of.
+//! SIGKILL to each process of a run.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::fixture::Person;
 use crate::processes;
 use crate::support::{SOON, eventually};
 
-/// What a sandbox may take to end.
+/// Longest time that a sandbox may take to end.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// A process that takes part of everything: a group of its own, deaf to signals.
+/// A shell script that ignores signals and starts processes in other process groups and sessions.
 const COMMAND: &str = "trap '' HUP INT TERM USR1 USR2; setsid sh -c 'trap \"\" HUP INT TERM; sleep 1000 & sleep 1001' & \
     sleep 1002 & echo ready; while :; do sleep 0.2; done";
 
 #[test]
-fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
+fn whichever_process_of_a_run_is_killed_its_sandbox_ends_within_a_second() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
@@ -42,7 +42,7 @@ fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
                 .collect();
             let state = processes::state(launcher);
             assert!(state.is_dir());
-            // What other tests look for when all is over.
+            // The same look-ups that must find nothing once the run has ended.
             assert_eq!(processes::of(&person.binary()).len(), 4);
             assert!(processes::in_directory(&person.work()).len() >= 4);
             let victim = match killed {
@@ -51,7 +51,7 @@ fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
             };
             processes::send(victim, Signal::KILL);
             let began = Instant::now();
-            // A busy machine is slow to say it: what counts is when the last process had ended.
+            // Measured when the last process has ended; on a busy machine, the check may be late.
             eventually("every process inside has ended", SOON, || {
                 !inside.iter().any(|pid| processes::runs(*pid))
             });
@@ -71,7 +71,7 @@ fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
 }
 
 #[test]
-fn a_descendant_of_the_command_that_is_killed_ends_alone() {
+fn killing_a_descendant_of_the_command_ends_only_that_process() {
     let Some(person) = Person::new() else { return };
     let script = "sleep 1000 & echo ready; wait $!; echo $?; sleep 0.1; exit 6";
     let mut child = person.spawn(&[], &["sh", "-c", script]);

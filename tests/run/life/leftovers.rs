@@ -1,4 +1,4 @@
-//! What is left after many runs: nothing.
+//! Many concurrent runs, after which nothing is left.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::fixture::Person;
 use crate::processes;
 use crate::support::eventually;
 
-/// How many runs there are, and how many at once.
+/// Number of runs in all, and of concurrent runs.
 const RUNS: usize = 100;
 const AT_ONCE: usize = 10;
 
@@ -46,7 +46,7 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
     let mut all = BTreeSet::new();
     let mut states = BTreeSet::new();
     let mut started = 0;
-    // One command for all: it writes the configuration once.
+    // The same command for all runs, so that the configuration is written once.
     let mut command = person.command(&["--quiet"], &["sh", "-c", script]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     while started < RUNS {
@@ -64,7 +64,8 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
             namespaces.extend(printed.lines().map(str::to_owned));
         }
     }
-    // Those of time and cgroups are the machine's; the kernel gives numbers again of those that ended.
+    // Runs share the host's time and cgroup namespaces, and the kernel may use the number of an
+    // ended namespace again.
     let own = processes::namespaces(&[std::process::id()].into());
     let made: BTreeSet<String> = namespaces.difference(&own).cloned().collect();
     assert!(made.len() >= 5 * AT_ONCE, "{} namespaces", made.len());

@@ -1,4 +1,4 @@
-//! How a sandbox lives and ends.
+//! Signals to a sandbox, its end, and that nothing is left of it.
 
 mod kills;
 mod leftovers;

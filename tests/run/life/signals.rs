@@ -1,4 +1,4 @@
-//! Signals to the launcher, and the processes of the command.
+//! Signals to the launcher, and orphans of the command.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -103,7 +103,7 @@ fn a_signal_that_the_caller_ignores_stays_ignored() {
 }
 
 #[test]
-fn a_stopped_launcher_stops_its_command_and_goes_on_with_it() {
+fn stopping_and_continuing_the_launcher_stops_and_continues_its_command() {
     let Some(person) = Person::new() else { return };
     let mut child = person.spawn(
         &[],

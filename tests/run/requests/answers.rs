@@ -1,4 +1,4 @@
-//! Requests that are allowed, and those that are denied and summed up at the end.
+//! Allowed requests, and denied ones with the summary at the end of a run.
 
 use serde_json::json;
 use testkit::each_row;
@@ -8,7 +8,7 @@ use crate::support::free_address;
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 
-/// The lines of the summary of what was denied, each as its words.
+/// The lines of the summary of denials in standard error, each as its words.
 pub fn summary(stderr: &str) -> Vec<Vec<&str>> {
     let lines = stderr
         .lines()
@@ -40,7 +40,7 @@ fn an_allowed_request_carries_the_credential_that_the_sandbox_does_not_see() {
 }
 
 #[test]
-fn every_usual_client_goes_through_the_proxy_without_being_told() {
+fn common_clients_use_the_proxy_without_options() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
@@ -60,7 +60,7 @@ fn every_usual_client_goes_through_the_proxy_without_being_told() {
 }
 
 #[test]
-fn a_denied_request_says_so_and_each_host_is_summed_up_once_with_its_flag() {
+fn denied_hosts_are_in_the_summary_once_each_with_the_flag_that_allows_them() {
     let Some(person) = Person::new() else { return };
     let script = "curl -s -o /dev/null -w '%{http_connect}\\n' https://packages.example.org/;\
         for i in 1 2; do curl -s -o /dev/null https://packages.example.org/; done;\
@@ -164,7 +164,7 @@ fn the_flag_of_the_summary_allows_what_was_denied() {
 }
 
 #[test]
-fn quiet_says_nothing_but_denies_all_the_same() {
+fn quiet_prints_no_summary_and_denies() {
     let Some(person) = Person::new() else { return };
     let ran = person.run(
         &["--quiet"],
@@ -186,7 +186,7 @@ fn an_upload_and_a_download_of_10_megabytes_arrive_whole() {
 }
 
 #[test]
-fn the_audit_log_stays_and_has_what_was_asked() {
+fn the_audit_log_is_kept_and_has_the_requests() {
     let Some(person) = Person::new() else { return };
     person
         .sh(

@@ -1,4 +1,4 @@
-//! `--learn`: an allowlist of what was asked for.
+//! `--learn`, which writes an allowlist of the requested hosts.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,11 +10,11 @@ const ASK: &str = "curl -sf https://api.example.com/zen; curl -s https://package
     curl -s https://git.example.org:8443/; true";
 
 #[test]
-fn the_allowlist_names_what_was_asked_for_and_can_be_used() {
+fn the_learned_allowlist_has_the_requested_hosts_and_is_valid() {
     let Some(person) = Person::new() else { return };
     let file = person.home().join("learned.yaml");
     let ran = person.sh(&["--learn", file.to_str().unwrap()], ASK);
-    // Nothing is allowed by it.
+    // `--learn` allows no host.
     assert!(
         ran.stderr.contains("--allow packages.example.org"),
         "{ran:?}"
@@ -35,7 +35,7 @@ fn the_allowlist_names_what_was_asked_for_and_can_be_used() {
 }
 
 #[test]
-fn a_link_that_the_command_puts_in_its_place_harms_nothing() {
+fn a_link_that_the_command_puts_at_the_learned_file_is_replaced() {
     let Some(person) = Person::new() else { return };
     let victim = person.write("victim", "untouched\n");
     let file = person.work().join("learned.yaml");
@@ -51,7 +51,7 @@ fn a_link_that_the_command_puts_in_its_place_harms_nothing() {
         "{ran:?}"
     );
 
-    // One that an earlier command left there is replaced as well.
+    // A link that an earlier command left there is replaced as well.
     fs::remove_file(&file).unwrap();
     symlink(&victim, &file).unwrap();
     person.sh(&flags, ASK).ok();
@@ -60,7 +60,7 @@ fn a_link_that_the_command_puts_in_its_place_harms_nothing() {
 }
 
 #[test]
-fn names_that_could_be_yaml_stay_names() {
+fn learned_names_that_look_like_yaml_are_quoted() {
     let Some(person) = Person::new() else { return };
     let file = person.home().join("learned.yaml");
     let script = "curl -s -x http://127.0.0.1:3128 'http://null/' 'http://true/' 'http://1e3.example.org/' \

@@ -1,4 +1,4 @@
-//! `--with-logins`: the person's own logins, which the proxy injects and the sandbox never sees.
+//! `--with-logins`: logins of the user, which the proxy injects and the sandbox never sees.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +58,7 @@ fn opencode(person: &Person) {
     write(person, ".local/share/opencode/auth.json", &login);
 }
 
-/// A `gh` that is logged in, in a directory of the person's PATH.
+/// Puts a logged-in `gh` into a directory of the user's PATH.
 fn gh(person: &mut Person) {
     let script = format!(
         "#!/bin/sh\n[ \"$1 $2\" = 'auth token' ] && cat {}/token\n",
@@ -74,7 +74,7 @@ fn gh(person: &mut Person) {
     ));
 }
 
-/// A person before stand-ins of every API.
+/// A user with the origin as stand-in for every API.
 fn person() -> Option<Person> {
     let mut person = Person::new()?;
     let https = person.origin.https;
@@ -92,7 +92,8 @@ fn person() -> Option<Person> {
     Some(person)
 }
 
-/// Runs requests to hosts, after a search for the secret in everything that is visible.
+/// Searches for the secret in everything that is visible, then requests `/echo` from each host with
+/// a placeholder as bearer token. Returns standard error.
 fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
     ask_with(
         person,
@@ -102,7 +103,7 @@ fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
     )
 }
 
-/// The same with a header of the test's own.
+/// Like [`ask`], with this header line instead of the placeholder.
 fn ask_with(person: &Person, flags: &[&str], hosts: &[&str], header: &str) -> String {
     let urls: Vec<String> = hosts
         .iter()
@@ -119,7 +120,7 @@ fn ask_with(person: &Person, flags: &[&str], hosts: &[&str], header: &str) -> St
     ran.stderr
 }
 
-/// The credential that reached a host.
+/// The value of a field in the first request that reached a host.
 fn sent(person: &Person, host: &str, header: &str) -> String {
     let seen = person.origin.seen();
     let seen = seen
@@ -158,7 +159,7 @@ fn logins_in_files_reach_their_hosts_and_not_the_sandbox() {
 }
 
 #[test]
-fn opencodes_login_is_used_where_codex_has_none() {
+fn opencodes_login_is_used_if_codex_has_none() {
     let Some(person) = person() else { return };
     opencode(&person);
     ask(&person, &["--with-logins"], &["chatgpt.com"]);
@@ -211,7 +212,7 @@ fn keys_of_the_environment_and_ghs_token_are_injected() {
 }
 
 #[test]
-fn a_subscription_goes_before_a_key_for_the_same_host() {
+fn a_subscription_takes_precedence_over_a_key_for_the_same_host() {
     let Some(mut person) = person() else { return };
     claude(&person);
     person
@@ -241,7 +242,7 @@ fn without_the_flag_no_login_is_used() {
 }
 
 #[test]
-fn where_there_is_no_login_it_is_said() {
+fn without_a_login_with_logins_says_so() {
     let Some(person) = person() else { return };
     let ran = person.sh(&["--with-logins"], "exit 9");
     assert_eq!(ran.code, Some(9));

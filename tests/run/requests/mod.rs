@@ -1,4 +1,4 @@
-//! What leaves a sandbox: through the appliance of the run, or a server's.
+//! Requests from a sandbox, through the appliance of the run or a server.
 
 mod answers;
 mod learning;

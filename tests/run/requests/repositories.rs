@@ -1,11 +1,11 @@
-//! `--repo` and `--mode`: what git may do.
+//! `--repo` and `--mode`: the repositories and branches that git may use.
 
 use serde_json::json;
 
 use crate::fixture::Person;
 use crate::support::Ran;
 
-/// A person before a forge with two repositories.
+/// A user with the origin as forge, with two repositories.
 fn forge() -> Option<Person> {
     let mut person = Person::new()?;
     let https = person.origin.https;
@@ -60,7 +60,7 @@ fn an_allowed_repository_is_cloned_and_pushed_and_another_one_is_denied() {
 }
 
 #[test]
-fn a_repository_is_named_by_its_address_as_well() {
+fn a_repository_can_be_given_by_its_url() {
     let Some(person) = forge() else { return };
     let flags = ["--repo", "https://github.com/acme/web.git"];
     person
@@ -78,7 +78,7 @@ fn without_the_flag_no_repository_can_be_used() {
 }
 
 #[test]
-fn a_bot_pushes_to_branches_of_its_own_alone() {
+fn in_bot_mode_only_sandbox_branches_can_be_pushed_to() {
     let Some(person) = forge() else { return };
     let script = format!(
         "{COMMIT} git push origin main 2>&1; git push -q origin main:sandbox/work && echo pushed"

@@ -1,4 +1,4 @@
-//! `--server`: a lease at a server that runs already.
+//! `--server`: runs with a lease at a running server.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::fixture::{NOBODY, Person, is_root};
 use crate::processes;
 use crate::support::{Origin, Proxy, SOON, Setup, eventually};
 
-/// A server that the person may administrate.
+/// Starts a server whose admin API the user may call.
 fn server(person: &Person, origin: &Origin) -> Proxy {
     let mut setup = Setup::new(origin);
     setup.containers = Vec::new();
@@ -43,7 +43,7 @@ fn left(container: &Value) -> f64 {
     (end - OffsetDateTime::now_utc()).as_seconds_f64()
 }
 
-/// A command that waits at a server until its input ends.
+/// Starts a run with `--server` whose command waits until its input ends.
 fn wait_at(person: &Person, proxy: &Proxy) -> Child {
     let socket = socket(proxy);
     let flags = [
@@ -86,7 +86,7 @@ fn a_run_is_registered_at_the_server_while_it_lasts() {
 }
 
 #[test]
-fn its_requests_are_the_servers_to_judge_and_are_summed_up() {
+fn requests_of_a_run_at_a_server_are_judged_there_and_are_in_the_summary() {
     let Some(person) = Person::new() else { return };
     let proxy = server(&person, &person.origin);
     let socket = socket(&proxy);
@@ -111,7 +111,7 @@ fn its_requests_are_the_servers_to_judge_and_are_summed_up() {
 }
 
 #[test]
-fn the_lease_moves_while_the_run_lasts() {
+fn the_lease_is_renewed_while_the_run_lasts() {
     let Some(person) = Person::new() else { return };
     let proxy = server(&person, &person.origin);
     let mut run = wait_at(&person, &proxy);
@@ -139,14 +139,14 @@ fn after_a_killed_launcher_the_lease_is_not_renewed_and_its_sandbox_has_ended() 
         lasting.iter().all(|seconds| *seconds <= 60.0),
         "{lasting:?}"
     );
-    // Nothing renews it, and the server removes what has expired.
+    // No process renews the lease, so the server will remove it when it expires.
     let before = containers(&proxy);
     std::thread::sleep(Duration::from_secs(21));
     assert_eq!(containers(&proxy), before);
 }
 
 #[test]
-fn a_server_that_ends_leaves_the_command_running_without_a_way_out() {
+fn a_command_continues_when_its_server_ends() {
     let Some(person) = Person::new() else { return };
     let mut proxy = server(&person, &person.origin);
     let mut run = wait_at(&person, &proxy);

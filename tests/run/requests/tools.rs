@@ -12,13 +12,13 @@ fn a_client_in_a_run_finds_the_gateway_in_its_environment() {
         };
         let servers = McpServers::start();
         servers.mount(&person.config());
-        // No directory of its PATH has the program: the sandbox brings its own.
+        // The user's PATH lacks `unified-proxy`; the sandbox has it in its own directory.
         assert_reached(&person.sh(&[], CLIENT).ok());
     }
 }
 
 #[test]
-fn the_program_that_a_run_brings_is_the_last_of_its_path_and_cannot_be_changed() {
+fn the_directory_with_unified_proxy_is_last_in_path_and_read_only() {
     let Some(person) = Person::new() else { return };
     let script =
         "echo $PATH; command -v unified-proxy; echo >>/run/unified-proxy/bin/unified-proxy";

@@ -1,4 +1,4 @@
-//! Exit codes: the command's own, and those of a sandbox that was not made.
+//! Exit codes: the command's, and those of runs that do not start.
 
 use std::fs;
 
@@ -100,7 +100,7 @@ fn a_working_directory_that_holds_the_home_directory_is_refused() {
 }
 
 #[test]
-fn where_user_namespaces_are_switched_off_it_is_69_and_names_the_setting() {
+fn without_user_namespaces_the_exit_code_is_69_and_the_setting_is_named() {
     let Some(person) = Person::new() else { return };
     let binary = person.binary();
     let script = format!(
@@ -124,7 +124,7 @@ fn where_user_namespaces_are_switched_off_it_is_69_and_names_the_setting() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_69() {
+fn an_unreachable_server_is_69() {
     let Some(person) = Person::new() else { return };
     let ran = Ran::of(&mut person.bare(&["--server", "/no/such.sock"], &["true"]));
     assert_eq!(ran.code, Some(69), "{ran:?}");

@@ -1,4 +1,4 @@
-//! What passes between a person and the command: exit codes, streams, arguments, the terminal.
+//! Exit codes, streams, arguments and the terminal of a command.
 
 mod exit_codes;
 mod pipes;

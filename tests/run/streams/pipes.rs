@@ -1,4 +1,4 @@
-//! Streams that are pipes and files, arguments, environment.
+//! Pipes and files as streams, arguments, environment.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use crate::support::Ran;
 
 const LARGE: usize = 10 << 20;
 
-/// Bytes that no stream may change: every value, in an order that does not repeat soon.
+/// Test data with every byte value, in an order with a long period.
 fn bytes() -> Vec<u8> {
     (0..LARGE).map(|at| ((at * 31) ^ (at >> 9)) as u8).collect()
 }
@@ -46,7 +46,7 @@ fn ten_megabytes_pass_through_pipes_unchanged() {
 }
 
 #[test]
-fn files_are_streams_as_they_are() {
+fn files_can_be_the_streams_of_a_command() {
     let Some(person) = Person::new() else { return };
     let (from, to) = (person.base().join("from"), person.base().join("to"));
     fs::write(&from, bytes()).unwrap();
@@ -62,13 +62,13 @@ fn files_are_streams_as_they_are() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_command_as_outside() {
+fn a_closed_output_pipe_ends_the_command_as_outside() {
     let Some(person) = Person::new() else { return };
     let mut child = person.spawn(&[], &["yes"]);
     let mut first = [0; 4];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     assert_eq!(&first, b"y\ny\n");
-    // SIGPIPE, or an error of write where the caller ignores the signal.
+    // 141 after SIGPIPE, or 1 after EPIPE if the caller ignores the signal.
     let code = child.wait().unwrap().code().unwrap();
     assert!(code == 141 || code == 1, "{code}");
 }
@@ -98,7 +98,7 @@ fn an_argument_of_100_kilobytes_and_a_thousand_of_them_arrive() {
 }
 
 #[test]
-fn what_background_processes_hold_does_not_keep_the_end_from_the_reader() {
+fn background_processes_that_hold_the_streams_do_not_delay_their_end() {
     let Some(person) = Person::new() else { return };
     let began = std::time::Instant::now();
     let ran = person.sh(
@@ -117,7 +117,7 @@ fn what_background_processes_hold_does_not_keep_the_end_from_the_reader() {
 }
 
 #[test]
-fn streams_that_are_closed_and_the_file_mask_pass_through() {
+fn closed_streams_and_the_umask_are_passed_to_the_command() {
     let Some(person) = Person::new() else { return };
     let run = person.command(&[], &["sh", "-c", "umask; cat; echo err >&2; exit 3"]);
     each_row(

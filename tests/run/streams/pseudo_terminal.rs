@@ -1,4 +1,4 @@
-//! A terminal of the host, as a person's terminal program opens it.
+//! A pseudo-terminal of the host, as a terminal emulator opens it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcgetpgrp, tcsetw
 
 use crate::support::{SOON, eventually};
 
-/// A terminal with a program in it.
+/// A pseudo-terminal with a program that has it as controlling terminal.
 pub struct PseudoTerminal {
     controlling: OwnedFd,
-    /// Keeps it open when the program has ended.
+    /// Keeps the terminal open after the program has ended.
     terminal: OwnedFd,
     shown: Arc<Mutex<Vec<u8>>>,
     pub child: Child,
@@ -27,7 +27,8 @@ impl PseudoTerminal {
         Self::start_with(command, [true; 3])
     }
 
-    /// The same with the terminal as some of the streams; the others are `/dev/null`.
+    /// Starts a command with the terminal as those of the three standard streams that are true; the
+    /// others are `/dev/null`.
     pub fn start_with(command: &Command, streams: [bool; 3]) -> Self {
         let controlling =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -41,7 +42,7 @@ impl PseudoTerminal {
             false => Stdio::null(),
         };
         let [stdin, stdout, stderr] = streams.map(of);
-        // A session of its own, whose terminal is the first of its streams that is one.
+        // Starts a new session and opens the terminal, which becomes the controlling terminal.
         let child = Command::new("setsid")
             .arg("sh")
             .args(["-c", "exec 9<>\"$0\" 9>&- || exit 98; exec \"$@\""])
@@ -84,25 +85,25 @@ impl PseudoTerminal {
         }
     }
 
-    /// Types some keys.
+    /// Sends keys to the program.
     pub fn keys(&self, keys: &str) {
         let mut to = File::from(self.controlling.try_clone().unwrap());
         to.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What was shown so far, with plain ends of lines.
+    /// The output so far, without carriage returns.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock()).replace('\r', "")
     }
 
-    /// Waits until something is shown.
+    /// Waits until the output contains a text; panics if it does not in time.
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
         let found = eventually_shown(self, text);
         assert!(found, "{text:?} is not in {:?}", self.shown());
     }
 
-    /// Changes the size.
+    /// Changes the size of the terminal.
     pub fn resize(&self, rows: u16, columns: u16) {
         set_size(&self.controlling, rows, columns);
     }
@@ -111,13 +112,13 @@ impl PseudoTerminal {
         tcgetattr(&self.terminal).unwrap()
     }
 
-    /// Whether the program itself is in the foreground, and not one that it started.
+    /// Whether the foreground process group is the program's own and not that of a job it started.
     pub fn is_at_prompt(&self) -> bool {
         let group = tcgetpgrp(&self.controlling).unwrap().as_raw_nonzero().get();
         group.cast_unsigned() == self.child.id()
     }
 
-    /// Whether keys are left to the program.
+    /// Whether canonical mode is off, so that the program reads single keys.
     pub fn is_raw(&self) -> bool {
         !self.modes().local_modes.contains(LocalModes::ICANON)
     }
@@ -166,7 +167,7 @@ fn eventually_shown(terminal: &PseudoTerminal, text: &str) -> bool {
     true
 }
 
-/// The parts of modes that a program could leave changed.
+/// Input, output and local modes, which a program could leave changed.
 pub fn compared(modes: &Termios) -> (u32, u32, u32) {
     (
         modes.input_modes.bits(),

@@ -1,4 +1,4 @@
-//! The command's terminal: a pseudo-terminal of the sandbox's own that acts as the person's.
+//! The terminal of a command: a pseudo-terminal in the sandbox that mirrors the user's.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::fixture::Person;
 use crate::processes;
 use crate::support::{SOON, eventually};
 
-/// A loop that ends at a trap only.
+/// A loop of sh that only a trap ends.
 const WAIT: &str = "echo ready; while :; do sleep 0.05; done";
 
 fn start(person: &Person, script: &str) -> PseudoTerminal {
@@ -29,7 +29,7 @@ fn size_and_its_changes_pass_through() {
 }
 
 #[test]
-fn the_terminal_inside_is_another_one_with_its_own_name() {
+fn the_command_has_a_terminal_of_the_sandbox() {
     let Some(person) = Person::new() else { return };
     let mut terminal = start(
         &person,
@@ -40,7 +40,7 @@ fn the_terminal_inside_is_another_one_with_its_own_name() {
 }
 
 #[test]
-fn a_key_that_interrupts_reaches_the_command_alone() {
+fn interrupt_keys_reach_only_the_command() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
@@ -62,7 +62,7 @@ fn a_key_that_interrupts_reaches_the_command_alone() {
 }
 
 #[test]
-fn the_end_of_input_is_typed_as_ever() {
+fn ctrl_d_ends_the_input_of_the_command() {
     let Some(person) = Person::new() else { return };
     let mut terminal = start(&person, "echo ready; cat; echo end");
     terminal.wait_for("ready");
@@ -72,12 +72,12 @@ fn the_end_of_input_is_typed_as_ever() {
 }
 
 #[test]
-fn a_stopped_command_goes_on_in_the_foreground() {
+fn a_stopped_command_continues_in_the_foreground() {
     let Some(person) = Person::new() else { return };
     let script = "stty -echo; echo ready; read -r line; echo \"got $line\"; exit 4";
     let run = person.command(&[], &["sh", "-c", script]);
     let words = [run.get_program()].into_iter().chain(run.get_args());
-    // The shell is the unprivileged user's already.
+    // The shell already runs as the unprivileged user, so `setpriv` is left out.
     let words = words.skip_while(|word| *word != person.binary());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.display())).collect();
     let mut shell = person.outside("bash");
@@ -109,7 +109,7 @@ fn a_stopped_command_goes_on_in_the_foreground() {
 }
 
 #[test]
-fn streams_that_are_no_terminal_stay_what_they_are() {
+fn only_streams_that_are_terminals_outside_are_terminals_inside() {
     let Some(person) = Person::new() else { return };
     let script = "exec 7>kinds; for stream in 0 1 2; do \
                   if [ -t $stream ]; then printf t >&7; else printf n >&7; fi; done";
@@ -131,7 +131,7 @@ fn streams_that_are_no_terminal_stay_what_they_are() {
 }
 
 #[test]
-fn input_cannot_be_put_into_any_terminal() {
+fn tiocsti_and_tioclinux_fail_on_every_terminal() {
     let Some(person) = Person::new() else { return };
     let script = crate::attempts::python(
         "import fcntl, termios\n\
@@ -155,7 +155,7 @@ fn input_cannot_be_put_into_any_terminal() {
 }
 
 #[test]
-fn the_modes_of_the_terminal_are_as_before_however_it_ends() {
+fn the_terminal_modes_are_restored_however_the_run_ends() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
@@ -170,7 +170,7 @@ fn the_modes_of_the_terminal_are_as_before_however_it_ends() {
                 &person,
                 "stty raw -echo; printf ready; sleep 1000 & wait; exit 0",
             );
-            // Taken before the launcher could change them: the program is only just started.
+            // The modes of a new terminal, which no launcher has changed.
             terminal.wait_for("ready");
             assert!(terminal.is_raw());
             let launcher = terminal.child.id();

@@ -18,7 +18,7 @@ fn assets() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_file_of_the_package_is_there_or_made_by_the_release() {
+fn every_file_of_the_package_exists_or_is_made_by_the_release_script() {
     let assets = assets();
     assert!(assets.len() > 12, "{assets:?}");
     let release = read("scripts/release");

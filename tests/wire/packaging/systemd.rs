@@ -68,7 +68,7 @@ fn systemd_reads_every_line_of_the_unit() {
 }
 
 #[test]
-fn the_unit_keeps_one_capability_and_knows_our_exit_codes() {
+fn the_unit_keeps_one_capability_and_does_not_restart_on_usage_errors() {
     let unit = read("packaging/systemd/unified-proxy.service");
     each_row(
         [

@@ -19,11 +19,11 @@ use tokio_rustls::client::TlsStream;
 use super::{Kind, Load, Way};
 use crate::certificates;
 
-/// What a request is answered with.
+/// Status of the responses.
 const OK: u16 = 200;
 const DENIED: u16 = 403;
 
-/// Where requests go, and how.
+/// Destination and route of the requests.
 pub struct Target {
     kind: Kind,
     way: Way,
@@ -39,7 +39,7 @@ pub struct Target {
 /// An open connection with HTTP on it.
 pub struct Client {
     sender: Sender,
-    /// What comes before the path: nothing, where the host is a field of its own.
+    /// Scheme and host before the path of the target; empty if only the `Host` field has the host.
     authority: &'static str,
     host: String,
 }
@@ -50,7 +50,7 @@ enum Sender {
 }
 
 impl Client {
-    /// Another user of the same connection.
+    /// Another client on the same HTTP/2 connection; an error over HTTP/1.1.
     pub fn another(&self) -> anyhow::Result<Self> {
         let Sender::Http2(sender) = &self.sender else {
             bail!("only HTTP/2 has streams");
@@ -82,7 +82,7 @@ impl Target {
         })
     }
 
-    /// A connection to the host of this number.
+    /// Opens a connection to the host with this number.
     pub async fn open(&self, number: usize) -> anyhow::Result<Client> {
         let socket = TcpSocket::new_v4()?;
         socket.set_nodelay(true)?;
@@ -106,7 +106,7 @@ impl Target {
             .await
     }
 
-    /// A connection to the host of this number, with one request made.
+    /// Opens a connection to the host with this number, and sends one request.
     pub async fn used(&self, number: usize) -> anyhow::Result<Client> {
         let mut client = self.open(number).await?;
         self.request(&mut client).await?;
@@ -141,7 +141,7 @@ impl Target {
             .await?)
     }
 
-    /// A request, and its answer read to the end.
+    /// Sends a request and reads its response to the end.
     pub async fn request(&self, client: &mut Client) -> anyhow::Result<()> {
         let request = Request::get(format!("{}/{}", client.authority, self.size));
         let response = match &mut client.sender {

@@ -1,4 +1,4 @@
-//! When the next request is due.
+//! Times at which the requests of a load are sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +9,20 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Load;
 
-/// A worker's clock.
+/// Schedule of a worker.
 pub enum Clock {
-    /// As soon as the one before is answered, until this moment.
+    /// Each request follows the response before, until this instant. Holds the number of the last
+    /// request and the step to the next.
     Until(Instant, usize, usize),
-    /// As soon as the one before is answered, so many among all workers.
+    /// Each request follows the response before, up to this number of requests of all workers.
     Count(Arc<AtomicU64>, u64),
-    /// At fixed times, whatever became of the one before.
+    /// At fixed times, independent of earlier responses.
     Fixed(UnboundedReceiver<Instant>),
 }
 
 impl Clock {
-    /// When the next one is due, and a number that no other request of the load has. `None`: no
-    /// more.
+    /// The time at which the next request is due, and a number that is unique in the load. `None`
+    /// after the last request.
     pub async fn next(&mut self) -> Option<(Instant, usize)> {
         let now = Instant::now();
         match self {
@@ -38,7 +39,7 @@ impl Clock {
     }
 }
 
-/// A clock for each worker.
+/// Schedules for all workers.
 pub fn clocks(load: &Load, workers: usize, began: Instant) -> Vec<Clock> {
     let end = began + Duration::from_secs_f64(load.seconds);
     if let Some(rate) = load.rate {
@@ -51,8 +52,8 @@ pub fn clocks(load: &Load, workers: usize, began: Instant) -> Vec<Clock> {
     unpaced(load.requests, end, workers)
 }
 
-/// A clock for each worker, which sends as soon as it has an answer: so many requests among all
-/// workers, or until this moment.
+/// Schedules for workers whose requests each follow the response before: up to `requests` requests
+/// of all workers, or until `end` without it.
 pub fn unpaced(requests: Option<u64>, end: Instant, workers: usize) -> Vec<Clock> {
     let taken = Arc::default();
     let clock = |worker| match requests {
@@ -62,7 +63,8 @@ pub fn unpaced(requests: Option<u64>, end: Instant, workers: usize) -> Vec<Clock
     (0..workers).map(clock).collect()
 }
 
-/// In a thread of its own: the runtime's timer counts in milliseconds.
+/// Sends each due time to the next worker. It needs a thread of its own, as the runtime's timer has
+/// a resolution of a millisecond.
 fn pace(workers: &[UnboundedSender<Instant>], began: Instant, step: Duration, end: Instant) {
     let mut due = began;
     for worker in workers.iter().cycle() {
@@ -70,7 +72,7 @@ fn pace(workers: &[UnboundedSender<Instant>], began: Instant, step: Duration, en
             return;
         }
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        // A worker that failed says so itself.
+        // Sending fails if the worker has failed, which reports its own error.
         let _ = worker.send(due);
         due += step;
     }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::usage::Usage;
 
-/// Prints nothing where nothing was done: a window in which the machine stood still says nothing.
+/// Prints the figures of a measurement, or nothing if no request was completed: then the machine
+/// stood still.
 pub fn print(mut latencies: Vec<Duration>, elapsed: Duration, before: &Usage, after: &Usage) {
     if latencies.is_empty() {
         return;

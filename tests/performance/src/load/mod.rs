@@ -1,4 +1,4 @@
-//! A load over HTTP, and what it cost the proxy.
+//! A load over HTTP, and the resources of the proxy that it used.
 
 mod client;
 pub mod clock;
@@ -15,21 +15,21 @@ use crate::usage::Usage;
 use client::{Client, Target};
 use clock::Clock;
 
-/// After the first requests and before the clock starts.
+/// Pause between the first requests and the measurement.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// What is done over and over.
+/// The repeated operation.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Kind {
-    /// Requests on connections that stay.
+    /// Requests on persistent connections.
     KeepAlive,
-    /// Requests over HTTP/2, many at once on each connection.
+    /// Requests over HTTP/2, with concurrent streams on each connection.
     Streams,
-    /// A new tunnel, a handshake and a request each time.
+    /// A new tunnel, a TLS handshake and a request each time.
     Tunnels,
-    /// Tunnels that are opened, used once and then left alone.
+    /// Tunnels that are opened, used once and then left idle.
     Idle,
-    /// Plain requests on connections that stay, which are to be denied.
+    /// Plain requests on persistent connections, which the proxy must deny.
     Denials,
 }
 
@@ -38,7 +38,7 @@ enum Kind {
 enum Way {
     /// A CONNECT, with TLS inside.
     Connect,
-    /// TLS to a proxy that stands before the origin, or to the origin itself.
+    /// TLS to a reverse proxy of the origin, or to the origin itself.
     Reverse,
 }
 
@@ -51,32 +51,32 @@ pub struct Load {
     proxy: SocketAddr,
     #[arg(long, value_enum, default_value = "connect")]
     way: Way,
-    /// Signs for what the TLS ends at.
+    /// PEM file of the CA of the TLS server.
     #[arg(long)]
     ca: PathBuf,
-    /// The proxy's process, whose CPU time and memory are read with its children's.
+    /// Pid of the proxy, whose CPU time and memory are measured with those of its descendants.
     #[arg(long)]
     pid: u32,
-    /// The address to come from.
+    /// Source address.
     #[arg(long, default_value = "127.0.0.1")]
     source: IpAddr,
     #[arg(long, default_value_t = 32)]
     connections: usize,
-    /// Requests at once on each connection, for `streams`.
+    /// Concurrent requests on each connection, for `streams`.
     #[arg(long, default_value_t = 100)]
     streams: usize,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Ends after so many, in place of a time.
+    /// Number of requests after which the load ends, instead of a time.
     #[arg(long)]
     requests: Option<u64>,
-    /// Requests a second, at fixed times; latency counts from the time at which each was due.
+    /// Requests per second, at fixed times; latency counts from the time at which each was due.
     #[arg(long)]
     rate: Option<f64>,
-    /// Bytes of each answer.
+    /// Bytes of each response body.
     #[arg(long, default_value_t = 1024)]
     size: usize,
-    /// The host, where it is but one.
+    /// The host of the requests, if they have only one.
     #[arg(long, default_value = "api.example.com")]
     host: String,
     /// Different host names, for `tunnels`.
@@ -116,9 +116,9 @@ impl Load {
         Ok(())
     }
 
-    /// One for each worker; none where each request has a tunnel of its own. Each has been used
-    /// once: what a proxy does for the first request, such as connecting to the origin, is not
-    /// what a kept connection costs.
+    /// Opens a connection for each worker, or none if each request has its own tunnel, and sends
+    /// one request on each. The work that a proxy does for a first request, such as connecting to
+    /// the origin, is thus not measured.
     async fn open_kept(&self, target: &Target) -> anyhow::Result<Vec<Option<Client>>> {
         let mut kept = Vec::new();
         for _ in 0..self.connections {

@@ -1,4 +1,4 @@
-//! An MCP client that costs as little as it can.
+//! An MCP client with minimal CPU cost.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use super::Era;
 const VERSION: &str = "mcp-protocol-version";
 const SESSION: &str = "mcp-session-id";
 
-/// Params of a call, as an agent's tools have them.
+/// Arguments of a call, similar to those of an agent's tools.
 const ARGUMENTS: &str = "{\"path\":\"/workspace/src/server/connection.rs\",\"text\":\"fn \
     accept(listener: &TcpListener, limits: &Limits) -> io::Result<Connection>, and whatever \
     calls it in the tests\",\"limit\":200,\"recursive\":false}";
@@ -26,13 +26,13 @@ const META: &str = "\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"202
     \"io.modelcontextprotocol/clientInfo\":{\"name\":\"load\",\"version\":\"1\"},\
     \"io.modelcontextprotocol/clientCapabilities\":{}}";
 
-/// A request that is sent over and over.
+/// A request that is sent repeatedly.
 pub struct Template {
     method: &'static str,
     /// The value of `Mcp-Name`.
     name: Option<HeaderValue>,
     body: Bytes,
-    /// An answer that does not have this failed.
+    /// Text that a response contains unless it failed.
     expected: &'static str,
 }
 
@@ -136,7 +136,7 @@ impl Client {
         Ok(())
     }
 
-    /// Opens the stream of what belongs to no request.
+    /// Opens the stream of notifications.
     pub async fn listen(&mut self) -> anyhow::Result<Response<Incoming>> {
         match self.era {
             Era::Legacy => {

@@ -1,4 +1,4 @@
-//! A load of MCP requests, and what it cost whom they were sent to.
+//! A load of MCP requests, and the resources of their receiver that it used.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::load::clock::{self, Clock};
 use crate::load::figures;
 use crate::usage::Usage;
 
-/// After the first requests and before the clock starts.
+/// Pause between the first requests and the measurement.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// How long a stream may take to say something; most say nothing.
+/// How long to wait for a first event of a stream; most streams send none.
 const FIRST_EVENT: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -40,10 +40,10 @@ pub struct Load {
     era: Era,
     #[arg(long)]
     server: SocketAddr,
-    /// The process, whose CPU time and memory are read with its children's.
+    /// Pid of the server, whose CPU time and memory are measured with those of its descendants.
     #[arg(long)]
     pid: u32,
-    /// The address to come from.
+    /// Source address.
     #[arg(long, default_value = "127.0.0.1")]
     source: IpAddr,
     /// The name of the tool to call.
@@ -53,7 +53,7 @@ pub struct Load {
     connections: usize,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Ends after so many requests instead of a time.
+    /// Number of requests after which the load ends, instead of a time.
     #[arg(long)]
     requests: Option<u64>,
 }

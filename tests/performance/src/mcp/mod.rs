@@ -1,4 +1,4 @@
-//! A bare MCP server, and a load on whatever stands before it.
+//! A minimal MCP server, and a load on it or on a gateway in front of it.
 
 mod client;
 mod load;
@@ -9,7 +9,7 @@ pub use server::Server;
 
 use clap::ValueEnum;
 
-/// How a client and a server begin.
+/// Era of the protocol, which decides how a client and a server begin.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Era {
     /// 2025-11-25: `initialize`, and a session.

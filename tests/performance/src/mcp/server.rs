@@ -1,4 +1,4 @@
-//! An MCP server of both eras that costs as little as it can, over HTTP or on stdin and stdout.
+//! An MCP server of both eras with minimal CPU cost, over HTTP or on standard input and output.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ pub struct Server {
     tools: usize,
 }
 
-/// What requests are answered with, all made at the start.
+/// Results of requests, all built at the start.
 struct Results {
     tools: String,
     call: String,
@@ -88,7 +88,7 @@ impl Results {
         }
     }
 
-    /// The answer to a message; none to a notification.
+    /// The response to a request; `None` for a notification.
     fn answer(&self, message: &Message<'_>) -> Option<String> {
         let id = message.id?;
         let mut answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},");
@@ -146,7 +146,7 @@ fn speak(results: &Results) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A whole answer, or a stream that says at most one thing and stays open.
+/// A whole response, or a stream that sends at most one event and stays open.
 type Body = Either<Full<Bytes>, Stream>;
 type Stream = StreamBody<Events>;
 
@@ -211,7 +211,7 @@ fn status(status: StatusCode) -> anyhow::Result<Response<Body>> {
         .body(Either::Left(Full::default()))?)
 }
 
-/// A stream without an end. The subscription with this id is acknowledged.
+/// A stream without end, which first acknowledges the subscription with this id, if any.
 fn events(subscription: Option<&RawValue>) -> anyhow::Result<Response<Body>> {
     let (sender, receiver) = unbounded_channel();
     if let Some(id) = subscription {
