@@ -348,19 +348,27 @@ async fn acquire(
             }
         }
     }
+    // Boxed: requests on kept connections do not need its state.
+    let upstream = Box::pin(from_pool(exchange, permit, want)).await?;
+    exchange.live.record().upstream = Some(upstream.address());
+    Ok(upstream)
+}
+
+/// Returns an idle connection of the lease's pool, or opens one.
+async fn from_pool(
+    exchange: &mut Exchange,
+    permit: &ResolvePermit,
+    want: Want,
+) -> Result<Upstream, Denial> {
+    let (live, network) = (&mut exchange.live, &exchange.snapshot.network);
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    // Both are boxed: requests on kept connections need neither, and the state of a TLS handshake
-    // takes kilobytes.
-    let upstream = match Box::pin(pool.reuse(owner, live, want)).await {
-        Some(idle) => idle,
-        None => {
-            let opening = Box::pin(pool.open(owner, live, network, permit, want));
-            exchange.session.idle.held(opening).await?
-        }
-    };
-    live.record().upstream = Some(upstream.address());
-    Ok(upstream)
+    if let Some(idle) = pool.reuse(owner, live, want).await {
+        return Ok(idle);
+    }
+    // Boxed: the state of a TLS handshake takes kilobytes.
+    let opening = Box::pin(pool.open(owner, live, network, permit, want));
+    exchange.session.idle.held(opening).await
 }
 
 /// Reads a request's head, unless `refusal` denies the connection or the destination. Denies

@@ -10,9 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::syntax::{Syntax, file, path};
+use super::syntax::{Path, Syntax, file, imports, path};
 
-type Path = Vec<String>;
 type Names = BTreeSet<String>;
 
 /// File and name of a rule that depends on itself.
@@ -90,24 +89,6 @@ fn rule_path(rule: &Value) -> Option<Path> {
     let heads = rule["Spec"]["head"].as_object();
     let head = heads.and_then(|heads| heads.values().next());
     reference(head.map_or(&rule["Default"]["refr"], |head| &head["refr"]))
-}
-
-/// Names that stand for other paths in a file.
-pub fn imports(module: &Value) -> BTreeMap<String, Path> {
-    let imports = module["ast"]["imports"].as_array().into_iter().flatten();
-    let paths = imports.filter_map(|import| {
-        let whole = path(&import["refr"])?;
-        let (root, below) = whole.split_first()?;
-        let text = module["source"]["contents"].as_str()?;
-        let alias = &import["as"];
-        let span = |end| usize::try_from(alias[end].as_u64()?).ok();
-        let alias = match (span("start"), span("end")) {
-            (Some(start), Some(end)) => text.get(start..end)?,
-            _ => whole.last()?,
-        };
-        (root == "data").then(|| (alias.to_owned(), below.to_vec()))
-    });
-    paths.collect()
 }
 
 /// Collects the references of a rule.

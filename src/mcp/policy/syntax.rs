@@ -5,10 +5,11 @@
     reason = "indexing a JSON value answers null for what is not there, and never panics"
 )]
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::interpreter::NOW;
-use super::recursion::imports;
 
 /// Functions whose result may be larger than the sum of their arguments by more than a constant
 /// factor, and what must be a literal so that it is not. Nothing interrupts a call.
@@ -64,6 +65,9 @@ impl Literals {
         format!("the {} argument", named.join(" or "))
     }
 }
+
+/// The names of a path, without `data` in front.
+pub type Path = Vec<String>;
 
 /// Kinds of constants.
 const SCALARS: [&str; 5] = ["String", "RawString", "Number", "Bool", "Null"];
@@ -175,6 +179,24 @@ fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T>
 fn find_below<T>(kind: &str, node: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
     let is_leaf = kind == "Var" || SCALARS.contains(&kind);
     if is_leaf { None } else { find(node, look) }
+}
+
+/// Names that stand for other paths in a file.
+pub fn imports(module: &Value) -> BTreeMap<String, Path> {
+    let imports = module["ast"]["imports"].as_array().into_iter().flatten();
+    let paths = imports.filter_map(|import| {
+        let whole = path(&import["refr"])?;
+        let (root, below) = whole.split_first()?;
+        let text = module["source"]["contents"].as_str()?;
+        let alias = &import["as"];
+        let span = |end| usize::try_from(alias[end].as_u64()?).ok();
+        let alias = match (span("start"), span("end")) {
+            (Some(start), Some(end)) => text.get(start..end)?,
+            _ => whole.last()?,
+        };
+        (root == "data").then(|| (alias.to_owned(), below.to_vec()))
+    });
+    paths.collect()
 }
 
 /// The names of `a.b["c"]`.
