@@ -1,4 +1,4 @@
-//! Messages of servers that are not answers.
+//! Notifications and requests that an MCP server sends.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::message::Outcome;
 
-/// The most events that wait for one client or one call. If the queue is full, a notification is
-/// dropped and a request is answered with an error.
+/// Capacity of an event queue; each call, client stream and upstream session has one. If it is full,
+/// a notification is dropped (progress of the coding mount waits instead) and a request is answered
+/// with an error.
 pub const EVENT_QUEUE: usize = 256;
 
 /// Sender of a queue of events.

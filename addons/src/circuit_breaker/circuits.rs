@@ -10,14 +10,15 @@ use parking_lot::Mutex;
 
 use crate::contract::Endpoint;
 
-/// The most circuits in one map, shared or of a lease, since a wildcard entry has endless names.
+/// Maximum number of circuits in one map (the shared map or a lease's). A wildcard entry matches an
+/// unlimited number of hosts, so the map must be bounded.
 /// Beyond it, the circuit that was unused the longest is removed, closed ones first.
 const MAX_CIRCUITS: usize = 1024;
 
 /// How long an unused circuit is kept.
 const FORGET: Duration = Duration::from_secs(3600);
 
-/// The time to wait for a flow that is denied while a probe is under way.
+/// Retry delay for a flow that is denied because a probe is under way.
 const WHILE_PROBING: Duration = Duration::from_secs(1);
 
 /// When a circuit opens and closes.
@@ -110,7 +111,8 @@ impl Circuits {
         }
     }
 
-    /// Whether a flow may pass. An error is the time to wait.
+    /// Returns an error with the retry delay while the circuit is open. A half-open circuit passes
+    /// the flow without making it a probe; tunnels use this.
     pub fn check(&self, endpoint: &Endpoint, now: Instant) -> Result<(), Duration> {
         let circuits = self.circuits.lock();
         match circuits

@@ -1,4 +1,4 @@
-//! Reads the gateway's answers to POST requests, and streams of events.
+//! Reads the gateway's responses to POST requests and its SSE streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,8 @@ impl Bridge {
             Ok(Message::Response { id: of, outcome }) => {
                 let text = match of.as_ref() == Some(id) {
                     true => body,
-                    // The gateway could not read the id.
+                    // `null` if the gateway could not parse the request. The client needs its own
+                    // id whatever id the response has.
                     false => write_response(Some(id), &outcome).into(),
                 };
                 Ok(Response { text, outcome })
