@@ -363,7 +363,7 @@ async fn from_pool(
     let (live, network) = (&mut exchange.live, &exchange.snapshot.network);
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    if let Some(idle) = pool.reuse(owner, live, want).await {
+    if let Some(idle) = pool.reuse(owner, live, permit, want).await {
         return Ok(idle);
     }
     // Boxed: the state of a TLS handshake takes kilobytes.

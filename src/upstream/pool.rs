@@ -117,6 +117,7 @@ impl LeasePool {
         self: &Arc<Self>,
         owner: &Container,
         live: &LiveFlow,
+        _permit: &ResolvePermit,
         want: Want,
     ) -> Option<Upstream> {
         let endpoint = live.endpoint()?;

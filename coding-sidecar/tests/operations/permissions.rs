@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::again;
 use crate::fixture::{Fixture, message};
 
-/// Runs a test as the user `nobody` if this process is root, which passes every permission check.
+/// Runs a test as the user `nobody` if this process is root: root passes every permission check.
 fn as_nobody(name: &str, test: fn()) {
     if rustix::process::geteuid().is_root() {
         let nobody = [

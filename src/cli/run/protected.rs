@@ -27,8 +27,8 @@ const MAX_DEPTH: usize = 400;
 pub struct Protected {
     /// The read-only paths that do not exist and so need placeholders.
     pub missing: Vec<Missing>,
-    /// Directories above protected paths. They are mounted over themselves, since the command could
-    /// otherwise rename one and create the path anew.
+    /// Directories above protected paths. Each is mounted over itself, which keeps the command from
+    /// renaming it and creating the path again.
     pinned: BTreeSet<PathBuf>,
     /// Files and directories that the host would execute or obey.
     read_only: BTreeSet<PathBuf>,

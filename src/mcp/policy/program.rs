@@ -93,8 +93,8 @@ impl Program {
         matches!(self.evaluator, Evaluator::Plain(_))
     }
 
-    /// How long an evaluation of an input of so many bytes takes at most. `None` where nobody can
-    /// say.
+    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` for the
+    /// interpreter and for functions without a known bound.
     pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
         match &self.evaluator {
             Evaluator::Plain(plan) => plan.nanoseconds(bytes),

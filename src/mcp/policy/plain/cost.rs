@@ -185,7 +185,7 @@ impl<'p> Estimate<'p> {
 const BOOLEAN_BYTES: u64 = 20;
 
 /// Time and size of the result of a call, by the sizes of its arguments. `None` for functions that
-/// are not linear, and for those that nobody has measured.
+/// are not linear or were not measured.
 fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     let all = sizes.iter().copied().fold(Bound::default(), Bound::plus);
     let first = sizes.first().copied().unwrap_or_default();

@@ -156,8 +156,8 @@ impl Plan {
         self.paths.iter().map(|path| first(path)).collect()
     }
 
-    /// How long an evaluation of an input of so many bytes takes at most. `None` where it calls a
-    /// function whose time is not known.
+    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if it calls
+    /// a function without a known bound.
     pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
         self.bound.map(|bound| bound.nanoseconds(bytes))
     }
