@@ -1,10 +1,11 @@
-//! Times grep over a tree of 200 MB beside ripgrep, and counts small reads a second. `scripts/sidecar-bench` runs it.
+//! Compares the sidecar's grep with ripgrep on a tree of 200 MB, and measures small reads per
+//! second. `scripts/sidecar-bench` runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a measurement that fails has nothing else to say"
+    reason = "a failed benchmark has no result to report"
 )]
 
 use std::fs;
@@ -48,7 +49,8 @@ fn main() {
     count_reads(&workspace);
 }
 
-/// Alternates between both, so that a busy machine slows both.
+/// Compares the sidecar's grep with ripgrep. The runs alternate, so that other load on the machine
+/// slows both programs alike.
 fn compare(tree: &Path, workspace: &Workspace, pattern: &str, ignore_case: bool) {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     // The first run of each fills the page cache.
@@ -101,14 +103,14 @@ fn work() -> Work {
     Work::new(Instant::now() + Duration::from_secs(60))
 }
 
-/// Without the first, which filled the cache.
+/// Returns the median of the runs after the first, which only fills the page cache.
 fn median(mut times: Vec<Duration>) -> Duration {
     times.remove(0);
     times.sort();
     times[times.len() / 2]
 }
 
-/// Makes the tree and returns its size.
+/// Creates the tree. Returns the bytes of its `file-*.txt` files; the `small` files are not counted.
 fn make(tree: &Path) -> u64 {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = |below: u64| {

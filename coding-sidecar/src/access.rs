@@ -49,7 +49,9 @@ impl Access {
             (None, _, _) => {
                 Err("this sidecar requires a token: send `Authorization: Bearer TOKEN`".to_owned())
             }
-            (Some(_), Some(_), _) => Err("more than one header Authorization".to_owned()),
+            (Some(_), Some(_), _) => {
+                Err("the request has more than one Authorization header".to_owned())
+            }
             // The client expects that tokens are checked: a clear refusal is better than a
             // deployment that only seems protected.
             (Some(_), None, None) => Err(format!(
@@ -66,8 +68,8 @@ impl Access {
     }
 }
 
-/// The token in the value of `Authorization` (RFC 6750, section 2.1). The name of the scheme is
-/// case-insensitive.
+/// The token in the value of `Authorization` (RFC 6750, section 2.1); `None` for a scheme other
+/// than `Bearer`, which is compared case-insensitively.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(b"bearer ".len())?;
     scheme
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_served_by_their_token_and_whether_one_is_required() {
+    fn a_request_is_served_according_to_its_token_and_whether_one_is_required() {
         const NONE: &[&str] = &[];
         // Token of the sidecar, required, headers, served.
         let rows = [

@@ -11,8 +11,8 @@ const DEFAULT_ROOT: &str = "/workspace";
 /// Read and write for the owner only.
 const DEFAULT_SOCKET_MODE: u32 = 0o600;
 
-/// The variables that are read and their meanings with defaults in brackets, as `--help` prints
-/// them.
+/// The variables that the sidecar reads, and their meanings with defaults in brackets, as `--help`
+/// prints them.
 pub const VARIABLES: [(&str, &str); 8] = [
     (
         "SOCKET_PATH",
@@ -21,13 +21,13 @@ pub const VARIABLES: [(&str, &str); 8] = [
     ("SOCKET_MODE", "mode of the socket file, octal (0600)"),
     (
         "WORKSPACE_ROOT",
-        "folder that file operations stay below (/workspace)",
+        "folder to which file operations are confined (/workspace)",
     ),
     (
         "TCP_HOST",
-        "address to listen on as well; needs TCP_PORT (no TCP)",
+        "TCP address to listen on besides the socket; needs TCP_PORT (none)",
     ),
-    ("TCP_PORT", "port to listen on as well; needs TCP_HOST"),
+    ("TCP_PORT", "port to listen on at TCP_HOST (none)"),
     (
         TOKEN_VARIABLE,
         "token that clients send as `Authorization: Bearer` (none)",
@@ -42,8 +42,8 @@ pub const VARIABLES: [(&str, &str); 8] = [
     ),
 ];
 
-/// Whether a variable has the prefix of the settings but is none, so that it is probably misspelt.
-/// Variables that Kubernetes sets for a service named `sidecar` are left out.
+/// Whether a variable has the prefix `SIDECAR_` but is not a setting, so that it is probably
+/// misspelt. Returns `false` for variables that Kubernetes sets for a service named `sidecar`.
 pub fn is_misspelt(name: &str) -> bool {
     name.strip_prefix("SIDECAR_").is_some_and(|rest| {
         let known = VARIABLES.iter().any(|(known, _)| *known == name);
@@ -78,7 +78,7 @@ pub struct TcpAddress {
     pub port: u16,
 }
 
-/// Every error of the configuration, one sentence for each.
+/// All errors of the configuration, one sentence for each.
 #[derive(Debug, Eq, PartialEq)]
 pub struct ConfigErrors(Vec<String>);
 
@@ -92,7 +92,7 @@ impl std::error::Error for ConfigErrors {}
 
 impl Config {
     /// Reads the configuration; `variable` returns the value of a variable. An empty value counts
-    /// as unset, since compose files set variables without a value to it.
+    /// as unset, since compose files set a variable without a value to the empty string.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// The error of a file operation. Its text is the field `error` of the response.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// A field of the request is invalid, whatever the files are.
+    /// A field of the request is invalid, independently of the files.
     #[error("{0}")]
     Request(String),
     /// The named file or folder cannot be used: for example, it is missing, outside of the root or
@@ -20,7 +20,7 @@ pub enum Failure {
         /// The reason and, if there is one, the remedy.
         reason: String,
     },
-    /// A system call failed for a reason that is not in the path.
+    /// A system call failed for a reason that the path does not explain.
     #[error("{path}: cannot {action}: {source}")]
     System {
         /// The path as the request named it.
@@ -47,8 +47,8 @@ impl Failure {
         }
     }
 
-    /// The failure of a system call, during the step `action`. Error numbers whose reason is in the
-    /// path make a [`Failure::Path`], others a [`Failure::System`].
+    /// The failure of a system call, during the step `action`. Error numbers that [`explained`]
+    /// knows become a [`Failure::Path`], others a [`Failure::System`].
     pub(crate) fn system(path: &str, action: &'static str, error: impl Into<io::Error>) -> Self {
         let source = error.into();
         match Errno::from_io_error(&source).and_then(explained) {
@@ -62,8 +62,8 @@ impl Failure {
     }
 }
 
-/// The reason for an error number of a file system call, for a person who named the path; `None`
-/// for unexpected ones.
+/// The reason for an error number of a file system call, in words for the client that named the
+/// path; `None` for an unexpected number.
 fn explained(error: Errno) -> Option<&'static str> {
     Some(match error {
         Errno::NOENT => "no such file or folder",

@@ -4,8 +4,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 
-/// Deserializes a number of lines or entries. Accepts a float without a fraction, such as `10.0`,
-/// and null as `None`.
+/// Deserializes a number of lines or entries; null is `None`. Accepts a float without a fraction,
+/// such as `10.0`.
 pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, D::Error> {
     let Some(number) = Option::<Number>::deserialize(field)? else {
         return Ok(None);
@@ -13,7 +13,7 @@ pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, 
     match number.as_u64().or_else(|| whole(number.as_f64()?)) {
         Some(count) => Ok(Some(count)),
         None => Err(D::Error::custom(format!(
-            "{number} is not a whole number from 0 on"
+            "{number} is not a whole number of at least 0"
         ))),
     }
 }

@@ -29,7 +29,7 @@ pub use crate::bash::supervise;
 /// The version of this crate, which `/health` and `--version` report.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The most time that the end of the process waits for file operations, which are cancelled before.
+/// The most time that the process waits at its end for file operations, which were cancelled.
 const OPERATIONS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT.
@@ -38,7 +38,7 @@ const OPERATIONS_PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// A sentence that names the object that cannot be opened, and the reason.
 pub fn run(config: Config) -> Result<(), String> {
-    // Otherwise commands, which run as the same user, could read the token in `/proc/PID/environ`.
+    // Commands run as the same user, and could otherwise read the token in `/proc/PID/environ`.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| format!("cannot hide the environment from commands: {error}"))?;
     let root = &config.workspace_root;

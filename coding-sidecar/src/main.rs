@@ -54,7 +54,7 @@ fn serve() -> ExitCode {
     }
 }
 
-/// Prints a text. The exit code says whether that succeeded.
+/// Prints a text to standard output. The exit code tells whether that succeeded.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,

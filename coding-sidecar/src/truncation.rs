@@ -28,7 +28,7 @@ pub struct Truncation {
     /// The bound that was exceeded first; `None` if the text was not cut.
     pub truncated_by: Option<TruncatedBy>,
     /// The number of lines of the whole text. For `find` and `grep`, which may end early, the
-    /// number of lines until then.
+    /// number of lines that were found until then.
     pub total_lines: u64,
     /// The number of bytes of the whole text, counted like `total_lines`.
     pub total_bytes: u64,
@@ -64,7 +64,7 @@ pub(crate) struct HeadCut {
 }
 
 impl HeadCut {
-    /// A cut at the bounds of every result, or at `lines_max` lines if that is less.
+    /// Creates a cut at the bounds of every result, or at `lines_max` lines if that is less.
     pub(crate) fn new(lines_max: usize) -> Self {
         Self {
             kept: Vec::new(),
@@ -98,7 +98,7 @@ impl HeadCut {
         self.cut_by.is_none()
     }
 
-    /// Counts further lines that were left out without being formatted.
+    /// Counts `lines` further lines of `bytes` bytes in total, which the caller left out.
     pub(crate) fn leave_out_lines(&mut self, lines: u64, bytes: u64) {
         if lines > 0 {
             self.newlines = self.newlines.saturating_add(lines);
@@ -178,7 +178,7 @@ impl HeadCut {
 }
 
 impl Truncation {
-    /// `None` if the text was not cut.
+    /// Returns the truncation if the text was cut, otherwise `None`.
     pub(crate) fn if_cut(self) -> Option<Self> {
         self.truncated.then_some(self)
     }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_have_the_names_of_the_specification() {
+    fn the_json_fields_have_the_names_that_the_proxy_reads() {
         let shown = serde_json::to_value(cut(&[&b"x\n".repeat(3000)])).unwrap();
         let names: Vec<_> = shown.as_object().unwrap().keys().cloned().collect();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Lists, kills and reaps the child processes of this process.
 //!
-//! Only the task that kills a child here also reaps it. A child keeps its process id until it is
-//! reaped, so a signal never reaches another process that got the id of an ended child.
+//! The task that kills a child is the only one that reaps it. A child keeps its process id until it
+//! is reaped, so a signal never reaches another process that got the id of an ended child.
 
 use std::fs;
 use std::io;
@@ -61,15 +61,15 @@ fn parse(id: &str) -> Option<Pid> {
     Pid::from_raw(id.parse().ok()?)
 }
 
-/// Kills a child that was not reaped yet, and the process group that it leads, if any. So a process
-/// that the child starts in this group meanwhile is killed too.
+/// Kills a child that was not reaped yet, and the process group that it leads, if any, so that a
+/// process that the child starts in this group meanwhile is killed too.
 pub fn kill(child: Pid) {
     // These fail if the child has ended, leads no group, or belongs to another user.
     let _ = kill_process_group(child, Signal::KILL);
     let _ = kill_process(child, Signal::KILL);
 }
 
-/// Reaps a child, if it has ended, and returns its status.
+/// Reaps a child and returns its status; `None` if it still runs or is not a child.
 pub fn reap(child: Pid) -> Option<WaitStatus> {
     let (_, status) = waitpid(Some(child), WaitOptions::NOHANG).ok()??;
     Some(status)

@@ -39,7 +39,7 @@ const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest time limit that a request may set: a day.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// The most time that the end of the sidecar waits for commands to end.
+/// The most time that the sidecar waits at its end for commands to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// The path of this program, which stays valid after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -60,7 +60,7 @@ pub struct BashRequest {
 pub enum Refused {
     /// [`COMMANDS_MAX`] commands are running.
     Busy,
-    /// The request is invalid or the supervisor cannot be started. Has the sentence for the client.
+    /// The request is invalid or the supervisor cannot be started. The text is for the client.
     Failed(String),
 }
 
@@ -73,8 +73,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Prepares for commands with the working directory `root`, which end when `stopping` becomes
-    /// true.
+    /// Prepares to start commands with the working directory `root`. The commands end when
+    /// `stopping` becomes true.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Commands {
     /// Waits until all commands have ended, for at most 5 s.
     pub async fn stopped(&self) {
         let all = u32::try_from(COMMANDS_MAX).unwrap_or(u32::MAX);
-        // A process that does not end within this time after SIGKILL waits for a device.
+        // A process that still runs this long after SIGKILL waits for a device.
         let _ = timeout(STOP_PATIENCE, self.free.acquire_many(all)).await;
     }
 }
@@ -166,7 +166,7 @@ fn check(request: &BashRequest) -> Result<Duration, String> {
         ));
     }
     if request.command.contains('\0') {
-        return Err("command has a NUL character, which no shell can be given".to_owned());
+        return Err("command has a NUL character, which an argument cannot contain".to_owned());
     }
     match request.timeout_seconds {
         None => Ok(DEFAULT_TIMEOUT),
@@ -175,7 +175,7 @@ fn check(request: &BashRequest) -> Result<Duration, String> {
             .filter(|limit| !limit.is_zero() && *limit <= TIMEOUT_MAX)
             .ok_or_else(|| {
                 format!(
-                    "timeoutSeconds is {seconds}: name a number over 0, up to {}",
+                    "timeoutSeconds is {seconds}: set a number over 0 and up to {}",
                     TIMEOUT_MAX.as_secs()
                 )
             }),

@@ -1,4 +1,4 @@
-//! Kills the processes that killed supervisors leave.
+//! Kills the processes that killed supervisors leave running.
 //!
 //! A command may kill its supervisor, since both run as the same user. The sidecar is a child
 //! subreaper too, so the supervisor's children then become children of the sidecar, which kills
@@ -70,8 +70,8 @@ impl Supervisors {
         self.lock().running.remove(&supervisor);
     }
 
-    /// Requests that the processes are killed that a supervisor left. `started` is its start, in
-    /// clock ticks since boot.
+    /// Requests the killing of the processes that a supervisor left. `started` is the start of the
+    /// supervisor, in clock ticks since boot.
     pub fn sweep(&self, started: u64) {
         let mut state = self.lock();
         let since = state
@@ -108,7 +108,7 @@ impl Reaper {
         }
     }
 
-    /// Reaps the children that have ended, except supervisors, and returns the others that live.
+    /// Reaps the children that have ended, and returns those that live. Leaves out supervisors.
     fn reap(&mut self) -> Vec<Pid> {
         let children = children::list().unwrap_or_default();
         let supervisors = self.supervisors.lock();
@@ -141,7 +141,7 @@ impl Reaper {
             }
             if Instant::now() >= deadline {
                 report(&format!(
-                    "WARNING: {} processes that a command left cannot be killed",
+                    "WARNING: {} processes left by commands cannot be killed",
                     left.len()
                 ));
                 return;

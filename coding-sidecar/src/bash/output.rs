@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// The most bytes that are read from a pipe at once and held of a stream. The JSON of a delta has
-/// up to six times as many, if every byte is a control character.
+/// The most bytes of a stream that are read at once and held. The JSON of a delta has up to six
+/// times as many, if every byte is a control character.
 pub const CHUNK_BYTES: usize = 16 * 1024;
 
 /// The stream from which a text was read.
@@ -69,7 +69,7 @@ pub struct Output<R> {
 }
 
 impl<R: AsyncRead + Unpin> Output<R> {
-    /// A reader of `pipe`, which has this stream.
+    /// Creates a reader of `pipe`, whose lines name `source` as their stream.
     pub fn new(pipe: R, source: Source) -> Self {
         Self {
             pipe,
@@ -114,7 +114,8 @@ impl<R: AsyncRead + Unpin> Output<R> {
 }
 
 /// Decodes UTF-8, with U+FFFD for invalid bytes. Returns the text, and the number of final bytes
-/// that begin an incomplete character; `at_end`, these are invalid too.
+/// that begin an incomplete character. If `at_end`, such bytes count as invalid, and the number is
+/// 0.
 fn decode(bytes: &[u8], at_end: bool) -> (Cow<'_, str>, usize) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return (text.into(), 0);

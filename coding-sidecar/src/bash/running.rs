@@ -20,8 +20,8 @@ use crate::connection::Stream;
 /// The most time for a supervisor to kill a command before the supervisor is killed; longer than
 /// the supervisor's own limit of 10 s.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(12);
-/// The most time for each further piece of output once the supervisor has ended. The pipes end with
-/// it, unless a process that could not be killed holds them open.
+/// The most time for each further piece of output once the supervisor has ended. By then the pipes
+/// have ended, unless a process that could not be killed holds them open.
 const REST_PATIENCE: Duration = Duration::from_millis(500);
 /// The most bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
@@ -29,7 +29,7 @@ const REPORT_BYTES_MAX: u64 = 4096;
 /// The exit code that stands for a shell ended by SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// A supervisor process, with its pipes and the channel of its client.
+/// A supervisor process, with its pipes and the channel to its client.
 pub struct Running {
     pub id: Pid,
     /// The start of the supervisor, in clock ticks since boot.

@@ -3,9 +3,9 @@
 //!
 //! The sidecar starts its own program again as `supervise COMMAND`. This process is a child
 //! subreaper: a descendant whose parent ends becomes its child, however it was started (`setsid`,
-//! two forks, `nohup`), so killing children until none is left kills every descendant. Its standard
-//! input is one end of a socket pair. End-of-file there means that the sidecar ends the command or
-//! was killed. The supervisor writes one [`Report`] there.
+//! two forks, `nohup`), so killing children until none is left kills every descendant. The
+//! supervisor's standard input is one end of a socket pair. End-of-file there means that the
+//! sidecar ends the command or was killed. The supervisor writes one [`Report`] to this socket.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -31,7 +31,7 @@ use super::children;
 /// The shells that are tried, in this order.
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
 /// The most time for killing the processes that the command left. Only a process that belongs to
-/// another user or waits for a device survives SIGKILL for so long.
+/// another user or waits for a device still runs this long after SIGKILL.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// The first pause between two rounds of killing, doubled up to [`ROUND_PAUSE_MAX`].
 const ROUND_PAUSE: Duration = Duration::from_micros(100);
@@ -57,7 +57,10 @@ pub fn supervise(command: &OsStr) -> ExitCode {
     match try_supervise(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("coding-sidecar supervise is started by coding-sidecar alone: {error}");
+            eprintln!(
+                "cannot supervise the command: {error} (only the sidecar itself may start \
+                 `coding-sidecar supervise`)"
+            );
             ExitCode::FAILURE
         }
     }
@@ -117,9 +120,9 @@ fn start(command: &OsStr) -> io::Result<Pid> {
     Err(io::Error::other(failed))
 }
 
-/// Waits until the shell has ended. Reaps other descendants that became children and ended. Leaves
-/// the shell unreaped and returns `None`, so that its id, which is also that of its group, stays
-/// taken. If the shell ends between the two calls, it is reaped and its status is returned.
+/// Waits until the shell has ended. Reaps other descendants that became children and ended. Does
+/// not reap the shell and returns `None`, so that no other process or group gets its id. If the
+/// shell ends between the two system calls, reaps it and returns its status.
 async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {

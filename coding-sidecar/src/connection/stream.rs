@@ -25,8 +25,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Waits until the client has closed its connection or its sending half, even if requests of
-    /// it are still unread. Cancel safe.
+    /// Waits until the client has closed its connection or its sending half, even if requests that
+    /// it sent before are still unread. Cancel safe.
     ///
     /// hyper detects the end of a connection only after it has read everything before, which it
     /// does not do while it sends a response and another request waits in its buffer.
@@ -80,7 +80,7 @@ impl Stream {
     }
 }
 
-/// A [`Stream`] for hyper, whose writes fail after [`WRITE_TIMEOUT`].
+/// A [`Stream`] for hyper. A write fails if the client accepts no byte for [`WRITE_TIMEOUT`].
 pub struct Timed {
     stream: Arc<Stream>,
     /// The timeout, while the socket is not writable.

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 pub const CONNECTIONS_MAX: usize = 256;
 
 /// All open connections. At the limit, a new connection evicts one that runs no request: first one
-/// whose client was never admitted, then an idle one, then one that receives a body; of several,
-/// the one whose state changed the longest ago.
+/// on which no request passed the check of the token, then an idle one, then one that receives a
+/// body; of several, the one whose state changed the longest ago.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
@@ -18,7 +18,7 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Table {
-    /// A counter of the changes of all connections' states, by which these are ordered.
+    /// A counter of the changes of all connections' states, which orders these changes.
     clock: u64,
     entries: Vec<Entry>,
 }
@@ -99,8 +99,8 @@ impl Connection {
         self.close.notified().await;
     }
 
-    /// Marks the client as admitted, so that the connection is evicted only after those of clients
-    /// that are not. Until the returned value is dropped, it is evicted only after idle ones.
+    /// Marks the connection as admitted, so that connections that are not admitted are evicted
+    /// first. Until the returned value is dropped, idle connections are evicted first, too.
     pub fn receiving(self: &Arc<Self>) -> Receiving {
         self.update(|entry, now| {
             entry.admitted = true;
@@ -131,7 +131,7 @@ impl Drop for Connection {
     }
 }
 
-/// Marks a connection as receiving a body. The timeout of bodies limits how long.
+/// Marks a connection as receiving a body, which the server's time limit for bodies bounds.
 pub struct Receiving(Arc<Connection>);
 
 impl Drop for Receiving {

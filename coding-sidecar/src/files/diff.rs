@@ -9,12 +9,12 @@ use similar::{ChangeTag, DiffOp, TextDiff};
 
 use crate::truncation::HeadCut;
 
-/// The lines of context around a change.
+/// The number of lines of context before and after a change.
 const CONTEXT_LINES: usize = 3;
-/// The most bytes of both texts that are compared line by line; larger ones are shown as removed
-/// and added as a whole.
+/// The most bytes of both texts together for a comparison line by line. Of larger texts, the diff
+/// shows the old one as removed and the new one as added.
 const COMPARED_BYTES_MAX: usize = 256 * 1024;
-/// The time limit of the comparison, after which the diff is valid but no longer minimal.
+/// The time limit of the comparison. A diff that exceeds it is valid but not minimal.
 const COMPARE_TIME: Duration = Duration::from_millis(500);
 /// The most lines of a diff.
 const LINES_MAX: usize = 1_000;
@@ -22,8 +22,8 @@ const LINES_MAX: usize = 1_000;
 /// The unified diff between `text` and the text in which `new` replaces `range`.
 ///
 /// Compares only the lines around `range`, so that the cost depends on the change and not on the
-/// file. The diff is cut at [`LINES_MAX`] lines and at the bound in bytes of every result. Then a
-/// final line has the number of lines that are left out.
+/// file. The diff is cut at [`LINES_MAX`] lines and at the bound in bytes of every result; the last
+/// line of a cut diff says how many lines were left out.
 pub(super) fn unified_diff(path: &str, text: &[u8], range: Range<usize>, new: &[u8]) -> String {
     let start = lines_before(text, range.start);
     let end = lines_after(text, range.end);
@@ -45,7 +45,7 @@ pub(super) fn unified_diff(path: &str, text: &[u8], range: Range<usize>, new: &[
     let mut diff = cut.content;
     if cut.truncated {
         let rest = cut.total_lines.saturating_sub(cut.output_lines);
-        // A partial line has no newline of its own.
+        // A partial line does not end with a newline.
         let newline = if diff.ends_with('\n') { "" } else { "\n" };
         // Writing to a String cannot fail.
         let _ = writeln!(

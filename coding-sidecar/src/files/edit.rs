@@ -41,9 +41,9 @@ pub struct EditResult {
 
 /// Replaces a text that occurs exactly once in a file.
 ///
-/// If every line of the file ends with CRLF, the texts may have LF or CRLF, and the result has
-/// CRLF. Edits of one file are serialised. If another process writes to the file after it was read,
-/// the edit fails; a write in the moment between the last check and the rename is lost.
+/// If all line ends of the file are CRLF, the texts may have LF or CRLF, and the result has CRLF.
+/// Edits of one file are serialised. If another process writes to the file after it was read, the
+/// edit fails; a write in the moment between the last check and the rename is lost.
 pub fn edit(
     workspace: &Workspace,
     request: EditRequest,
@@ -88,7 +88,7 @@ pub fn edit(
     })
 }
 
-/// One replacement. If every line of the file ends with CRLF, the texts here have LF.
+/// One replacement. If all line ends of the file are CRLF, `text` and `new` have LF.
 struct Change<'a> {
     text: Cow<'a, [u8]>,
     range: Range<usize>,
@@ -130,9 +130,10 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The reason why there is not exactly one match; several have the offsets of the first two.
+/// The reason why there is not exactly one match.
 enum NoMatch {
     Absent,
+    /// The offsets of the first two matches.
     Several(usize, usize),
 }
 
@@ -141,7 +142,7 @@ impl NoMatch {
         let reason = match *self {
             Self::Several(first, second) => format!(
                 "oldText occurs more than once, first on lines {} and {}; \
-                 include more of the lines around the one that is meant",
+                 include more of the lines around the one to replace",
                 line_number(text, first),
                 line_number(text, second)
             ),

@@ -35,7 +35,7 @@ pub struct LsResult {
     /// One entry on each line; a folder ends with `/`.
     pub output: String,
     /// Present if entries are missing from `output`. Its totals are those of the whole folder, but
-    /// do not count the `/` after links to folders that are not shown.
+    /// do not count the `/` after a link to a folder if that link is missing from `output`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
 }
@@ -110,7 +110,7 @@ fn line_bytes(name: &[u8], kind: Kind) -> u64 {
         .saturating_add(1)
 }
 
-/// An entry's kind, as far as reading the folder shows it.
+/// An entry's kind, according to the listing of its folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Folder,

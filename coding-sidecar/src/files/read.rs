@@ -66,7 +66,7 @@ pub enum ReadResult {
 /// Reads lines of a text file, or an image.
 ///
 /// Reads a text file in pieces, so that memory does not depend on its size. Reads it to its end,
-/// whatever the requested lines, since the result has the number of all lines.
+/// even if only some lines are requested, since the result has the number of all lines.
 pub fn read(
     workspace: &Workspace,
     request: ReadRequest,
@@ -162,7 +162,7 @@ fn read_text(
     })
 }
 
-/// Replaces the failure of a passed deadline by one with advice for large files.
+/// Replaces [`Failure::DeadlinePassed`] by a failure with advice for large files.
 fn too_slow(failure: Failure, path: &WorkspacePath) -> Failure {
     match failure {
         Failure::DeadlinePassed => Failure::path(

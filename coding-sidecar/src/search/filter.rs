@@ -10,8 +10,8 @@ use crate::failure::Failure;
 /// The most bytes of a glob: compiling a longer one takes more time and memory.
 const GLOB_BYTES_MAX: usize = 1_000;
 
-/// A glob. It is matched with names or, if it contains a `/`, with paths relative to the searched
-/// folder.
+/// A glob. It is matched against names or, if it contains a `/`, against paths relative to the
+/// searched folder.
 #[derive(Debug)]
 pub(super) struct Filter {
     glob: GlobMatcher,
@@ -20,7 +20,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Compiles a glob. `field` is its name in the request, for errors.
+    /// Compiles a glob. `field` is the name of its field in the request, for errors.
     pub(super) fn new(pattern: &str, field: &str) -> Result<Self, Failure> {
         if pattern.is_empty() {
             return Err(Failure::Request(format!("{field} is empty")));

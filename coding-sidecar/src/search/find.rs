@@ -20,7 +20,8 @@ const ENTRIES_BETWEEN_CHECKS: u64 = 512;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FindRequest {
-    /// A glob, which is matched with names or, if it contains a `/`, with paths relative to `path`.
+    /// A glob, which is matched against names or, if it contains a `/`, against paths relative to
+    /// `path`.
     pub pattern: String,
     /// The folder to search; the root by default.
     #[serde(default)]
@@ -43,7 +44,8 @@ pub struct FindResult {
     /// Present if the bounds of a result cut the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
-    /// Present if folders could not be read: their number and the first one, with the reason.
+    /// Present if folders could not be read, exceeded the bounds on depth and number, or had ignore
+    /// files that were not applied: their number and the first one, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }

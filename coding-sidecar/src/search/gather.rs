@@ -30,10 +30,11 @@ const BATCH_FILES: usize = 64;
 const BATCH_FOLDERS: usize = 8;
 /// The most threads of one search.
 const THREADS_MAX: usize = 8;
-/// The most bytes of a line. The deadline is not checked within a line, so this and the size of a
-/// compiled pattern bound how long a search runs past it. Longer lines are usually generated.
+/// The most bytes of a line; the search of a file ends at a longer one, which is usually generated.
+/// The deadline is not checked within a line, so this and the size of a compiled pattern bound how
+/// long a search runs past its deadline.
 const LINE_BYTES_MAX: usize = 256 * 1024;
-/// The number of bytes of found lines after which a search ends; the result is cut long before.
+/// The number of bytes of found lines after which a search ends: more than a result can hold.
 const GATHERED_BYTES_MAX: usize = 5 * OUTPUT_BYTES_MAX;
 
 /// The parameters of a search.
@@ -46,7 +47,7 @@ pub(super) struct Search<'a> {
     pub(super) work: &'a Work,
 }
 
-/// The found lines, and what is missing from them.
+/// The found lines, and the reasons why lines are missing.
 pub(super) struct Gathered {
     pub(super) cut: HeadCut,
     pub(super) more_matches: bool,
@@ -63,7 +64,7 @@ pub(super) fn search_file(search: &Search<'_>, path: &WorkspacePath) -> Result<G
         let mut searcher = search.searcher();
         let nul = search.search(open.file.into(), shown, &mut searcher, &mut batch)?;
         if let Some(nul) = nul {
-            let reason = format!("a binary file from its byte {nul} on");
+            let reason = format!("the rest, from the NUL at byte {nul} on (a binary file)");
             batch.skipped.add(path.requested(), reason);
         }
     }

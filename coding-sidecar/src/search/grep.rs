@@ -20,7 +20,7 @@ const LIMIT_DEFAULT: u64 = 100;
 const CONTEXT_MAX: u64 = 100;
 /// The most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
-/// The most bytes of a compiled pattern, which `(\\w{100}){100}` exceeds. Each byte of a line may
+/// The most bytes of a compiled pattern, which `(\w{100}){100}` exceeds. Each byte of a line may
 /// cost a step for each state: `a[ab]{10000}c` takes up to half a minute for the longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of each thread's cache of automaton states.
@@ -67,8 +67,8 @@ pub struct GrepDetails {
     /// True if a line was cut to 500 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lines_truncated: Option<bool>,
-    /// Present if files or folders could not be searched: their number and the first one, with the
-    /// reason.
+    /// Present if files or folders were not searched, or only in part, or had ignore files that
+    /// were not applied: their number and the first one, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }

@@ -14,7 +14,8 @@ pub use grep::{GrepDetails, GrepRequest, GrepResult, grep};
 use crate::failure::{Failure, printable};
 use crate::truncation::OUTPUT_LINES_MAX;
 
-/// The files and folders that a search left out: their number and the first one.
+/// The files and folders that a search left out, completely or in part: their number and the first
+/// one.
 #[derive(Debug, Default)]
 struct Skipped {
     count: u64,
@@ -44,7 +45,8 @@ impl Skipped {
     }
 }
 
-/// The limit of a request or `default`, at most the lines of one result.
+/// Returns the request's limit, or `default` if it has none, but at most [`OUTPUT_LINES_MAX`].
+/// Fails if the request's limit is 0.
 fn limit(requested: Option<u64>, default: u64) -> Result<usize, Failure> {
     match requested {
         Some(0) => Err(Failure::Request("limit must be at least 1".into())),

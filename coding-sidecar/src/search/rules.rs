@@ -61,7 +61,7 @@ impl Present {
 }
 
 impl Rules {
-    /// No rules.
+    /// Rules that exclude nothing.
     pub(super) fn none() -> Arc<Self> {
         Arc::new(Self {
             above: None,
@@ -75,7 +75,7 @@ impl Rules {
 
     /// The rules within `folder`, whose path relative to the root is `path`.
     ///
-    /// The second value is the reason if an ignore file was not applied.
+    /// The second value is the reason if an ignore file was too large or too complex to be applied.
     pub(super) fn within(
         self: &Arc<Self>,
         workspace: &Workspace,
@@ -129,7 +129,8 @@ impl Rules {
     }
 }
 
-/// Returns `found`, or the match of `rules` if that is none: the rules of the innermost folder win.
+/// Returns `found` if it is a match, otherwise the match of `rules`: the innermost folder's rules
+/// win.
 fn first<'a>(
     found: Match<&'a Glob>,
     rules: &'a Gitignore,
@@ -159,7 +160,7 @@ impl Reader<'_> {
         let mut builder = GitignoreBuilder::new(OsStr::from_bytes(self.path));
         let text = String::from_utf8_lossy(&text);
         for line in text.strip_prefix('\u{feff}').unwrap_or(&text).lines() {
-            // A line that is no valid glob is ignored, as by git.
+            // A line that is not a valid glob is ignored, as by git.
             let _ = builder.add_line(None, line);
         }
         builder.build().unwrap_or_else(|_| {
@@ -168,8 +169,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads an ignore file. Returns `None` if it is missing, unreadable, no regular file or larger
-    /// than the bytes left.
+    /// Reads an ignore file. Returns `None` if it is missing, unreadable, not a regular file or
+    /// larger than `left`; only the last case sets `failed`.
     fn text(&mut self, name: &[u8]) -> Option<Vec<u8>> {
         let fd = self
             .workspace

@@ -46,7 +46,8 @@ pub(super) struct Walk<'a> {
     workspace: &'a Workspace,
     base: Arc<OwnedFd>,
     base_path: WorkspacePath,
-    /// The real path of the searched folder relative to the root, for ignore rules.
+    /// The real path of the searched folder relative to the root, for ignore rules; empty for the
+    /// root itself and for a folder outside.
     rules_path: Vec<u8>,
     waiting: Vec<Waiting>,
     listing: Option<Listing>,
@@ -331,8 +332,8 @@ fn known_kind(folder: &OwnedFd, name: &[u8], kind: FileType) -> FileType {
         .map_or(kind, |stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// The real path of an open folder relative to the root; `None` if it is outside. Only ignore rules
-/// depend on it.
+/// The real path of an open folder relative to the root; `None` if the folder is outside. Only
+/// ignore rules depend on this path.
 fn path_below_root(workspace: &Workspace, folder: &OwnedFd) -> Option<Vec<u8>> {
     let real = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok()?;
     let below = real.strip_prefix(workspace.canonical()).ok()?;

@@ -17,7 +17,7 @@ pub const FILE_BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The most bytes of any other body: enough for the longest command as JSON.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of all bodies together: four of the largest. Bytes count from their arrival until
-/// their operation has ended or, of `/bash`, the command has been started.
+/// their operation has ended or, for `/bash`, the command has been started.
 const ALL_BODIES_BYTES_MAX: usize = 4 * FILE_BODY_BYTES_MAX;
 /// The most time for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub struct BodyBudget(Arc<Semaphore>);
 pub struct WholeBody {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The share of the budget, which is returned when this is dropped.
+    /// The share of the budget, which is returned when this is dropped; `None` for an empty body.
     pub budget: Option<OwnedSemaphorePermit>,
 }
 
@@ -76,7 +76,7 @@ impl BodyBudget {
                 )
             })?;
             let Ok(data) = frame.into_data() else {
-                continue; // Trailers say nothing here.
+                continue; // Trailers are ignored.
             };
             if whole.bytes.len().saturating_add(data.len()) > limit {
                 return Err(too_large(limit));

@@ -17,7 +17,8 @@ use crate::connection::Stream;
 use crate::report;
 
 /// The time without traffic after which a keep-alive probe is sent to a TCP client, and the time
-/// between two probes. So a command ends about a minute after its client's machine has vanished.
+/// between two probes. A command therefore ends about a minute after its client's machine has
+/// vanished.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The number of unanswered probes after which a TCP connection is closed.
 const KEEPALIVE_PROBES: u32 = 3;
@@ -108,7 +109,8 @@ async fn listen_tcp(address: &TcpAddress) -> Result<TcpListener, String> {
         .map_err(|error| format!("cannot listen on TCP_HOST {host}, TCP_PORT {port}: {error}"))
 }
 
-/// Warnings of access that this configuration grants and that the operator may not intend.
+/// Warnings of access that this configuration grants and that the operator may not intend. `tcp` is
+/// the address of the TCP listener.
 fn warnings(config: &Config, tcp: Option<SocketAddr>) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(address) = tcp
@@ -116,8 +118,9 @@ fn warnings(config: &Config, tcp: Option<SocketAddr>) -> Vec<String> {
         && !config.require_auth
     {
         warnings.push(format!(
-            "{address} is not a loopback address, and requests without a token are served: whoever \
-             reaches it runs commands here. Set SIDECAR_REQUIRE_AUTH=true and {TOKEN_VARIABLE}"
+            "{address} is not a loopback address, and requests without a token are served: every \
+             client that reaches it can run commands. Set SIDECAR_REQUIRE_AUTH=true and \
+             {TOKEN_VARIABLE}"
         ));
     }
     if config.socket_mode & 0o002 != 0 && !config.require_auth {

@@ -1,4 +1,4 @@
-//! Runs file operations on a few threads of their own, with a deadline.
+//! Runs file operations on a few dedicated threads, with a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,19 +25,20 @@ pub const THREADS: usize = 8;
 pub const THREADS_KEPT: Duration = Duration::from_secs(u32::MAX as u64);
 /// The most operations that run or wait for a thread.
 pub const OPERATIONS_MAX: usize = THREADS + 64;
-/// The most concurrent searches. They may keep a processor busy for long; the other threads are for
-/// operations that do not.
+/// The most concurrent searches. A search may keep a processor busy for long; the other threads are
+/// left to operations on one file or folder.
 const SEARCHES_MAX: usize = THREADS / 2;
 /// The most time of an operation, including its wait for a thread.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The time after [`DEADLINE`] at which the client gets an error if the operation has not ended by
-/// itself. Its thread stays busy.
+/// The time after [`DEADLINE`] at which the client gets an error if the operation still runs. The
+/// thread of the operation stays busy until the operation ends.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// An operation on the body of a request; returns the body of the response.
 pub type Operation = fn(&Workspace, Vec<u8>, &Work) -> Result<Vec<u8>, Refusal>;
 
-/// Parses the request in `body`, runs `operation`, and encodes the result.
+/// Parses the request in `body`, runs `operation`, and encodes the result. An invalid request and a
+/// failed operation are refused with 400.
 pub fn perform<Q: DeserializeOwned, A: Serialize>(
     operation: fn(&Workspace, Q, &Work) -> Result<A, Failure>,
     workspace: &Workspace,
@@ -154,7 +155,7 @@ impl Operations {
         };
         let outcome = tokio::select! {
             outcome = task => outcome,
-            () = client.hung_up() => return Err(Refusal::failed("the client went away")),
+            () = client.hung_up() => return Err(Refusal::failed("the client has disconnected")),
             refusal = overdue(&running, kind) => return Err(refusal),
         };
         drop(cancel);
@@ -163,14 +164,14 @@ impl Operations {
             // The operation panicked; the message is on standard error.
             Err(_) => Err(Refusal::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "the operation failed for a fault of the sidecar",
+                "the operation failed because of a bug in the sidecar",
             )),
         }
     }
 }
 
-/// Waits until the operation has waited or run for too long, and returns the refusal with the
-/// reason.
+/// Waits until the operation has waited for a thread or run for too long, and returns the refusal
+/// with the reason.
 async fn overdue(running: &AtomicBool, kind: Kind) -> Refusal {
     let seconds = DEADLINE.as_secs();
     sleep(DEADLINE).await;

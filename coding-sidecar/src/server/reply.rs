@@ -100,13 +100,13 @@ pub fn unauthorized(error: String) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, error).with(WWW_AUTHENTICATE, "Bearer")
 }
 
-/// The refusal of another method than `verb`, the only one of `path`: 405.
+/// The refusal of a method other than `verb`, the only one that `path` accepts: 405.
 pub fn wrong_verb(path: &str, verb: &'static str) -> Refusal {
     let error = format!("{path} takes {verb} alone");
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error).with(ALLOW, verb)
 }
 
-/// The refusal of a valid request for lack of capacity: 503.
+/// The refusal of a valid request for lack of capacity: 503 with `Retry-After: 1`.
 pub fn overloaded(reason: &str) -> Refusal {
     let error = format!("{reason}; try again later");
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).with(RETRY_AFTER, "1")
@@ -151,7 +151,7 @@ pub fn json(status: StatusCode, text: Vec<u8>) -> Reply {
     )
 }
 
-/// A response with the lines of a command, which ends with the command.
+/// A response with the lines of a command. It ends when the command has ended.
 pub fn lines(lines: mpsc::Receiver<Bytes>) -> Reply {
     reply(
         StatusCode::OK,

@@ -96,7 +96,7 @@ impl Service {
                 let request: BashRequest = parse(&body.bytes)?;
                 let started = self.commands.start(request, client, busy);
                 started.map(lines).map_err(|refused| match refused {
-                    Refused::Busy => overloaded(&format!("{COMMANDS_MAX} commands run already")),
+                    Refused::Busy => overloaded(&format!("{COMMANDS_MAX} commands already run")),
                     Refused::Failed(error) => Refusal::failed(error),
                 })
             }
@@ -105,7 +105,7 @@ impl Service {
 }
 
 /// Refuses requests with the header `Origin`: a web page in a browser can send requests to loopback
-/// addresses, but POST requests of it always have this header.
+/// addresses, but its POST requests always have this header.
 fn refuse_browser(headers: &HeaderMap) -> Result<(), Refusal> {
     if headers.contains_key(ORIGIN) {
         let error = "requests of web pages are refused: the header Origin is present";

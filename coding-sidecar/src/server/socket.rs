@@ -1,5 +1,5 @@
-//! The file of the Unix socket: created with its mode, replaces a stale one, and is removed at the
-//! end.
+//! Creates the sidecar's Unix socket file with the configured mode, replaces a stale one, and
+//! removes it at shutdown.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ use rustix::process::umask;
 
 /// The most connections that wait to be accepted.
 const BACKLOG: i32 = 256;
-/// The most time to wait for the lock of the folder. Another sidecar that starts holds it for
-/// milliseconds.
+/// How long to wait for the lock of the folder. A sidecar holds it only for milliseconds, while it
+/// starts.
 const FOLDER_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two attempts to lock the folder.
 const FOLDER_POLL: Duration = Duration::from_millis(20);
@@ -65,7 +65,8 @@ impl Drop for SocketFile {
 /// file is not a socket.
 pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), String> {
     let shown = path.display();
-    // Otherwise, two sidecars that start at once would each remove the other's socket as stale.
+    // Without the lock, a sidecar could remove the socket that another one is just creating: until
+    // `listen`, it looks stale.
     let _folder = lock_folder(path)?;
     remove_stale(path)?;
     let mode = Mode::from_bits_truncate(mode);
@@ -89,7 +90,7 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), S
     bound.map_err(|error| failed("make the socket", error))?;
     let file = SocketFile::new(path).map_err(|error| format!("cannot find {shown}: {error}"))?;
     // The mode is set again, since a default ACL of the folder replaces the umask. Until `listen`,
-    // connections are refused whatever the mode.
+    // connections are refused independently of the mode.
     rustix::fs::chmod(path, mode).map_err(|error| failed("set the mode of", error))?;
     listen(&socket, BACKLOG).map_err(|error| failed("listen at", error))?;
     Ok((UnixListener::from(socket), file))
@@ -123,14 +124,14 @@ fn lock_folder(path: &Path) -> Result<File, String> {
     }
 }
 
-/// Removes the socket at `path` if no server listens on it. Fails if one does, or if the file is no
-/// socket.
+/// Removes the socket at `path` if no server listens on it. Fails if a server does, if the file is
+/// not a socket, or if this user may not connect to it.
 fn remove_stale(path: &Path) -> Result<(), String> {
     let shown = path.display();
     let kind = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(format!("cannot look at {shown}: {error}")),
+        Err(error) => return Err(format!("cannot inspect {shown}: {error}")),
     };
     if !kind.is_socket() {
         return Err(format!(
@@ -149,8 +150,8 @@ fn remove_stale(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Connects without waiting. A server whose backlog is full makes this fail with another error than
-/// `ECONNREFUSED`.
+/// Connects without waiting. Fails with `ECONNREFUSED` only if no server listens, and with another
+/// error if the backlog of a server is full.
 fn probe(path: &Path) -> Result<(), Errno> {
     let socket = socket_with(
         AddressFamily::UNIX,

@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 /// The most calls of `openat2` for one path. It returns `EAGAIN` if a folder was renamed or mounted
-/// during the call. The second call nearly always succeeds; the limit ends a race that a command
-/// keeps up.
+/// during the call. The second call nearly always succeeds; the limit applies if a command renames
+/// folders all the time.
 const RETRIES_MAX: usize = 256;
 
 /// Whether symbolic links in a path are followed.

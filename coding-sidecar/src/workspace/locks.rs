@@ -11,7 +11,8 @@ use crate::work::Work;
 /// The time between two checks of [`Work`] by an operation that waits.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// A name in a folder. It is the same for every path that leads to it.
+/// A file name in a folder. The folder is identified by its device and inode, so every path to the
+/// name gives the same key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct FileKey {
     pub(super) device: u64,
@@ -34,7 +35,8 @@ pub(crate) struct FileLock<'a> {
 }
 
 impl FileLocks {
-    /// Waits until no other operation has locked `key`, and locks it.
+    /// Waits until no other operation has locked `key`, and locks it. Fails if the operation is
+    /// cancelled or its deadline passes while it waits.
     pub(super) fn lock(&self, key: FileKey, work: &Work) -> Result<FileLock<'_>, Failure> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         while held.contains(&key) {

@@ -31,7 +31,7 @@ pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The open workspace root, which all operations share.
 ///
-/// A folder that is renamed stays the root; one that is removed is empty.
+/// If the folder is renamed, it stays the root; if it is removed, the workspace is empty.
 #[derive(Debug)]
 pub struct Workspace {
     root: PathBuf,
@@ -92,8 +92,8 @@ impl Workspace {
         WorkspacePath::parse(self, requested)
     }
 
-    /// Opens a regular file for reading. Refuses other kinds, without opening them unless one
-    /// replaces the file meanwhile.
+    /// Opens a regular file for reading. Refuses objects of other kinds before opening them; one
+    /// that replaces the file meanwhile is opened and then refused.
     pub(crate) fn file(&self, path: &WorkspacePath) -> Result<OpenFile, Failure> {
         self.expect_kind(path, FileType::RegularFile)?;
         let failed = |error| Failure::system(path.requested(), "open", error);

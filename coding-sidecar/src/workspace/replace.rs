@@ -18,8 +18,8 @@ use super::{CHUNK_BYTES, Workspace, WorkspacePath, kind_name};
 use crate::failure::Failure;
 use crate::work::Work;
 
-/// The most symbolic links that are followed from the requested path to the file, as many as by the
-/// kernel.
+/// The most symbolic links that are followed from the requested path to the file; the kernel has
+/// the same limit.
 const LINKS_MAX: usize = 40;
 /// The most attempts to find an unused name for the temporary file.
 const NAMES_MAX: usize = 16;
@@ -310,7 +310,8 @@ fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
     [folder, b"/", link].concat()
 }
 
-/// Splits a path into the folder and the last name.
+/// Splits a path into the folder and the last name. Fails if the path names a folder: it ends with
+/// `/`, `.` or `..`.
 fn split<'a>(relative: &'a [u8], requested: &str) -> Result<(&'a [u8], &'a [u8]), Failure> {
     let (folder, name) = match relative.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (&b"/"[..], relative.get(1..)),

@@ -1,4 +1,4 @@
-//! Running one test again in a mount namespace or as another user.
+//! Runs a test again in a mount namespace or as another user.
 
 use std::fs::{File, OpenOptions, Permissions, create_dir_all};
 use std::io::Write;
@@ -8,9 +8,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Set for a test that runs again.
+/// The environment variable that is set in the second run of a test.
 const AGAIN: &str = "SIDECAR_TEST_AGAIN";
-/// The copy's name.
+/// The name of the copied test binary.
 const COPY: &str = "operations";
 
 /// Whether this process is the second run.
@@ -18,8 +18,8 @@ pub fn is_again() -> bool {
     std::env::var_os(AGAIN).is_some()
 }
 
-/// Runs the test `name` again behind `wrapper`, and fails as it does. Where `wrapper` cannot run at all,
-/// the summary of `scripts/test` says so.
+/// Runs the test `name` in a process that the command `wrapper` starts, and panics if the test
+/// fails. If `wrapper` cannot run here, notes that in the summary of `scripts/test`.
 pub fn run(name: &str, wrapper: &[&str]) {
     let folder = reachable_copy();
     let binary = folder.path().join(COPY);
@@ -44,7 +44,10 @@ pub fn run(name: &str, wrapper: &[&str]) {
     let shown = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{shown}");
-    assert!(shown.contains("1 passed"), "{name} is no test: {shown}");
+    assert!(
+        shown.contains("1 passed"),
+        "no test has the name {name}: {shown}"
+    );
 }
 
 /// A copy of this test's binary in a folder that every user can reach.

@@ -1,4 +1,4 @@
-//! What operations may cost.
+//! Bounds of operations on memory, time and descriptors.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +11,7 @@ use testkit::each_row;
 
 use crate::fixture::{Fixture, message};
 
-/// The most memory that this process has had, in KiB. Each test is a process where nextest runs it.
+/// The most memory that this process has had, in KiB. nextest runs each test in a process.
 fn peak_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -21,7 +21,7 @@ fn peak_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Lines of 64 bytes in a mebibyte.
+/// The number of lines of 64 bytes in a mebibyte.
 const LINES: u64 = 16 * 1024;
 
 /// Writes `mebibytes` of numbered lines; the numbers restart with each mebibyte.
@@ -34,7 +34,7 @@ fn large_file(fixture: &Fixture, mebibytes: u64) {
 }
 
 #[test]
-fn a_huge_file_is_read_by_range_without_being_held() {
+fn a_huge_file_is_read_by_range_without_being_held_in_memory() {
     let fixture = Fixture::new();
     large_file(&fixture, 128);
     let lines = 128 * LINES;
@@ -56,7 +56,7 @@ fn a_huge_file_is_read_by_range_without_being_held() {
 }
 
 #[test]
-fn a_line_of_any_length_is_not_held() {
+fn a_line_of_any_length_is_not_held_in_memory() {
     let fixture = Fixture::new();
     let mut file = File::create(fixture.at("line")).unwrap();
     for _ in 0..64 {
@@ -109,10 +109,10 @@ fn a_folder_of_many_entries_is_listed_and_walked_in_bounded_memory() {
 }
 
 #[test]
-fn a_file_that_takes_too_long_is_left_to_bash() {
+fn a_file_that_takes_too_long_is_refused_with_advice_to_use_bash() {
     let fixture = Fixture::new();
     let path = fixture.put("huge", "x\n".repeat(8192));
-    // A hole of a tebibyte, of which no line is asked for.
+    // A hole of a tebibyte, of which the request selects no line.
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(1 << 40).unwrap();
     let request = json!({"path": "huge", "offset": 2, "limit": 1});
@@ -186,7 +186,7 @@ fn work_ends_at_its_deadline_and_when_it_is_cancelled() {
 }
 
 #[test]
-fn a_tree_deeper_than_the_bound_is_told() {
+fn folders_beyond_the_bound_on_depth_are_reported() {
     let fixture = Fixture::new();
     fixture.write(&("d/".repeat(400) + "deep"), "x\n").unwrap();
     fixture.put("flat", "x\n");
@@ -229,7 +229,7 @@ fn many_searches_at_once_need_few_descriptors() {
 }
 
 #[test]
-fn a_search_looks_at_its_deadline_within_a_bounded_number_of_steps() {
+fn the_length_of_lines_and_the_size_of_patterns_are_bounded() {
     let fixture = Fixture::new();
     fixture.put("longest", "ab".repeat(128 * 1024 - 1));
     fixture.put("longer", "ab".repeat(128 * 1024 + 1));

@@ -31,7 +31,7 @@ fn a_text_that_occurs_once_is_replaced_and_the_diff_shown() {
 }
 
 #[test]
-fn what_is_not_there_exactly_once_is_refused() {
+fn old_text_that_does_not_occur_exactly_once_is_refused() {
     let fixture = Fixture::new();
     let content = "aXa\nb\naa a\nmixed\r\nends\n";
     fixture.put("file", content);
@@ -57,7 +57,7 @@ fn what_is_not_there_exactly_once_is_refused() {
             assert_eq!(fixture.bytes("file"), content.as_bytes());
         },
     );
-    // Matches that overlap are two.
+    // Overlapping matches count as two.
     fixture.put("overlap", "xaaax");
     assert!(message(fixture.edit("overlap", "aa", "b")).contains("more than once"));
     assert_eq!(
@@ -73,7 +73,7 @@ fn line_ends_and_bytes_that_are_not_edited_are_kept() {
     let fixture = Fixture::new();
     each_row(
         [
-            // All lines end with CRLF: LF stands for it.
+            // All line ends are CRLF: LF in a text stands for CRLF.
             (
                 &b"a\r\nb\r\nc\r\n"[..],
                 "a\nb",
@@ -84,13 +84,13 @@ fn line_ends_and_bytes_that_are_not_edited_are_kept() {
             (b"a\r\nb\r\n", "a\r\nb", "x\r\ny", b"x\r\ny\r\n"),
             (b"\xef\xbb\xbfa\r\nb", "a\n", "\n", b"\xef\xbb\xbf\r\nb"),
             (b"a\r\r\nb\r\n", "b", "c", b"a\r\r\nc\r\n"),
-            // Lines end differently: the texts are taken as they are.
+            // Line ends are mixed or LF: the texts are used unchanged.
             (b"a\r\nb\nc\r\n", "b\nc", "x\ny", b"a\r\nx\ny\r\n"),
             (b"a\nb\n", "a", "a\r\nx", b"a\r\nx\nb\n"),
-            // No newline at the end, none is added.
+            // No newline is added at the end.
             (b"a\nb", "b", "c", b"a\nc"),
             (b"a\nb\n", "b\n", "b", b"a\nb"),
-            // Other encodings stay.
+            // Bytes that are not UTF-8 are kept.
             (
                 b"caf\xe9 one\n\xff\xfe",
                 "one",
@@ -192,16 +192,16 @@ proptest! {
         prop_assume!(fixture.edit("file", &old, &new).is_ok());
         let edited = String::from_utf8(fixture.bytes("file")).unwrap();
         prop_assert_eq!(is_crlf(&content) && edited.contains('\n'), is_crlf(&content) && is_crlf(&edited));
-        // The line ends that are left must tell those that were removed.
+        // The reverse edit restores CRLF only if the remaining line ends are still all CRLF.
         prop_assume!(is_crlf(&content) == is_crlf(&edited));
         let back = fixture.edit("file", &new, &old);
-        // Reversing may be ambiguous, as `old` was not.
+        // `new` may occur more than once in the edited file, which refuses the reverse edit.
         prop_assume!(back.is_ok());
         prop_assert_eq!(String::from_utf8(fixture.bytes("file")).unwrap(), content);
     }
 
     #[test]
-    fn a_diff_is_what_patch_applies(content in content(), new in "[cd\n]{0,9}", at in any::<prop::sample::Index>()) {
+    fn git_can_apply_the_diff(content in content(), new in "[cd\n]{0,9}", at in any::<prop::sample::Index>()) {
         prop_assume!(!content.contains('\r') && !content.is_empty());
         let fixture = Fixture::new();
         fixture.put("file", &content);

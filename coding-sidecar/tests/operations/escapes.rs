@@ -1,4 +1,4 @@
-//! Nothing outside of the root is read, written, listed or told.
+//! Nothing outside of the root is read, written, listed or quoted in errors.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -13,7 +13,8 @@ use testkit::each_row;
 use crate::again;
 use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET, message};
 
-/// Every operation fails on `path` for one of `reasons`, and nothing outside changes or shows.
+/// Asserts that every operation fails on `path` for one of `reasons`, without changing or showing
+/// anything outside.
 fn refused(fixture: &Fixture, path: &str, reasons: &[&str]) {
     for (operation, result) in fixture.everything(path) {
         let failure = match result {
@@ -138,7 +139,7 @@ fn links_of_proc_are_not_followed() {
 }
 
 #[test]
-fn absolute_paths_below_the_root_are_those_relative_to_it() {
+fn absolute_and_relative_paths_below_the_root_are_equivalent() {
     let mut fixture = Fixture::new();
     fixture.put("folder/file", "text");
     let root = fixture.root.to_str().unwrap().to_owned();
@@ -165,7 +166,7 @@ fn absolute_paths_below_the_root_are_those_relative_to_it() {
 }
 
 #[test]
-fn a_hard_link_is_an_ordinary_file_of_which_write_replaces_one_name() {
+fn write_and_edit_replace_only_the_named_one_of_two_hard_links() {
     let fixture = Fixture::new();
     fixture.put("a", "old");
     fs::hard_link(fixture.at("a"), fixture.at("b")).unwrap();
@@ -201,7 +202,8 @@ fn a_path_that_no_file_can_have_is_refused_with_its_reason() {
             assert!(failure.len() < 600 && !failure.contains('\0'));
         },
     );
-    // The longest that is allowed fails only for not being there, or is made.
+    // The longest allowed name: reading fails only because the file does not exist, and writing
+    // creates it.
     let name = "x".repeat(255);
     let failure = message(fixture.read(json!({"path": name})));
     assert!(failure.contains("no such file"), "{failure}");
@@ -210,7 +212,7 @@ fn a_path_that_no_file_can_have_is_refused_with_its_reason() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_and_never_blocks() {
+fn fifos_sockets_and_devices_are_refused_without_blocking() {
     let fixture = Fixture::new();
     rustix::fs::mkfifoat(CWD, fixture.at("fifo"), Mode::from(0o666)).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(fixture.at("socket")).unwrap();
@@ -234,7 +236,7 @@ fn what_is_no_regular_file_is_refused_and_never_blocks() {
         symlink(path, fixture.at(&through)).unwrap();
         refused(&fixture, &through, &[kind]);
     });
-    // A tree that has them is searched without them.
+    // A search of the tree leaves them out.
     fixture.put("text", "x\n");
     let found = fixture.grep(json!({"pattern": "."})).unwrap();
     assert_eq!(found.content, "text:1: x\n");
@@ -253,7 +255,7 @@ fn what_is_no_regular_file_is_refused_and_never_blocks() {
 }
 
 #[test]
-fn a_writer_at_a_fifo_does_not_notice_that_it_was_named() {
+fn operations_on_a_fifo_do_not_wake_its_writer() {
     let fixture = Fixture::new();
     rustix::fs::mkfifoat(CWD, fixture.at("fifo"), Mode::from(0o666)).unwrap();
     let path = fixture.at("fifo");
@@ -288,10 +290,10 @@ fn a_file_where_a_folder_is_expected_is_refused() {
 }
 
 #[test]
-fn a_mount_below_the_root_belongs_to_it_and_its_point_cannot_be_replaced() {
+fn a_mount_below_the_root_is_within_it_and_its_mount_point_cannot_be_replaced() {
     if !again::is_again() {
         return again::run(
-            "escapes::a_mount_below_the_root_belongs_to_it_and_its_point_cannot_be_replaced",
+            "escapes::a_mount_below_the_root_is_within_it_and_its_mount_point_cannot_be_replaced",
             &["unshare", "--map-root-user", "--mount", "--"],
         );
     }
@@ -332,7 +334,7 @@ fn a_mount_below_the_root_belongs_to_it_and_its_point_cannot_be_replaced() {
 }
 
 #[test]
-fn the_outside_is_open_where_it_was_allowed() {
+fn files_outside_the_root_are_reachable_if_this_is_allowed() {
     let mut fixture = Fixture::new();
     fixture.workspace = Workspace::open(&fixture.root, true).unwrap();
     let outside = fixture.base.join("outside");
@@ -354,7 +356,7 @@ fn the_outside_is_open_where_it_was_allowed() {
 }
 
 #[test]
-fn a_root_that_is_no_folder_is_not_opened() {
+fn a_root_that_is_not_a_folder_is_not_opened() {
     let fixture = Fixture::new();
     fixture.put("file", "");
     for path in ["file", "absent"] {

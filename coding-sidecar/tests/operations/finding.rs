@@ -130,7 +130,7 @@ fn ignore_files_are_honoured_with_and_without_a_repository() {
             "sub/deep/keep.log"
         ]
     );
-    // Rules of the folders above hold for a search below.
+    // The rules of the folders above apply to a search below them.
     let below = files(&fixture, json!({"pattern": "*", "path": "sub"}));
     assert_eq!(
         below,
@@ -139,7 +139,7 @@ fn ignore_files_are_honoured_with_and_without_a_repository() {
     symlink("sub/deep", fixture.at("link")).unwrap();
     let linked = files(&fixture, json!({"pattern": "*", "path": "link"}));
     assert_eq!(linked, ["link/.gitignore", "link/keep.log"]);
-    // What is ignored is searched when it is named.
+    // An ignored folder is searched if the request names it.
     assert_eq!(
         files(&fixture, json!({"pattern": "*", "path": "build"})),
         ["build/x"]
@@ -150,7 +150,7 @@ fn ignore_files_are_honoured_with_and_without_a_repository() {
 }
 
 #[test]
-fn an_ignore_file_that_is_no_file_or_too_large_is_not_applied_and_told() {
+fn irregular_and_too_large_ignore_files_are_not_applied() {
     let fixture = Fixture::new();
     fixture.put("a/x", "");
     fixture.put("b/x", "");
@@ -170,7 +170,7 @@ fn an_ignore_file_that_is_no_file_or_too_large_is_not_applied_and_told() {
 }
 
 #[test]
-fn a_name_with_a_line_break_is_one_line() {
+fn a_line_break_in_a_name_is_escaped() {
     let fixture = Fixture::new();
     fixture.put("a\nforged.txt", "");
     assert_eq!(
@@ -220,7 +220,7 @@ fn a_search_ends_at_its_limit() {
 }
 
 #[test]
-fn globs_that_cannot_be_used_are_refused() {
+fn invalid_globs_limits_and_paths_are_refused() {
     let fixture = Fixture::new();
     each_row(
         [

@@ -1,4 +1,4 @@
-//! A workspace in a temporary folder, with a neighbour that nothing may reach.
+//! A workspace in a temporary folder, beside a folder that no operation may reach.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,13 @@ use coding_sidecar::workspace::Workspace;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Text of the file outside that no answer may contain.
+/// Text of a file outside of the workspace, which no result may contain.
 pub const SECRET: &str = "outside-secret";
 
-/// Name of a file outside that no listing may contain.
+/// Name of a file outside of the workspace, which no listing may contain.
 pub const ONLY_OUTSIDE: &str = "only-outside";
 
+/// A workspace at `root`, beside the folder `base/outside`.
 pub struct Fixture {
     // Removed when dropped.
     _folder: tempfile::TempDir,
@@ -29,7 +30,7 @@ pub struct Fixture {
     pub workspace: Workspace,
 }
 
-/// A minute from now.
+/// Work with a deadline a minute from now.
 pub fn work() -> Work {
     Work::new(Instant::now() + Duration::from_secs(60))
 }
@@ -39,13 +40,12 @@ fn request<T: DeserializeOwned>(value: Value) -> T {
 }
 
 impl Fixture {
-    /// `base/root` is the workspace; `base/outside/secret` is not in it.
+    /// A workspace at `base/root`; `base/outside` is outside of it.
     pub fn new() -> Self {
         Self::within(tempfile::tempdir().unwrap())
     }
 
-    /// A workspace in memory where there is such a file system, for tests that write so often that a
-    /// disk would set their pace.
+    /// A workspace in memory if `/dev/shm` exists, for tests that a disk would slow down.
     pub fn in_memory() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         Self::within(folder.unwrap())
@@ -71,7 +71,7 @@ impl Fixture {
         self.root.join(path)
     }
 
-    /// Makes a file and its folders past the operations.
+    /// Creates a file and its folders without the operations under test.
     pub fn put(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.at(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -98,7 +98,7 @@ impl Fixture {
         read(&self.workspace, request, &work())
     }
 
-    /// The text of a whole file that fits into an answer.
+    /// The text of a whole file, which must fit into one result.
     pub fn text(&self, path: &str) -> Result<String, Failure> {
         match self.read(json!({"path": path}))? {
             ReadResult::Text { content, .. } => Ok(content),
@@ -131,7 +131,8 @@ impl Fixture {
         grep(&self.workspace, request, &work())
     }
 
-    /// What each operation answers about `path`, by its name. Texts of `write` and `edit` are harmless.
+    /// Runs every operation on `path`, and returns their names and results. `write` and `edit`
+    /// write the text `new`.
     pub fn everything(&self, path: &str) -> Vec<(&'static str, Result<String, Failure>)> {
         let shown = |value: Result<Value, serde_json::Error>| value.unwrap().to_string();
         vec![

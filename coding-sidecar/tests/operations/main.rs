@@ -1,4 +1,4 @@
-//! The file operations below a workspace root: what they do, what they refuse, and what they cost.
+//! The file operations below a workspace root: results, refusals and bounds.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What the system's permissions refuse. These tests run as a user without privileges.
+//! Files that the system's permissions protect. Most tests run as a user without privileges.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -42,7 +42,7 @@ fn a_file_without_permission_is_neither_read_nor_replaced() {
             for failure in [
                 message(fixture.read(json!({"path": "closed"}))),
                 message(fixture.write("closed", "new")),
-                // The folder alone would allow the replacement.
+                // The permissions of the folder alone would allow the replacement.
                 message(fixture.write("read-only", "new")),
                 message(fixture.edit("read-only", "old", "new")),
                 message(fixture.edit("closed", "old", "new")),
@@ -59,8 +59,8 @@ fn a_file_without_permission_is_neither_read_nor_replaced() {
 }
 
 #[test]
-fn a_read_only_folder_is_left_as_it_is() {
-    as_nobody("a_read_only_folder_is_left_as_it_is", || {
+fn files_in_a_read_only_folder_are_not_written() {
+    as_nobody("files_in_a_read_only_folder_are_not_written", || {
         let fixture = Fixture::new();
         fixture.put("folder/file", "old");
         mode(&fixture, "folder", 0o555);
@@ -82,9 +82,9 @@ fn a_read_only_folder_is_left_as_it_is() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_listed_is_told_with_the_rest() {
+fn a_folder_that_cannot_be_listed_is_reported_with_the_results() {
     as_nobody(
-        "a_folder_that_cannot_be_listed_is_told_with_the_rest",
+        "a_folder_that_cannot_be_listed_is_reported_with_the_results",
         || {
             let fixture = Fixture::new();
             fixture.put("closed/file", "x");
@@ -105,7 +105,7 @@ fn a_folder_that_cannot_be_listed_is_told_with_the_rest() {
 }
 
 #[test]
-fn a_file_of_another_owner_keeps_its_owner_where_the_system_permits() {
+fn a_file_of_another_owner_keeps_its_owner_if_the_system_permits() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What others change during an operation.
+//! Changes of files by other threads during an operation.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,11 +13,11 @@ use serde_json::json;
 
 use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET};
 
-/// How often a race is run.
+/// The least number of operations in a race.
 const TRIES: u64 = 6_000;
-/// The least exchanges meanwhile: a busy machine may give the other thread few turns.
+/// The least number of exchanges in a race: a busy machine may give the other thread few turns.
 const EXCHANGES: u64 = 1_500;
-/// When it ends all the same, on a machine that is busy.
+/// The time limit of a race, on a busy machine.
 const RACE: Duration = Duration::from_secs(30);
 
 /// Exchanges pairs of names atomically, one pair after the other.
@@ -48,12 +48,12 @@ impl Exchanger {
         }
     }
 
-    /// How many exchanges there were so far.
+    /// The number of exchanges so far.
     fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Ends the exchanges, and counts them.
+    /// Ends the exchanges and returns their number.
     fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -62,7 +62,7 @@ impl Exchanger {
 }
 
 #[test]
-fn a_link_that_is_swapped_for_a_file_or_folder_never_leads_outside() {
+fn a_file_or_folder_that_is_swapped_for_a_link_never_leads_outside() {
     let fixture = Fixture::in_memory();
     fixture.put("file", "inside");
     fixture.put("folder/secret", "inside");
@@ -116,11 +116,11 @@ fn a_link_that_is_swapped_for_a_file_or_folder_never_leads_outside() {
     let exchanges = exchanger.stop();
     println!("{tries} tries, {inside} answered, {refused} refused, {exchanges} exchanges");
     assert!(tries > 1000 && exchanges > 1000);
-    // Both sides of the race were met.
+    // Operations met both sides of the exchange.
     assert!(inside > 100 && refused > 100);
 }
 
-/// Lists and searches a tree, which may fail but shows nothing of the outside.
+/// Lists and searches a tree; asserts that no result shows anything outside. Ignores failures.
 fn list_all(fixture: &Fixture, path: &str) {
     if let Ok(grep) = fixture.grep(json!({"path": path, "pattern": "."})) {
         assert!(!grep.content.contains(SECRET), "{grep:?}");
@@ -135,7 +135,7 @@ fn list_all(fixture: &Fixture, path: &str) {
 }
 
 #[test]
-fn a_folder_that_moves_up_during_dot_dot_never_leads_outside() {
+fn a_folder_that_is_moved_while_dot_dot_is_resolved_never_leads_outside() {
     let fixture = Fixture::in_memory();
     fixture.put("a/b/c/file", "inside");
     fs::create_dir(fixture.at("d")).unwrap();
@@ -199,7 +199,7 @@ fn edits_of_one_file_at_the_same_time_are_all_kept() {
             let fixture = &fixture;
             scope.spawn(move || {
                 for number in (thread..64).step_by(8) {
-                    // However the path is written, it is one file.
+                    // All three paths lead to the same file.
                     let path = ["folder/file", "link", "other/../folder/file"][number % 3];
                     let line = format!("line-{number}-");
                     let result = fixture.edit(path, &format!("{line}old"), &format!("{line}new"));
@@ -241,7 +241,7 @@ fn a_change_by_a_command_during_an_edit_fails_the_edit() {
                     if failure.contains("changed while it was edited") {
                         changed += 1;
                     } else {
-                        // The edit before this one was the last change.
+                        // The file was not replaced since the last successful edit.
                         assert!(failure.contains("does not occur"), "{failure}");
                     }
                 }

@@ -55,7 +55,7 @@ fn lines_are_returned_with_their_ends() {
 }
 
 #[test]
-fn lines_that_are_not_there_are_an_error() {
+fn missing_files_missing_lines_and_empty_ranges_are_refused() {
     let fixture = Fixture::new();
     fixture.put("file", "one\ntwo\n");
     fixture.put("empty", "");
@@ -130,7 +130,7 @@ fn a_page_is_cut_at_the_bounds_of_an_answer() {
     );
     let next = shown(&fixture, json!({"path": "line", "offset": 2}));
     assert_eq!(next["content"], "last\n");
-    // What the request left out is not what the bounds cut.
+    // The totals do not count lines that the request left out.
     let some = shown(
         &fixture,
         json!({"path": "many", "limit": 3000, "offset": 2}),
@@ -140,7 +140,7 @@ fn a_page_is_cut_at_the_bounds_of_an_answer() {
 }
 
 #[test]
-fn images_are_returned_as_such() {
+fn images_up_to_4_mib_are_returned_in_base64_with_their_mime_type() {
     let fixture = Fixture::new();
     each_row(
         [

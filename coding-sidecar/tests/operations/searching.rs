@@ -71,7 +71,7 @@ fn lines_are_found_by_pattern_and_options() {
 }
 
 #[test]
-fn optional_fields_may_be_null_and_counts_may_have_a_fraction_of_zero() {
+fn optional_fields_may_be_null_and_counts_may_be_floats_without_a_fraction() {
     let fixture = Fixture::new();
     fixture.put("a", "one\ntwo\n");
     let request = json!({"pattern": "o", "path": null, "glob": null, "ignoreCase": null,
@@ -109,7 +109,7 @@ fn context_is_shown_around_matches() {
 }
 
 #[test]
-fn the_first_matches_in_the_order_of_the_tree_are_the_answer() {
+fn the_result_has_the_first_matches_in_the_order_of_the_tree() {
     let fixture = Fixture::new();
     for folder in 0..12 {
         for file in 0..80 {
@@ -188,12 +188,12 @@ fn binary_files_are_left_out_and_other_encodings_searched() {
     let skipped = named.details.unwrap().skipped.unwrap();
     assert_eq!(
         skipped,
-        "not searched: binary: a binary file from its byte 1 on"
+        "not searched: binary: the rest, from the NUL at byte 1 on (a binary file)"
     );
 }
 
 #[test]
-fn a_pattern_that_costs_too_much_is_refused() {
+fn invalid_and_costly_patterns_are_refused() {
     let fixture = Fixture::new();
     fixture.put("file", "a".repeat(10_000));
     let started = std::time::Instant::now();
@@ -228,7 +228,7 @@ fn a_pattern_that_costs_too_much_is_refused() {
             assert!(failure.contains(reason), "{failure}");
         },
     );
-    // What takes others exponential time does not here.
+    // A pattern that takes backtracking engines exponential time.
     let request = json!({"pattern": "(a*)*(a*)*b$"});
     assert_eq!(fixture.grep(request).unwrap().content, "");
     assert!(started.elapsed().as_secs() < 20);

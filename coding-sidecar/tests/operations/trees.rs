@@ -55,7 +55,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// Makes the tree; names that are already something else are left out.
+/// Creates the tree; skips an entry whose path is taken.
 fn make(fixture: &Fixture, tree: &Tree, ignores: bool) {
     let ignores = if ignores { &tree.ignores[..] } else { &[] };
     for (path, text) in tree.files.iter().chain(ignores) {
@@ -72,7 +72,7 @@ fn make(fixture: &Fixture, tree: &Tree, ignores: bool) {
     }
 }
 
-/// The lines that a program prints in the root; `None` where it is not installed.
+/// The lines that a program prints in the root; `None` if it is not installed.
 fn lines(fixture: &Fixture, program: &str, arguments: &[&str]) -> Option<BTreeSet<String>> {
     let output = Command::new(program)
         .args(arguments)
@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn find_and_grep_agree_with_find_and_grep(tree in tree()) {
+    fn find_and_grep_agree_with_the_tools_of_the_system(tree in tree()) {
         let fixture = Fixture::new();
         make(&fixture, &tree, false);
         let expected = lines(&fixture, "find", &[".", "!", "-type", "d"]).unwrap();

@@ -49,7 +49,7 @@ fn a_file_is_replaced_and_its_mode_kept() {
 }
 
 #[test]
-fn a_new_file_gets_the_mode_that_any_program_would_give_it() {
+fn a_new_file_has_the_mode_that_the_umask_permits() {
     let fixture = Fixture::new();
     let other = fixture.put("other", "");
     fixture.write("new/file", "").unwrap();
@@ -60,7 +60,7 @@ fn a_new_file_gets_the_mode_that_any_program_would_give_it() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_the_old_file_and_no_other() {
+fn a_failed_write_leaves_the_old_file_and_no_temporary_file() {
     let fixture = Fixture::new();
     fixture.put("file", "old");
     let work = crate::fixture::work();
@@ -85,11 +85,11 @@ fn a_write_that_fails_leaves_the_old_file_and_no_other() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_told_and_leaves_the_old_file() {
+fn a_full_disk_is_reported_and_the_old_file_kept() {
     // A tmpfs of 64 KiB needs a mount namespace.
     if !crate::again::is_again() {
         return crate::again::run(
-            "writing::a_disk_that_is_full_is_told_and_leaves_the_old_file",
+            "writing::a_full_disk_is_reported_and_the_old_file_kept",
             &["unshare", "--map-root-user", "--mount", "--"],
         );
     }

@@ -7,7 +7,7 @@ use crate::support::{Client, Sidecar};
 const TCP: [(&str, &str); 2] = [("TCP_HOST", "127.0.0.1"), ("TCP_PORT", "0")];
 const PATHS: [&str; 7] = ["/bash", "/read", "/write", "/edit", "/ls", "/find", "/grep"];
 
-/// The status of an empty object at `path`: 400 where the token was accepted.
+/// The status of an invalid request to `path`: 400 if the token was accepted.
 fn status(client: &mut Client, path: &str, authorization: Option<&str>) -> u16 {
     let header =
         authorization.map_or_else(String::new, |value| format!("authorization: {value}\r\n"));
@@ -72,7 +72,7 @@ fn health_needs_no_token_and_other_paths_reveal_nothing_without_it() {
 }
 
 #[test]
-fn a_token_that_the_sidecar_does_not_know_says_where_it_is_missing() {
+fn a_token_for_a_sidecar_without_one_is_refused_with_the_reason() {
     let sidecar = Sidecar::start();
     let mut client = sidecar.connect();
     client.request("/ls", "authorization: Bearer s3cret\r\n", "{}");
@@ -104,7 +104,8 @@ fn commands_cannot_read_the_token() {
     assert!(run.stdout.contains("WORKSPACE_ROOT="), "{run:?}");
     assert!(run.stdout.ends_with("seen\n"), "{run:?}");
     assert!(!run.stdout.contains("hush"), "{run:?}");
-    // The sidecar's own environment holds it; the kernel hides that from processes of the same user.
+    // The sidecar's environment contains the token; the kernel hides it from processes of the same
+    // user.
     let dumpable = format!("/proc/{}/environ", sidecar.child.id());
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dumpable).unwrap());
     assert_eq!(owner, 0);

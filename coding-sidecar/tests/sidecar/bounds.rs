@@ -1,4 +1,4 @@
-//! Clients that take more than their part: others are served, and what they cost is bounded.
+//! Clients that use too many resources: their cost is bounded, and other clients are served.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,19 +11,20 @@ use serde_json::json;
 
 use crate::support::{PATIENCE, Sidecar, processes, unique_sleep, until};
 
-/// As in the crate: connections and commands at once.
+/// The crate's limits on concurrent connections and commands.
 const CONNECTIONS: usize = 256;
 const COMMANDS: usize = 32;
 
 #[test]
-fn a_thousand_connections_cost_little_and_keep_nobody_out() {
+fn a_thousand_connections_cost_little_and_do_not_block_other_clients() {
     let sidecar = Sidecar::start();
     sidecar.assert_serves();
     let before = sidecar.memory("VmRSS");
     let mut open: Vec<_> = (0..1000)
         .map(|number| {
             let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
-            // Some begin a head, some a body; none ends. Those that were closed meanwhile fail.
+            // Some begin a head, some a body; none completes it. Writing fails on a connection that
+            // was closed meanwhile.
             let text = match number % 3 {
                 0 => "",
                 1 => "POST /bash HTTP/1.1\r\nhost",
@@ -40,7 +41,9 @@ fn a_thousand_connections_cost_little_and_keep_nobody_out() {
             .unwrap()
             .count()
     };
-    until("the oldest are closed", || descriptors() < CONNECTIONS + 50);
+    until("the oldest connections are closed", || {
+        descriptors() < CONNECTIONS + 50
+    });
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
     assert!(grown < 8 * 1024, "grew by {grown} KiB");
     let last = open.last_mut().unwrap();
@@ -65,7 +68,7 @@ fn clients_that_connect_again_and_again_do_not_interrupt_a_request() {
     sender.send(&format!(
         "POST /ls HTTP/1.1\r\nhost: s\r\n{token}content-length: 2\r\n\r\n{{"
     ));
-    // Its head has been read once a later request was answered.
+    // Once a later request was answered, the head of `sender` has been read.
     idle.request("/ls", token, "{}");
     assert_eq!(idle.response().status, 200);
     let others: Vec<_> = (0..4 * CONNECTIONS)
@@ -106,13 +109,15 @@ fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
     }
     assert_eq!((running.len(), refused), (COMMANDS, 100 - COMMANDS));
     // One process and its supervisor for each.
-    until("all run", || processes(&mark).len() == 2 * COMMANDS);
+    until("all commands run", || {
+        processes(&mark).len() == 2 * COMMANDS
+    });
     sidecar.assert_serves();
     assert_eq!(sidecar.post("/ls", &json!({})).status, 200);
     drop(running);
-    until("all are gone", || processes(&mark).is_empty());
-    // The last supervisor may have a moment to go.
-    until("there is room", || {
+    until("all commands have ended", || processes(&mark).is_empty());
+    // The last supervisor may not have ended yet.
+    until("a further command is accepted", || {
         sidecar.post("/bash", &json!({ "command": "true" })).status == 200
     });
 }
@@ -172,7 +177,7 @@ fn bodies_and_heads_over_their_limits_are_refused() {
 #[test]
 fn bodies_share_a_bounded_memory() {
     let sidecar = Sidecar::start();
-    // Six bodies of 16 MiB, each but for its last byte: there is room for four.
+    // Six bodies of 16 MiB, each without its last byte; the budget holds four.
     let mut senders: Vec<_> = (0..6)
         .map(|_| {
             let socket = sidecar.socket();
@@ -193,15 +198,15 @@ fn bodies_share_a_bounded_memory() {
     let taken = senders.iter().filter(|(_, taken)| *taken).count();
     assert!((1..=5).contains(&taken), "{taken} bodies were taken");
     assert!(sidecar.memory("VmRSS") < 160 * 1024);
-    // A small one finds room once the others have gone.
+    // A small body fits into the budget once the other clients have closed their connections.
     drop(senders);
-    until("there is room", || {
+    until("a small body is accepted", || {
         sidecar.post("/ls", &json!({})).status == 200
     });
 }
 
 #[test]
-fn a_reader_that_never_reads_holds_its_command_back_and_then_ends_it() {
+fn a_client_that_never_reads_stalls_its_command_and_then_ends_it() {
     let sidecar = Sidecar::start();
     sidecar.assert_serves();
     let before = sidecar.memory("VmRSS");
@@ -210,15 +215,19 @@ fn a_reader_that_never_reads_holds_its_command_back_and_then_ends_it() {
     client.begin(&format!("yes {mark}"));
     let begun = Instant::now();
     thread::sleep(Duration::from_secs(2));
-    assert_eq!(processes(&mark).len(), 2, "it waits for its client");
+    assert_eq!(
+        processes(&mark).len(),
+        2,
+        "the command and its supervisor wait for the client"
+    );
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
     assert!(grown < 4 * 1024, "grew by {grown} KiB");
     sidecar.assert_serves();
-    // The time in which a client must take something is 30 seconds.
+    // The client must accept a byte within 30 seconds.
     while !processes(&mark).is_empty() {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
-            "the command goes on"
+            "the command still runs after 60 s"
         );
         thread::sleep(Duration::from_millis(200));
     }
@@ -242,11 +251,11 @@ fn a_connection_that_sends_no_head_is_closed() {
 }
 
 #[test]
-fn a_body_that_does_not_arrive_is_given_up() {
+fn a_body_that_does_not_arrive_is_answered_with_408() {
     let sidecar = Sidecar::start();
     let mut client = sidecar.connect();
     client.send("POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: 10\r\n\r\n{");
-    // Half of the patience of a test is spent before the answer.
+    // The time limit for a body equals the client's read timeout, so the first read may fail.
     let begun = Instant::now();
     let response = loop {
         match client.try_head() {
@@ -260,8 +269,8 @@ fn a_body_that_does_not_arrive_is_given_up() {
 #[test]
 fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
     let sidecar = Sidecar::start();
-    // About a second for each line, and far longer than the test for all of them. A line that repeats
-    // itself would be searched quickly.
+    // Searching takes about a second for each line, and far longer than the test for all lines. A
+    // repetitive line would be searched quickly.
     let mut state = 1_u32;
     let mut letter = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -285,22 +294,22 @@ fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
 }
 
 #[test]
-fn a_full_process_table_leaves_the_threads_of_file_operations() {
-    // A user of its own, since the limit counts the threads of one user and root has none.
+fn file_operations_have_their_threads_when_the_process_table_is_full() {
+    // A separate user, since the limit counts the threads of a user and does not apply to root.
     let user = 100_000 + std::process::id();
     let folder = tempfile::tempdir().unwrap();
-    // Also where the folder of the binary is open to its owner alone.
+    // A copy, since the folder of the binary may be open only to its owner.
     let binary = folder.path().join("coding-sidecar");
     std::fs::copy(env!("CARGO_BIN_EXE_coding-sidecar"), &binary).unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     if chown(folder.path(), Some(user), None).is_err() {
-        println!("not run: it needs a second user, and so root");
+        println!("not run: only root can start processes of another user");
         return;
     }
     let as_user = || {
         let mut command = Command::new("setpriv");
         command.args([&format!("--reuid={user}"), "--clear-groups"]);
-        // A test that fails leaves nothing.
+        // No process survives a failed test.
         command.args(["--pdeathsig=KILL", "--"]);
         command.stdin(Stdio::null());
         command
@@ -319,8 +328,8 @@ fn a_full_process_table_leaves_the_threads_of_file_operations() {
     let mut others: Vec<_> = (0..PROCESSES)
         .map(|_| as_user().args(["sleep", &mark]).spawn().unwrap())
         .collect();
-    until("all run", || processes(&mark).len() == PROCESSES);
-    // tokio ends idle threads after 10 seconds where nothing else is said.
+    until("all processes run", || processes(&mark).len() == PROCESSES);
+    // By default, tokio ends idle threads after 10 seconds.
     for idle in [0, 12] {
         thread::sleep(Duration::from_secs(idle));
         let response = sidecar.post("/ls", &json!({}));

@@ -1,4 +1,4 @@
-//! What a command sends, and how it ends by itself or by its time limit.
+//! Output and end of a command, with and without reaching its time limit.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ fn a_command_begins_in_the_root_with_the_environment_of_the_sidecar() {
     let run =
         sidecar.bash("pwd; echo $COLOUR; echo \"[$SIDECAR_AUTH_TOKEN]\"; ls -l /proc/self/fd | grep -c -e socket -e eventpoll -e pidfd");
     let root = sidecar.root().canonicalize().unwrap();
-    // No descriptor of the sidecar or the supervisor is handed on.
+    // The command inherits no descriptor of the sidecar or the supervisor.
     assert_eq!(run.stdout, format!("{}\ngreen\n[]\n0\n", root.display()));
 }
 
@@ -86,7 +86,7 @@ fn a_response_is_ndjson_and_deltas_come_before_the_end() {
         b"{\"type\":\"done\",\"exitCode\":0}\n"
     );
     assert_eq!(client.chunk().unwrap(), b"");
-    // The connection serves on.
+    // The connection serves further requests.
     assert_eq!(client.post("/ls", &json!({})).status, 200);
 }
 
@@ -105,7 +105,7 @@ fn the_longest_command_runs_and_a_longer_one_is_refused() {
 }
 
 #[test]
-fn the_time_limit_ends_the_command_and_what_it_wrote_arrives() {
+fn the_time_limit_ends_the_command_and_its_output_arrives() {
     let sidecar = Sidecar::start();
     let rows = [
         "echo begun; sleep MARK",
@@ -125,13 +125,13 @@ fn the_time_limit_ends_the_command_and_what_it_wrote_arrives() {
         );
         assert_eq!(run.stdout, "begun\n");
         assert!(begun.elapsed() < Duration::from_secs(10));
-        // The last line comes when nothing is left.
+        // The last line is sent after all processes of the command have ended.
         assert!(processes(&mark).is_empty());
     });
 }
 
 #[test]
-fn a_root_that_was_removed_is_an_error_of_the_command() {
+fn a_command_fails_if_the_root_was_removed() {
     let sidecar = Sidecar::start();
     std::fs::remove_dir(sidecar.root()).unwrap();
     let response = sidecar.post("/bash", &json!({ "command": "true" }));
@@ -148,7 +148,7 @@ fn a_root_that_was_removed_is_an_error_of_the_command() {
 fn output_waits_for_the_client_and_nothing_is_lost() {
     let sidecar = Sidecar::start();
     let mut client = sidecar.connect();
-    // More than every buffer on the way holds.
+    // More output than all buffers between the command and its client hold.
     client.begin("seq 1 400000; touch written");
     std::thread::sleep(Duration::from_millis(500));
     assert!(

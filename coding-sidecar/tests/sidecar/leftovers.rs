@@ -1,4 +1,4 @@
-//! No process outlives its command, however the command ends and whatever it starts.
+//! All processes that a command starts end with the command, for every way in which it ends.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const WAYS: [&str; 9] = [
 ];
 
 #[test]
-fn the_end_of_a_command_ends_what_it_left_running() {
+fn the_end_of_a_command_ends_its_background_processes() {
     let sidecar = Sidecar::start();
     each_row(WAYS, |way| {
         let mark = unique_sleep();
@@ -52,9 +52,9 @@ fn a_client_that_hangs_up_ends_the_command_with_all_descendants() {
                 way.replace("MARK", &mark)
             ));
             client.chunk().unwrap();
-            until("it runs", || !processes(&mark).is_empty());
+            until("the command runs", || !processes(&mark).is_empty());
             drop(client);
-            until("nothing is left", || processes(&mark).is_empty());
+            until("all processes have ended", || processes(&mark).is_empty());
         }
     });
 }
@@ -67,17 +67,21 @@ fn a_client_that_ends_its_sending_half_or_pipelines_and_hangs_up_ends_the_comman
     half.begin(&format!("echo begun; sleep {mark}"));
     half.chunk().unwrap();
     half.socket.get_ref().end_sending().unwrap();
-    until("the first is gone", || processes(&mark).is_empty());
+    until("the first command has ended", || {
+        processes(&mark).is_empty()
+    });
 
     let mut pipelining = sidecar.connect();
     pipelining.begin(&format!("echo begun; sleep {mark}"));
     pipelining.chunk().unwrap();
-    // Fills the server's buffer, and more than that.
+    // More than the server's buffer holds.
     pipelining.send(&"GET /health HTTP/1.1\r\nhost: s\r\n\r\n".repeat(4000));
     std::thread::sleep(Duration::from_millis(100));
     assert!(!processes(&mark).is_empty());
     drop(pipelining);
-    until("the second is gone", || processes(&mark).is_empty());
+    until("the second command has ended", || {
+        processes(&mark).is_empty()
+    });
 }
 
 #[test]
@@ -91,11 +95,11 @@ fn a_killed_sidecar_leaves_no_process() {
             way.replace("MARK", &mark)
         ));
         client.chunk().unwrap();
-        until("it runs", || !processes(&mark).is_empty());
+        until("the command runs", || !processes(&mark).is_empty());
         sidecar.signal("KILL");
         sidecar.wait();
-        // The supervisor's own arguments hold the mark too.
-        until("nothing is left", || processes(&mark).is_empty());
+        // The arguments of the supervisor contain the mark, too.
+        until("all processes have ended", || processes(&mark).is_empty());
     });
 }
 
@@ -123,14 +127,14 @@ fn a_command_that_kills_or_stops_its_supervisor_does_not_escape() {
         let command = command.replace("MARK", &mark);
         let run = sidecar.bash_request(&json!({ "command": command, "timeoutSeconds": 2 }));
         assert_eq!(run.last["type"], last, "{run:?}");
-        until("nothing is left", || processes(&mark).is_empty());
+        until("all processes have ended", || processes(&mark).is_empty());
     });
-    // A command beside them is not touched.
+    // Killing the leftover processes of a killed supervisor does not affect another command.
     let mark = unique_sleep();
     let mut other = sidecar.connect();
     other.begin(&format!("echo begun; setsid sleep {mark} & wait"));
     other.chunk().unwrap();
-    until("it runs", || !processes(&mark).is_empty());
+    until("the command runs", || !processes(&mark).is_empty());
     sidecar.bash("setsid sleep 600 & kill -KILL $PPID; sleep 600");
     std::thread::sleep(Duration::from_millis(300));
     assert!(!processes(&mark).is_empty());
@@ -147,11 +151,11 @@ fn a_command_that_stops_its_supervisor_ends_with_a_killed_sidecar() {
     client.chunk().unwrap();
     sidecar.signal("KILL");
     sidecar.wait();
-    until("nothing is left", || processes(&mark).is_empty());
+    until("all processes have ended", || processes(&mark).is_empty());
 }
 
 #[test]
-fn processes_that_fork_away_from_each_signal_are_caught() {
+fn processes_that_fork_again_and_again_end_with_the_command() {
     let sidecar = Sidecar::start();
     let mark = unique_sleep();
     // Each generation leaves its session and its parent at once; only the latest is alive.
@@ -183,9 +187,10 @@ fn a_fork_bomb_ends_with_its_time_limit() {
 }
 
 #[test]
-fn processes_that_fork_away_all_the_time_end_with_the_time_limit() {
+fn processes_that_fork_again_and_again_end_with_the_time_limit() {
     let sidecar = Sidecar::start();
-    // Each generation leaves its session and its parent. They end with the test if nothing ends them.
+    // Each generation leaves its session and its parent. Without a signal, the processes end after
+    // 25 s.
     let lineage =
         "use POSIX; my $end = time + 25; while (time < $end) { fork and _exit(0); setsid }";
     let command = format!("for i in $(seq 20); do perl -e '{lineage}' & done; sleep 60");
@@ -196,17 +201,17 @@ fn processes_that_fork_away_all_the_time_end_with_the_time_limit() {
     let took = begun.elapsed();
     println!("ended after {took:?}");
     assert!(took < Duration::from_secs(15), "{took:?}");
-    until("nothing is left", || processes(lineage).is_empty());
+    until("all processes have ended", || processes(lineage).is_empty());
     sidecar.assert_serves();
 }
 
 #[test]
-fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
+fn daemons_that_the_entry_point_started_before_the_sidecar_are_not_killed() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("root")).unwrap();
     let mark = unique_sleep();
     let socket = folder.path().join("s.sock");
-    // As the entry point of a container does: a daemon, then the sidecar in its place.
+    // Like the entry point of a container: starts a daemon, then executes the sidecar.
     let mut child = std::process::Command::new("/bin/sh")
         .args([
             "-c",
@@ -220,7 +225,7 @@ fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    until("it listens", || {
+    until("the sidecar listens", || {
         std::os::unix::net::UnixStream::connect(&socket).is_ok()
     });
     let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -KILL $PPID; sleep 600");
@@ -229,8 +234,8 @@ fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
     let daemon = processes(&mark);
     assert_eq!(daemon.len(), 1);
     signal(&daemon[0].to_string(), "KILL");
-    // The sidecar reaps it, although it is not a child that the sidecar started.
-    until("it is reaped", || {
+    // The sidecar reaps the daemon, although it did not start it.
+    until("the daemon is reaped", || {
         !fs::exists(format!("/proc/{}", daemon[0])).unwrap()
     });
     child.kill().unwrap();
@@ -238,7 +243,7 @@ fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
 }
 
 #[test]
-fn as_process_1_it_survives_a_command_that_kills_every_process() {
+fn as_process_1_the_sidecar_survives_a_command_that_kills_every_process() {
     let namespaced = || {
         let mut unshare = std::process::Command::new("unshare");
         unshare.args([
@@ -268,7 +273,7 @@ fn as_process_1_it_survives_a_command_that_kills_every_process() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    until("it listens", || {
+    until("the sidecar listens", || {
         std::os::unix::net::UnixStream::connect(&socket).is_ok()
     });
     let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -9 -1");

@@ -1,4 +1,4 @@
-//! Memory at rest, and under output of a gigabyte.
+//! Memory of an idle sidecar, and while it relays a gigabyte of output.
 
 use std::io::Read as _;
 use std::io::Write as _;
@@ -9,19 +9,19 @@ use serde_json::json;
 use crate::support::{PATIENCE, Sidecar};
 
 #[test]
-fn at_rest_it_holds_less_than_8_mb() {
+fn an_idle_sidecar_has_less_than_4_mib_of_anonymous_memory() {
     let sidecar = Sidecar::start();
     sidecar.assert_serves();
     sidecar.bash("true");
     sidecar.post("/ls", &json!({}));
-    // Pages of the program's file are shared, and those of a debug build are many: what counts is
-    // the memory that it has for itself.
+    // Counts only anonymous memory: pages of the program's file are shared, and a debug build has
+    // many of them.
     let own = sidecar.memory("RssAnon");
     assert!(own < 4 * 1024, "{own} KiB");
 }
 
 #[test]
-fn output_of_a_gigabyte_moves_the_memory_by_less_than_2_mb() {
+fn output_of_a_gigabyte_grows_the_memory_by_less_than_2_mib() {
     let sidecar = Sidecar::start();
     sidecar.bash("seq 1 100000");
     let before = sidecar.memory("VmRSS");
@@ -50,7 +50,7 @@ fn output_of_a_gigabyte_moves_the_memory_by_less_than_2_mb() {
     }
     let tail = String::from_utf8(tail).unwrap();
     assert!(tail.contains(r#"{"type":"done","exitCode":0}"#), "{tail}");
-    // All of it, and little beside it: names of fields and sizes of chunks.
+    // The whole output, and little overhead: names of fields and sizes of chunks.
     assert!(
         received > 1 << 30 && received < (1 << 30) + (1 << 25),
         "{received} bytes"

@@ -8,7 +8,7 @@ use testkit::each_row;
 use crate::support::Sidecar;
 
 #[test]
-fn every_mistake_has_its_status_and_a_sentence() {
+fn invalid_requests_are_refused_with_a_status_and_a_reason() {
     let sidecar = Sidecar::start();
     // Verb, path, body, status, part of the error.
     let rows = [
@@ -135,7 +135,7 @@ fn health_answers_with_the_version() {
 fn every_file_operation_answers_over_both_transports() {
     let sidecar = Sidecar::with(&[("TCP_HOST", "127.0.0.1"), ("TCP_PORT", "0")]);
     for mut client in [sidecar.connect(), sidecar.connect_tcp()] {
-        // One connection carries all of them.
+        // One connection carries all requests.
         let mut result = |path: &str, body: Value| {
             let response = client.post(path, &body);
             let answer = response.json();

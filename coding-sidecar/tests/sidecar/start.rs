@@ -1,4 +1,4 @@
-//! What it takes to start, and how it ends.
+//! Start of the sidecar (arguments, settings, listeners), and its end.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -10,7 +10,7 @@ use testkit::each_row;
 use crate::support::{PATIENCE, Sidecar, processes, program, refused, unique_sleep, until};
 
 #[test]
-fn arguments_are_refused_and_help_names_every_variable() {
+fn unknown_arguments_are_refused_and_help_names_the_variables() {
     let version = program().arg("--version").output().unwrap();
     let expected = format!("coding-sidecar {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(String::from_utf8(version.stdout).unwrap(), expected);
@@ -37,7 +37,7 @@ fn arguments_are_refused_and_help_names_every_variable() {
 }
 
 #[test]
-fn settings_that_are_wrong_are_refused_all_at_once() {
+fn all_invalid_settings_are_reported_at_once() {
     let output = refused(&[
         ("SOCKET_PATH", "s.sock"),
         ("TCP_PORT", "80"),
@@ -58,7 +58,7 @@ fn settings_that_are_wrong_are_refused_all_at_once() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_named() {
+fn the_error_names_a_socket_root_or_port_that_cannot_be_opened() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_str().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
@@ -115,7 +115,7 @@ fn the_socket_has_its_mode_from_the_first_moment() {
         let seen = watch.join().unwrap();
         assert_eq!(seen.len(), 1000);
         assert!(seen.iter().all(|mode| *mode == expected), "{seen:?}");
-        // Files that commands make get the mode that they ask for.
+        // The umask of the sidecar is restored, so files of commands get the requested mode.
         sidecar.bash("umask 022; touch made");
         let made = fs::metadata(sidecar.root().join("made")).unwrap();
         assert_eq!(made.permissions().mode() & 0o777, 0o644);
@@ -150,7 +150,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
-fn of_many_starts_at_once_exactly_one_serves() {
+fn of_several_concurrent_starts_exactly_one_serves() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
     drop(UnixListener::bind(&socket).unwrap());
@@ -165,7 +165,7 @@ fn of_many_starts_at_once_exactly_one_serves() {
         })
         .collect();
     let mut refused = 0;
-    until("seven have ended", || {
+    until("seven sidecars have ended", || {
         all.retain_mut(|child| match child.try_wait().unwrap() {
             None => true,
             Some(status) => {
@@ -182,7 +182,7 @@ fn of_many_starts_at_once_exactly_one_serves() {
 }
 
 #[test]
-fn exposed_listeners_are_warned_of() {
+fn exposed_listeners_and_misspelt_settings_cause_a_warning() {
     let tcp = |host| vec![("TCP_HOST", host), ("TCP_PORT", "0")];
     let with = |mut list: Vec<_>, more: &[_]| {
         list.extend_from_slice(more);
@@ -227,14 +227,14 @@ fn exposed_listeners_are_warned_of() {
 }
 
 #[test]
-fn a_signal_ends_it_with_its_commands_and_its_socket() {
+fn a_signal_ends_the_sidecar_and_its_commands_and_removes_its_socket() {
     for signal in ["TERM", "INT"] {
         let mut sidecar = Sidecar::start();
         let mark = unique_sleep();
         let mut client = sidecar.connect();
         client.begin(&format!("echo begun; setsid sleep {mark} & sleep {mark}"));
         client.chunk().unwrap();
-        until("both run", || processes(&mark).len() >= 2);
+        until("both processes run", || processes(&mark).len() >= 2);
         let idle = sidecar.connect();
         sidecar.signal(signal);
         let last = String::from_utf8(client.chunk().unwrap()).unwrap();
@@ -247,7 +247,7 @@ fn a_signal_ends_it_with_its_commands_and_its_socket() {
 }
 
 #[test]
-fn another_socket_in_its_place_is_left_alone_at_the_end() {
+fn a_socket_that_replaced_the_socket_of_the_sidecar_is_kept() {
     let mut sidecar = Sidecar::start();
     fs::remove_file(sidecar.socket()).unwrap();
     let _other = UnixListener::bind(sidecar.socket()).unwrap();
@@ -257,7 +257,7 @@ fn another_socket_in_its_place_is_left_alone_at_the_end() {
 }
 
 #[test]
-fn it_starts_as_another_user_without_privileges() {
+fn an_unprivileged_user_can_run_the_sidecar_and_its_environment_is_hidden() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -276,7 +276,7 @@ fn it_starts_as_another_user_without_privileges() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until("it listens", || {
+    until("the sidecar listens", || {
         std::os::unix::net::UnixStream::connect(&socket).is_ok()
     });
     let output = crate::support::bash_at(

@@ -1,4 +1,4 @@
-//! The real binary in a folder of its own, and a client that sends what it is told to.
+//! The real binary in a temporary folder, and a client that sends raw HTTP.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a machine with other work.
+/// Longer than any step of a test takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program with no variable of the tests' own environment that it would read.
+/// The program, without the settings that the environment of the tests may have.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coding-sidecar"));
     for name in [
@@ -34,7 +34,7 @@ pub fn program() -> Command {
     command
 }
 
-/// A running sidecar. Dropping it kills it.
+/// A running sidecar, which is killed on drop.
 pub struct Sidecar {
     pub folder: TempDir,
     pub child: Child,
@@ -67,7 +67,8 @@ impl Sidecar {
         Self::adopt(folder, child, variables)
     }
 
-    /// A sidecar that was started with its socket `s.sock` in `folder` and its standard error piped.
+    /// Takes over a process that was started with the socket `s.sock` in `folder` and with standard
+    /// error piped, and waits until it listens.
     pub fn adopt(folder: TempDir, mut child: Child, variables: &[(&str, &str)]) -> Self {
         let (lines, log) = mpsc::channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -92,7 +93,7 @@ impl Sidecar {
         sidecar
     }
 
-    /// The next line of the log that contains `part`.
+    /// Waits for the next line of the log that contains `part`; skips other lines.
     #[track_caller]
     pub fn expect_line(&self, part: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
@@ -106,7 +107,7 @@ impl Sidecar {
         panic!("no line with {part:?} in {seen:?}");
     }
 
-    /// What was logged since the last look, and in the next moment.
+    /// The lines that were logged since the last call, until none arrives for 200 ms.
     pub fn log(&self) -> Vec<String> {
         let mut lines = Vec::new();
         while let Ok(line) = self.log.recv_timeout(Duration::from_millis(200)) {
@@ -131,7 +132,7 @@ impl Sidecar {
         Client::new(TcpStream::connect(self.tcp.unwrap()).unwrap())
     }
 
-    /// Sends one request on a connection of its own.
+    /// Sends one request on a new connection.
     pub fn post(&self, path: &str, body: &Value) -> Response {
         self.connect().post(path, body)
     }
@@ -147,7 +148,7 @@ impl Sidecar {
         Run::new(&response.body)
     }
 
-    /// Whether requests of others are answered.
+    /// Asserts that a request on a new connection is answered.
     #[track_caller]
     pub fn assert_serves(&self) {
         let mut client = self.connect();
@@ -194,7 +195,7 @@ pub fn signal(pid: &str, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Starts a sidecar that refuses to.
+/// Runs the program with settings that it refuses, and returns its output.
 pub fn refused(variables: &[(&str, &str)]) -> Output {
     program().envs(variables.iter().copied()).output().unwrap()
 }
@@ -209,7 +210,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The processes whose command line contains `mark`, but for shells that only name it.
+/// The processes whose command line contains `mark`, including shells and supervisors.
 pub fn processes(mark: &str) -> Vec<u32> {
     let ids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let id = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -219,7 +220,7 @@ pub fn processes(mark: &str) -> Vec<u32> {
     ids.collect()
 }
 
-/// A number of seconds for `sleep` that no other test uses, to find the process by.
+/// A number of seconds for `sleep` that no other test uses, so that `processes` finds the process.
 pub fn unique_sleep() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -359,7 +360,7 @@ impl Client {
     }
 }
 
-/// What a command sent.
+/// The response to `/bash`: the output of the command, and the last line.
 #[derive(Debug)]
 pub struct Run {
     pub stdout: String,
