@@ -49,7 +49,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -s h 
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l config -d 'The directory of the configuration files' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l repo -d 'A repository that `local` may use, also as its URL at github.com; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l proxy-port -d 'The port of the proxy [default: 8080, or what proxy.yaml says]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l dns-port -d 'The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free one where that is taken]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l dns-port -d 'The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free port if that is taken]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l mcp-port -d 'The port of the MCP gateway [default: 8090, or what proxy.yaml says]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
@@ -61,8 +61,8 @@ bot\t''"
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l config -d 'The directory of the configuration files [default: ~/.config/unified-proxy, /etc/unified-proxy, or the shipped allowlist]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l write -d 'A directory or file that the command may write to; may be repeated' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l read -d 'A directory or file that the command may read; may be repeated' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l learn -d 'Write an allowlist of the hosts that were asked for; they are denied all the same' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use a running server, by its admin socket, in the place of an appliance of its own' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l learn -d 'Write an allowlist of every requested host to FILE; unlisted hosts are still denied' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use the running server with this admin socket instead of starting an appliance' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l with-logins -d 'Let the command use this user\'s logins of gh, claude, codex, gemini and opencode, and keys from the environment: the proxy injects them, the sandbox sees placeholders'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Print errors only'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -s h -l help -d 'Print help'
@@ -87,9 +87,9 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and _
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l container -d 'Only this container\'s' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l container -d 'Show only flows of this container' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l denied -d 'Only what was denied'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l denied -d 'Show only denied flows'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "add" -d 'Register a container, replacing a lease with the same id or address'
@@ -97,13 +97,13 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "reset" -d 'Clear a container\'s security level and its abort latch'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "list" -d 'List the registered containers'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "show" -d 'Show one container'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l ip -d 'The address that its flows come from' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l listener -d 'Open a socket of its own for it, instead of an address' -r -f -a "unix\t''"
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l repo -d 'A repository that it may use; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l ip -d 'The source address of the container\'s flows' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l listener -d 'Identify the container by a Unix socket that is opened for it, instead of an address' -r -f -a "unix\t''"
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l repo -d 'A repository that the container may use; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l auth-mode -d 'Who pushes: user or bot' -r -f -a "user\t''
 bot\t''"
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l expires -d 'When it ends: RFC 3339, or from now on, as in 90m, 8h, 7d [default: in 24 hours]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l allow-domain -d 'A host pattern that narrows the allowlist to it; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l expires -d 'When the lease ends: an RFC 3339 time, or a duration from now such as 90m, 8h or 7d [default: 24h]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l allow-domain -d 'A host pattern to which the allowlist is narrowed; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
@@ -165,7 +165,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; an
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l config -d 'The directory of the configuration files that name the data directory' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l force -d 'Replace a file that is there'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l force -d 'Replace an existing file'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -l config -d 'The directory of the configuration files that name the data directory' -r -F
