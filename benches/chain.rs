@@ -9,7 +9,6 @@ mod whole_chain;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 
 use addons::contract::{
     AuthMode, Chain, Client, ContainerId, Containers, Endpoint, Entry, EntryMap, FlowStart, Host,
@@ -27,7 +26,7 @@ use whole_chain::{exchange_of, messages};
 struct Gone;
 
 impl AuditSink for Gone {
-    fn write(&self, _: &[u8], _: Instant, _: Destination) {}
+    fn write(&self, _: &[u8], _: Destination) {}
 }
 
 /// A chain with a registry and an allowlist of given sizes.
@@ -64,7 +63,8 @@ impl Setting {
         }
     }
 
-    /// A request, from the host's name to the audit line.
+    /// Runs one request through the chain, from the look-up of its allowlist entry to the audit
+    /// line.
     fn exchange(&self, messages: (Request, Response)) -> (Request, Vec<u8>) {
         let host = Host::parse("api.example.com").unwrap();
         let entry = self.allowlist.find(&host).cloned();
@@ -79,7 +79,8 @@ impl Setting {
     }
 }
 
-/// Container id by number; the container that sends requests is `web`, which they claim.
+/// The container id for a number. The container that sends the requests is `web`, the id in their
+/// `X-Container-Id`.
 fn name(number: u32, containers: u32) -> String {
     match number == containers / 2 {
         true => "web".to_owned(),
@@ -92,8 +93,8 @@ fn address(number: u32) -> IpAddr {
     IpAddr::from([10, b, c, d])
 }
 
-/// A registry with this number of containers. One is registered, and its row is copied for the
-/// others.
+/// A registry with this number of containers, and with the container `first`, whose row is copied
+/// for all of them.
 fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
     let path = directory.join(FILE_NAME);
     let new = NewRegistration {

@@ -1,5 +1,6 @@
-//! Evaluation of a policy of 50 rules that read the arguments: a plain one, which is evaluated at
-//! once, and one for the interpreter, with the hand-over to its thread and back.
+//! Evaluation of a policy of 50 rules that read the arguments: a plain policy, which is evaluated
+//! on the calling thread, and one that needs the interpreter, with the hand-over to its thread and
+//! back.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;
@@ -8,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::settings::Place;
-use addons::contract::{Evaluator, PolicyQuestion};
+use addons::contract::{Evaluator, PolicyInput, PolicyQuestion};
 use addons::mcp::{Bundle, PoliciesSettings};
 use criterion::{Criterion, criterion_group, criterion_main};
 use prometheus::Registry;
 use rustix::time::{ClockId, clock_gettime};
 use unified_proxy::mcp::policy::{PolicyMetrics, PolicyThreads, RegoEvaluator};
 
-/// Ten rules of each kind; none applies to [`input`].
+/// Ten rules for each of five conditions, then `last`. No rule applies to [`input`].
 fn policy(last: &str) -> String {
     let mut text = String::from(
         "package mcp.authz\n\
@@ -40,15 +41,28 @@ fn policy(last: &str) -> String {
 }
 
 /// An input of about 1 KB.
-fn input() -> String {
+fn input() -> PolicyInput {
+    let mut input = PolicyInput::default();
+    for (name, value) in [
+        ("phase", "request"),
+        ("method", "tools/call"),
+        ("name", "mail_send"),
+        ("server", "mail"),
+        ("tool", "send"),
+        ("agent_id", "agent-1"),
+        ("container", "agent-1"),
+        ("security_level", "Public"),
+    ] {
+        input.text(name, value);
+    }
     let body = "lorem ipsum dolor sit amet ".repeat(24);
-    format!(
-        r#"{{"phase":"request","method":"tools/call","name":"mail_send","server":"mail",
-        "tool":"send","agent_id":"agent-1","container":"agent-1","security_level":"Public",
-        "annotations":{{"openWorldHint":true}},"arguments":{{"path":"/home/user/file.txt",
-        "to":["a@example.com","b@example.com","c@example.com"],"size":1024,"force":false,
-        "note":"hello","body":"{body}"}}}}"#
-    )
+    let arguments = format!(
+        r#"{{"path":"/home/user/file.txt","to":["a@example.com","b@example.com","c@example.com"],
+        "size":1024,"force":false,"note":"hello","body":"{body}"}}"#
+    );
+    input.json("annotations", r#"{"openWorldHint":true}"#);
+    input.json("arguments", &arguments);
+    input
 }
 
 fn evaluator(policy: &str) -> RegoEvaluator {
@@ -101,7 +115,6 @@ fn policies(criterion: &mut Criterion) {
         criterion.bench_function(&format!("policy/{name}/latency"), |bencher| {
             bencher.iter(evaluate);
         });
-        // CPU time of all threads.
         criterion.bench_function(&format!("policy/{name}/cpu"), |bencher| {
             bencher.iter_custom(|times| {
                 let before = cpu_time();

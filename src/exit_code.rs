@@ -2,13 +2,13 @@
 
 /// Success.
 pub const DONE: u8 = 0;
-/// `explain` reports a denial, or an MCP call is denied or fails.
+/// `explain` reports a denial, or an MCP request is denied or fails.
 pub const DENIED: u8 = 1;
 /// The arguments are invalid, or the server refused the request with a 4xx status (`EX_USAGE` of
 /// sysexits.h).
 pub const USAGE: u8 = 64;
-/// A socket cannot be opened, the server cannot be reached, or the system cannot run a sandbox
-/// (`EX_UNAVAILABLE`).
+/// A listener cannot be opened, another server uses the data directory, the server or the gateway
+/// cannot be reached, or the system cannot run a sandbox (`EX_UNAVAILABLE`).
 pub const UNAVAILABLE: u8 = 69;
 /// An internal error or an unexpected answer; from `health`, an unhealthy server (`EX_SOFTWARE`).
 pub const SOFTWARE: u8 = 70;

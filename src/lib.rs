@@ -1,4 +1,5 @@
-//! The engine of unified-proxy: it moves bytes and holds no policy.
+//! The engine of unified-proxy. It handles connections and protocols; the crate `addons` decides
+//! what is permitted.
 //!
 //! The binary is a thin `main` over this library, which also gives tests and fuzz targets access to
 //! the parsers of untrusted input.

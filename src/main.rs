@@ -5,9 +5,15 @@ use std::process::ExitCode;
 use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 use unified_proxy::{app, sandbox};
 
+/// Returns freed memory to the kernel, with the settings of `.cargo/config.toml`. Other
+/// architectures have kernels with pages of several sizes, and jemalloc is built for one.
+#[cfg(target_arch = "x86_64")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
-    // These five run, or begin, without threads: a process with several cannot create a user
-    // namespace.
+    // These five commands start before any thread does, since a process with several threads cannot
+    // create a user namespace.
     let command = match cli::parse() {
         Command::Run(run) => return run.run(),
         Command::RunAppliance => return cli::run_appliance(),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use addons::contract::{Chain, Containers};
-use addons::shards::Shards;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
@@ -12,7 +11,6 @@ use crate::upstream::Network;
 
 /// The configuration in force and everything built from it. A reload makes another one; a flow
 /// keeps the one that it began with.
-#[derive(Clone)]
 pub struct Snapshot {
     pub config: Arc<Config>,
     pub containers: Arc<dyn Containers>,
@@ -27,18 +25,6 @@ impl Snapshot {
         self.network.generation
     }
 
-    /// A copy for one thread, with its own reference counts of the network and the chain, which
-    /// every flow holds: a count that several threads change moves between the caches of their
-    /// cores.
-    fn for_thread(&self) -> Self {
-        let mut network = Network::clone(&self.network);
-        network.chain = Arc::new(Chain::clone(&network.chain));
-        Self {
-            network: Arc::new(network),
-            ..self.clone()
-        }
-    }
-
     /// The chain that judges the flows.
     pub fn chain(&self) -> &Arc<Chain> {
         &self.network.chain
@@ -47,8 +33,7 @@ impl Snapshot {
 
 /// The snapshot in force; notifies waiters of the next one.
 pub struct SnapshotStore {
-    /// One copy for each thread, since every flow changes its reference count.
-    current: Shards<ArcSwap<Snapshot>>,
+    current: ArcSwap<Snapshot>,
     generation: watch::Sender<u64>,
 }
 
@@ -57,21 +42,19 @@ impl SnapshotStore {
     pub fn new(snapshot: Snapshot) -> Self {
         Self {
             generation: watch::Sender::new(snapshot.generation()),
-            current: Shards::each(|| ArcSwap::from_pointee(snapshot.for_thread())),
+            current: ArcSwap::from_pointee(snapshot),
         }
     }
 
     /// The snapshot in force.
     pub fn current(&self) -> Arc<Snapshot> {
-        self.current.mine().load_full()
+        self.current.load_full()
     }
 
-    /// Replaces the snapshot, one thread's copy after the other, then wakes all waiters.
+    /// Replaces the snapshot and wakes all waiters.
     pub fn replace(&self, snapshot: Snapshot) {
         let generation = snapshot.generation();
-        for current in self.current.all() {
-            current.store(Arc::new(snapshot.for_thread()));
-        }
+        self.current.store(Arc::new(snapshot));
         self.generation.send_replace(generation);
     }
 

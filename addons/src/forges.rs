@@ -8,20 +8,20 @@ use crate::contract::settings::{Files, Setting};
 /// The hosts of one forge. An API without its own host is on `host`, below `/api`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgeHosts {
-    /// Web pages and git.
+    /// The host of web pages and of git over HTTPS.
     pub host: Host,
-    /// The API.
+    /// The host of the API.
     pub api: Option<Host>,
-    /// Uploads of release assets.
+    /// The host to which release assets are uploaded.
     pub uploads: Option<Host>,
-    /// Raw files.
+    /// The host of raw files.
     pub raw: Option<Host>,
-    /// Archives.
+    /// The host of source archives.
     pub codeload: Option<Host>,
 }
 
 impl ForgeHosts {
-    /// Reads `git.hosts`: github.com if it is absent.
+    /// Reads `git.hosts`. The default is github.com with its services.
     pub fn read(files: &Files<'_>) -> Vec<Self> {
         let git = files.policy.fields().section("git");
         git.or("hosts", vec![Self::github()], |at| {
@@ -64,7 +64,7 @@ impl ForgeHosts {
         })
     }
 
-    /// github.com, whose other hosts are known.
+    /// github.com and the hosts of its services.
     fn github() -> Self {
         let name = |name: &str| Host::Name(name.into());
         Self {
@@ -76,14 +76,14 @@ impl ForgeHosts {
         }
     }
 
-    /// The host, and those of its services.
+    /// The forge's host, then the hosts of its services.
     pub fn all_hosts(&self) -> impl Iterator<Item = &Host> {
         let others = [&self.api, &self.uploads, &self.raw, &self.codeload];
         std::iter::once(&self.host).chain(others.into_iter().flatten())
     }
 }
 
-/// Reads `git.public_reads`: whether repositories that are not a container's own may be read,
+/// Reads `git.public_reads`: whether a container may read repositories that it has not registered,
 /// without a credential.
 pub fn public_reads(files: &Files<'_>) -> bool {
     let git = files.policy.fields().section("git");

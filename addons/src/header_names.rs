@@ -1,7 +1,7 @@
 //! Header names that servers fold together.
 //!
-//! Many servers read `X_Api_Key` as `X-Api-Key`: the names become the same variable. So a field is
-//! removed in every spelling. [`HeaderName`] folds the case.
+//! Many servers read `X_Api_Key` as `X-Api-Key`, since both names become the same variable (RFC
+//! 3875, section 4.1.18). So a field is removed in every spelling. A [`HeaderName`] is lower case.
 
 use http::{HeaderMap, HeaderName};
 
@@ -16,7 +16,7 @@ pub(crate) fn starts_like(name: &str, prefix: &str) -> bool {
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(same)
 }
 
-/// Removes every field for whose name `unwanted` returns `true`, with all its values.
+/// Removes every field, with all its values, if `unwanted` returns `true` for the field's name.
 pub(crate) fn remove_fields(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
     // Allocates only when there is something to remove.
     let found: Vec<HeaderName> = headers

@@ -106,9 +106,9 @@ fn take_claimed_id(headers: &mut HeaderMap) -> Option<Box<str>> {
     claimed
 }
 
-/// Returns the id that `X-Container-Id` claims, also where `_` stands for `-` in the field name.
-/// Differing values are joined with commas; the result matches no container, since an id cannot
-/// contain a comma.
+/// Returns the id that `X-Container-Id` claims, also if the field name has `_` in place of `-`;
+/// `None` without such a field. Differing values are joined with commas; the result matches no
+/// container, since an id cannot contain a comma.
 #[must_use]
 pub fn claimed_id(headers: &HeaderMap) -> Option<Box<str>> {
     let mut values = headers
@@ -193,24 +193,21 @@ mod tests {
         let container = fixtures::container("web");
         let (registry, identity) = identity(&container);
         let new = |kind| flow(kind, "api.example.com");
-        let stranger = |kind| {
+        let unknown = |kind| {
             let mut flow = new(kind);
             flow.start_mut().client.source =
                 Some(crate::contract::Source::Address([10, 0, 0, 8].into()));
             flow
         };
-        let nowhere = |kind| {
+        let no_source = |kind| {
             let mut flow = new(kind);
             flow.start_mut().client.source = None;
             flow
         };
         assert_eq!(verdicts(&identity, new), [None; 3]);
+        assert_eq!(verdicts(&identity, unknown), [Some(Code::UnknownSource); 3]);
         assert_eq!(
-            verdicts(&identity, stranger),
-            [Some(Code::UnknownSource); 3]
-        );
-        assert_eq!(
-            verdicts(&identity, nowhere),
+            verdicts(&identity, no_source),
             [Some(Code::ClientAddressUnknown); 3]
         );
         *registry.readable.lock() = false;
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_ran_out_is_denied_and_removed() {
+    fn an_expired_lease_is_denied_and_removed() {
         let container = fixtures::container("web");
         container.extend(OffsetDateTime::now_utc() - Duration::seconds(1));
         let (registry, identity) = identity(&container);

@@ -21,7 +21,6 @@ pub mod observe;
 pub mod policy;
 pub mod rate_limit;
 pub mod raw_json;
-pub mod shards;
 pub mod strict_json;
 
 #[cfg(test)]
@@ -39,7 +38,7 @@ use contract::{
 };
 use credentials::{CredentialSettings, Credentials, TokenSources};
 use git::{Git, GitMetrics, GitSettings};
-use github::{Forge, ForgeClient, Github, GithubSettings};
+use github::{Forge, Github, GithubSettings};
 use identity::Identity;
 use mcp::{Mcp, McpPorts, McpSettings};
 use observe::{Audit, AuditSettings, AuditSink, Collector, Metrics, Trace, Traces};
@@ -52,7 +51,7 @@ use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
 pub struct Settings {
     /// The hosts that containers may reach.
     pub allowlist: Arc<Allowlist>,
-    /// The limits of one container in the audit log.
+    /// The limits of one container's lines in the audit log.
     pub audit: AuditSettings,
     /// The rate limits of a lease at upstreams and at the resolver.
     pub rate_limit: RateLimitSettings,
@@ -115,7 +114,7 @@ pub struct State {
     traces: Arc<Traces>,
     git_metrics: Arc<GitMetrics>,
     rejections: Rejections,
-    forge: Arc<dyn Forge>,
+    forge: Arc<Forge>,
 }
 
 impl State {
@@ -135,7 +134,7 @@ impl State {
             token_sources: Arc::new(TokenSources::new(ports.clone(), registry)?),
             git_metrics: Arc::new(GitMetrics::new(registry)?),
             rejections: Rejections::new(registry)?,
-            forge: Arc::new(ForgeClient::new(Arc::clone(&ports.outbound))),
+            forge: Arc::new(Forge::new(Arc::clone(&ports.outbound))),
             traces: Arc::new(Traces::new(ports, registry)?),
         })
     }
@@ -143,7 +142,7 @@ impl State {
 
 /// The state of the addons, and the implementations that they need from the engine.
 pub struct Ports {
-    /// The state, kept over reloads.
+    /// The state that is kept over reloads.
     pub state: State,
     /// Finds the container of a source.
     pub containers: Arc<dyn Containers>,
@@ -156,7 +155,7 @@ pub struct Ports {
     pub deadline: Duration,
 }
 
-/// Builds the chain in its order. A reload builds another one.
+/// Builds the chain of all addons, in their order. A reload builds another chain.
 pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<OrderError>> {
     let (settings, state) = (settings.clone(), ports.state);
     let allowlist = Arc::clone(&settings.allowlist);
@@ -197,7 +196,7 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         // After cheaper decisions, since it consults policies and people. No later addon changes a
         // message, so the judged message is the one that is sent.
         Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
-        // After policy, so that the packets of an unreachable host are not parsed. It marks the
+        // After policy, so that no push to a host that policy denies is parsed. It marks the
         // requests that must stay without a credential.
         Link::from(Arc::new(Git::new(
             settings.git,

@@ -1,7 +1,7 @@
 //! Reads JSON and refuses ambiguous texts.
 //!
-//! Parsers differ where RFC 8259 leaves the behaviour open: duplicate keys, invalid UTF-8, deep
-//! nesting. An upstream parses a judged text again, so a text that two parsers could read
+//! Parsers differ on duplicate keys, invalid UTF-8 and deep nesting, for which RFC 8259 prescribes
+//! no behaviour. An upstream parses a judged text again, so a text that two parsers could read
 //! differently is refused.
 
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use serde_json::{Map, Number, Value};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// The deepest nesting of arrays and objects, which is the limit of `serde_json`.
+/// Limit on the nesting of arrays and objects, equal to that of `serde_json`.
 pub const MAX_NESTING: usize = 127;
 
 /// Why a text is refused.
@@ -39,8 +39,8 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
     parse_at_most(usize::MAX, bytes)
 }
 
-/// Parses a text of at most `most` values. A small value takes far more memory and time than its
-/// text.
+/// Parses a text of at most `most` values. The limit bounds memory and time, since a small value
+/// takes far more of both than its text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
     let (text, _) = text_at_most(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
@@ -50,8 +50,8 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
     Ok(value)
 }
 
-/// Checks that a text is not ambiguous, without building a tree, and returns it. For JSON that is
-/// passed on as received.
+/// Checks that a text is not ambiguous and has at most `most` values, without building a tree, and
+/// returns it. For JSON that is passed on as received.
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
     let (text, _) = text_at_most(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
@@ -82,8 +82,8 @@ fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonEr
     Ok((text, shape.values))
 }
 
-/// Upper bounds for a text, from counting brackets and commas outside strings. Whether brackets
-/// match is not checked.
+/// Upper bounds on the nesting and the number of values of a text, from counting brackets and
+/// commas outside strings. Does not check whether brackets match.
 struct Shape {
     nesting: usize,
     values: usize,
@@ -113,7 +113,7 @@ impl Shape {
 
 /// The text after a string whose opening quote was read; empty if the string has no end.
 pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
-    while let Some(at) = quote_or_backslash(rest) {
+    while let Some(at) = memchr2(b'"', b'\\', rest) {
         // A backslash escapes the byte after it.
         let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };
         rest = rest.get(at.saturating_add(taken)..).unwrap_or_default();
@@ -122,13 +122,6 @@ pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
         }
     }
     &[]
-}
-
-fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    // Most strings end before a vectorized search would have started.
-    let mut near = text.iter().take(16);
-    let found = near.position(|byte| matches!(byte, b'"' | b'\\'));
-    found.or_else(|| memchr2(b'"', b'\\', text))
 }
 
 /// Deserializes a value as [`Value`] does, but refuses duplicate and reserved keys.
@@ -209,7 +202,7 @@ fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
     Ok(())
 }
 
-/// Checks a value as [`Strict`] does, and stores only the keys of open objects.
+/// Checks a value as [`Strict`] does, but stores only the keys of the objects that have not ended.
 struct UniqueKeys;
 
 impl<'de> DeserializeSeed<'de> for UniqueKeys {
@@ -373,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_bounded_before_anything_recurses() {
+    fn too_deep_nesting_is_refused_before_recursion() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(MAX_NESTING).as_bytes()).is_ok());
         each_row(
@@ -391,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_values_can_be_bounded() {
+    fn a_text_with_too_many_values_is_refused() {
         let text = b"{\"a\":[1,2,3],\"b,[{\":4}";
         assert!(parse_at_most(6, text).is_ok());
         assert_eq!(parse_at_most(5, text), Err(StrictJsonError::TooMany(5)));
@@ -399,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepted_text_is_the_same_to_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
+        fn serde_json_parses_accepted_text_to_the_same_value(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
             let checked = check_at_most(99, text.as_bytes());
             prop_assert_eq!(parse(text.as_bytes()).is_ok(), checked.is_ok());
             if let Ok(value) = parse(text.as_bytes()) {

@@ -1,4 +1,5 @@
-//! What names a destination: read once, it reads the same ever after.
+//! Authorities, hosts and host patterns: the text of a parsed value parses to the same value, and
+//! a host name has only valid characters.
 #![no_main]
 
 use addons::contract::{Authority, Host, HostPattern};

@@ -1,4 +1,4 @@
-//! Configuration files: loaded, or refused with a place, and never anything else.
+//! Configuration files: each text is loaded, or refused with errors that name the file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

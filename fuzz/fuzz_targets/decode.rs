@@ -1,5 +1,5 @@
-//! Encoded bodies: no call returns more than was asked for, a decoder holds no more memory than it
-//! says, and how a body is cut changes neither its content nor whether it is refused.
+//! Encoded bodies: a decoder returns at most the requested number of bytes in a call and uses no
+//! more memory than it reports. Chunk boundaries change neither the content nor the verdict.
 #![no_main]
 
 use addons::decode::{Decoder, Side};
@@ -7,10 +7,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 
-/// What is held of a body. More is left in the decoder.
+/// The most decoded bytes of a body that are read. The rest stays in the decoder.
 const LIMIT: usize = 1 << 20;
 
-/// Below this no padding counts, which is measured in steps that depend on the chunks.
+/// The longest body in bytes. A longer one is checked for padding, in steps that depend on the
+/// chunks.
 const MAX_BODY: usize = 64 * 1024;
 
 fn decoder(selector: u8) -> Option<Decoder> {
@@ -21,7 +22,7 @@ fn decoder(selector: u8) -> Option<Decoder> {
     Decoder::of(side, &headers).ok()?
 }
 
-/// The content up to the limit; `None` where the body is refused.
+/// The decoded content up to [`LIMIT`]; `None` if the body is refused.
 fn content(selector: u8, body: &Bytes, chunk: usize, most: usize) -> Option<Vec<u8>> {
     let mut held = Vec::with_capacity(LIMIT);
     let mut said = 0;
@@ -33,7 +34,7 @@ fn content(selector: u8, body: &Bytes, chunk: usize, most: usize) -> Option<Vec<
         said = decoder.memory() as u64;
         verdict = read(&mut decoder, body, chunk, most, &mut held);
     });
-    // A piece, a denial and the head are the caller's.
+    // The memory of a piece, of a denial and of the headers belongs to the caller.
     assert!(
         memory.bytes_max <= said + 32 * 1024,
         "{} of {said}",

@@ -1,4 +1,5 @@
-//! DNS packets of known containers: a question in normal form, or an answer that fits.
+//! DNS packets of known containers: each is read as a question with a normalized name, or refused
+//! with an answer to this packet or none.
 #![no_main]
 
 use addons::contract::Host;
@@ -11,7 +12,7 @@ fuzz_target!(|packet: &[u8]| {
             Ok((_, query)) => assert_eq!(Host::parse(&query.name.to_string()), Ok(query.name)),
             Err(refused) => {
                 let answer = refused.answer;
-                // Nothing, or an answer to this packet.
+                // Either no answer, or a response with the id of this packet.
                 assert!(answer.is_empty() || answer.len() >= 12);
                 assert_eq!(
                     answer.get(..2).unwrap_or_default(),

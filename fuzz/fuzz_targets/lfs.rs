@@ -1,4 +1,5 @@
-//! LFS batches: none panics or takes long, and what is sent is read back as what was understood.
+//! LFS batch calls: judging one does not panic or take 5 s, and judging the body that is sent
+//! upstream returns this body unchanged.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,7 +18,7 @@ use time::{Duration, OffsetDateTime};
 #[path = "../../addons/tests/fixtures/mod.rs"]
 mod fixtures;
 
-/// What would be sent of a batch, or the code of its denial.
+/// The body that is sent upstream for a batch call, or the code of the denial.
 fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
     let host = Host::parse("github.com").unwrap();
     let settings = GitSettings {
@@ -69,11 +70,11 @@ fuzz_target!(|batch: &[u8]| {
     let begun = std::time::Instant::now();
     match asked(batch) {
         Ok(sent) => {
-            assert!(sent.len() <= batch.len() + 1024, "what is sent grows");
+            assert!(sent.len() <= batch.len() + 1024, "the sent body is too long");
             assert_eq!(
                 asked(&sent).as_ref(),
                 Ok(&sent),
-                "it is understood in another way"
+                "the sent body is judged differently"
             );
             let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap();
             let sizes = sent["objects"].as_array().into_iter().flatten();

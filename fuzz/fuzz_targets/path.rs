@@ -1,4 +1,5 @@
-//! Paths: the normal form is its own normal form, and an unambiguous path has no second reading.
+//! Paths: normalizing a normal form changes nothing, and the normal form of an unambiguous path has
+//! neither empty nor dot segments.
 #![no_main]
 
 use addons::contract::Path;

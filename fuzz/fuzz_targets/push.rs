@@ -1,4 +1,5 @@
-//! Pushes: no body panics, and where it is cut changes neither the verdict nor a byte that passes.
+//! Pushes: judging a body does not panic, chunk boundaries do not change the verdict, and a push
+//! that passes is unchanged.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr};

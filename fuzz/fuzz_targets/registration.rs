@@ -1,4 +1,5 @@
-//! Registration bodies: what is taken is within its bounds.
+//! Registration bodies: an accepted one has a future expiry, a valid id, and repositories of the
+//! form `OWNER/NAME`.
 #![no_main]
 
 use addons::contract::ContainerId;

@@ -1,4 +1,5 @@
-//! Echoes of a secret: none survives, and how a body is cut changes no byte.
+//! Responses that echo a secret: the secret is redacted, and chunk boundaries do not change the
+//! output.
 #![no_main]
 
 use std::sync::Arc;
@@ -28,7 +29,8 @@ impl SecretSource for Fixed {
     }
 }
 
-/// The body as a sandbox gets it.
+/// The response body that a sandbox gets, filtered in chunks of `size` bytes; `None` if the addon
+/// denies the exchange.
 fn scrubbed(body: &[u8], size: usize) -> Option<Vec<u8>> {
     let host = Host::parse("api.example.com").ok()?;
     let addon = Credentials::new(vec![Credential {
@@ -90,8 +92,8 @@ fn flow(host: Host) -> Option<OwnedFlow> {
 fuzz_target!(|input: (u8, &[u8], &[u8])| {
     let (size, before, after) = input;
     let body = [before, SECRET.as_bytes(), after].concat();
-    let whole = scrubbed(&body, body.len()).expect("nothing to refuse");
+    let whole = scrubbed(&body, body.len()).expect("the exchange passes");
     let holds = whole.windows(SECRET.len()).any(|w| w == SECRET.as_bytes());
-    assert!(!holds, "an echo survived");
+    assert!(!holds, "the secret is not redacted");
     assert_eq!(scrubbed(&body, usize::from(size).max(1)), Some(whole));
 });

@@ -1,4 +1,4 @@
-//! Strict JSON: what is read says the same to a lenient parser.
+//! Strict JSON: an accepted text has the same value for a lenient parser.
 #![no_main]
 
 use addons::strict_json;

@@ -1,10 +1,12 @@
-//! The first bytes inside a tunnel: what they are does not depend on how they were cut.
+//! The first bytes inside a tunnel: chunk boundaries change neither the detected protocol nor the
+//! server name of a ClientHello.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use unified_proxy::ingress::{HelloReader, Sniffed, sniff};
 
-/// What a reader makes of bytes that arrive in pieces: the server name, a refusal, or nothing yet.
+/// Reads a ClientHello that arrives in pieces of `size` bytes. Returns its server name and length,
+/// an error if it is refused, `None` if it is incomplete.
 fn hello(bytes: &[u8], size: usize) -> Option<Result<(Option<String>, usize), ()>> {
     let mut reader = HelloReader::default();
     let ends = (size..bytes.len()).step_by(size).chain([bytes.len()]);
@@ -34,7 +36,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     if whole == Sniffed::Tls {
         let whole = hello(bytes, bytes.len());
         let cut = hello(bytes, usize::from(size).max(1));
-        // In one piece a reader may meet what follows the hello, and refuse it for that.
+        // In one piece, the reader may also get bytes after the ClientHello, and refuse those.
         if let (Some(Ok((whole, _))), Some(Ok((cut, _)))) = (whole, cut) {
             assert_eq!(whole, cut);
         }

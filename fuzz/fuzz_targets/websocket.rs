@@ -1,4 +1,5 @@
-//! Frames of a WebSocket server: how they are cut changes nothing, and what goes out is in order.
+//! Frames of a WebSocket server: chunk boundaries do not change the messages that are read, and the
+//! filtered output is valid.
 #![no_main]
 
 use addons::contract::{BodyFilter, BodyOut, MessageFilter, Verdict};
@@ -7,7 +8,7 @@ use http::HeaderMap;
 use libfuzzer_sys::fuzz_target;
 use unified_proxy::http::{FrameReader, Messages, Opcode, Piece, Violation};
 
-/// Lets everything pass.
+/// A filter that passes every message unchanged.
 struct Pass;
 
 impl BodyFilter for Pass {
@@ -21,10 +22,10 @@ impl BodyFilter for Pass {
     }
 }
 
-/// Whole control frames and messages, the last of which may not have ended.
+/// Control frames and messages: the opcode, the payload, and whether the message has ended.
 type Read = Vec<(Opcode, Vec<u8>, bool)>;
 
-/// What the bytes hold, read in pieces of `size`, up to a violation.
+/// Reads frames in pieces of `size` bytes, up to the first violation.
 fn read(bytes: &[u8], size: usize) -> (Read, Option<Violation>) {
     let mut reader = FrameReader::default();
     let mut found = Read::new();
@@ -77,12 +78,12 @@ fuzz_target!(|input: (u8, &[u8])| {
         messages.read(chunk, &mut out).is_err()
     });
     let (sent, violation) = read(&out, out.len().max(1));
-    assert_eq!(violation, None, "a client cannot read what goes out");
+    assert_eq!(violation, None, "the output is not valid");
     if failed {
         let last = sent
             .iter()
             .rev()
             .find(|(opcode, ..)| *opcode == Opcode::Close);
-        assert!(last.is_some(), "a failure is not told");
+        assert!(last.is_some(), "a failure sends no Close frame");
     }
 });

@@ -20,7 +20,7 @@ use super::schema::{ContainerEntry, RegistrationBody};
 use super::socket::Peer;
 use crate::registry::LeaseListener;
 
-/// The most time that a registration waits for its listener to open, which usually takes
+/// Limit on the time that a registration waits for its listener to open, which usually takes
 /// milliseconds.
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
 
@@ -33,8 +33,8 @@ pub(super) struct Done {
     /// The path of the container's socket, if it was registered with `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
-    /// The containers whose leases ended because this one has their id or their address. Contains
-    /// this container's id if its earlier lease ended.
+    /// The containers whose leases ended because the new lease has their id or their address.
+    /// Contains this container's id if its earlier lease ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     replaced: Vec<String>,
 }
@@ -57,7 +57,7 @@ pub(super) struct ContainerList {
 }
 
 /// Register a container, replacing a container with the same id or address. If the body differs
-/// from that of the live lease only in `expires_at`, the lease continues with the new expiry.
+/// from that of the live lease at most in `expires_at`, the lease continues with the new expiry.
 #[utoipa::path(
     post,
     path = "/internal/containers",
@@ -88,7 +88,7 @@ pub(super) async fn register(
         "container registered"
     );
     for replaced in &registered.replaced {
-        tracing::info!(container = %container.id, %replaced, "the lease of the container that had its id or address ended");
+        tracing::info!(container = %container.id, %replaced, "the lease that had the same id or address ended");
     }
     let socket = match &registered.listener {
         Some(listener) => Some(announced(listener).await?),
@@ -106,12 +106,18 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, Json(done)))
 }
 
-/// Waits until a listener is open, for at most [`LISTENER_WAIT`]. Returns its path.
+/// Waits until a listener is open, and returns its path. Fails with [`ApiError::Broken`] if the
+/// listener cannot be opened or is not open after [`LISTENER_WAIT`].
 async fn announced(listener: &LeaseListener) -> Result<String, ApiError> {
     match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
         Ok(true) => Ok(listener.socket.display().to_string()),
-        // The reason is logged.
-        Ok(false) | Err(_) => Err(ApiError::Broken),
+        // The task that opens listeners logs why a listener cannot be opened.
+        Ok(false) => Err(ApiError::Broken),
+        Err(_) => {
+            let socket = listener.socket.display();
+            tracing::warn!(%socket, "the listener of a container was not open after {LISTENER_WAIT:?}");
+            Err(ApiError::Broken)
+        }
     }
 }
 
@@ -202,12 +208,14 @@ pub(super) async fn reset(
     Ok(Json(Done::new("reset", &id)))
 }
 
-/// Parses the id in the path. An invalid one is [`ApiError::UnknownContainer`].
+/// Parses the container id in the path. Fails with [`ApiError::UnknownContainer`] if it is invalid.
 pub(super) fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ContainerId, ApiError> {
     let id = id.ok().and_then(|Path(id)| ContainerId::parse(&id));
     id.ok_or(ApiError::UnknownContainer)
 }
 
+/// Counts a write against the limit that all clients share. Fails with [`ApiError::RateLimited`]
+/// over the limit.
 pub(super) fn take_write(api: &Api) -> Result<(), ApiError> {
     api.writes
         .take(Instant::now())

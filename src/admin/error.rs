@@ -64,7 +64,7 @@ impl From<BytesRejection> for ApiError {
             StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge {
                 limit: super::MAX_BODY_BYTES,
             },
-            _ => Self::Invalid("Invalid body: it is incomplete".to_owned()),
+            _ => Self::Invalid("Invalid body: the client did not send all of it".to_owned()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Parses a whole body. An error has the reason and the position.
+/// Parses a whole body. The error has the reason and the position.
 pub(super) fn parse(body: &[u8]) -> Result<Value, String> {
     match serde_json::from_slice(body) {
         Ok(Unambiguous(value)) => Ok(value),
@@ -13,6 +13,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, String> {
     }
 }
 
+/// A value without duplicate keys at any depth.
 struct Unambiguous(Value);
 
 impl<'de> Deserialize<'de> for Unambiguous {

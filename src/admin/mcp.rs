@@ -1,4 +1,5 @@
-//! MCP requests of an operator.
+//! MCP requests that an operator sends on behalf of a container, and the acceptance of changed tool
+//! definitions.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use super::error::{ApiError, ErrorBody};
 use super::socket::Peer;
 use crate::mcp::{Message, write_response};
 
-/// The most JSON values in a request.
+/// Limit on the JSON values in a request.
 const MAX_VALUES: usize = 100_000;
 
 /// One MCP request on behalf of a container.
@@ -47,7 +48,8 @@ pub(super) struct Accepted {
 }
 
 /// Send one MCP request on behalf of a container. It passes the chain and is audited as a request
-/// of that container, from a client of version 2026-07-28 without elicitation, sampling or roots.
+/// of that container, from a client of MCP revision 2026-07-28 without elicitation, sampling or
+/// roots.
 #[utoipa::path(
     post,
     path = "/internal/containers/{id}/mcp",
@@ -58,8 +60,8 @@ pub(super) struct Accepted {
         example = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     ),
     responses(
-        (status = 200, body = serde_json::Value, description = "The response, a denial included"),
-        (status = 400, body = ErrorBody, description = "The body is no request"),
+        (status = 200, body = serde_json::Value, description = "The JSON-RPC response, also of a denied request"),
+        (status = 400, body = ErrorBody, description = "The body is not a JSON-RPC request"),
         (status = 404, body = ErrorBody, description = "Container not found"),
         (status = 413, body = ErrorBody, description = "Over 1 MiB"),
         (status = 503, body = ErrorBody, description = "The registry cannot be read"),
@@ -77,7 +79,7 @@ pub(super) async fn request(
     let message = message.map_err(|error| ApiError::Invalid(format!("Invalid body: {error}")))?;
     let Message::Request { id, method, params } = message else {
         return Err(ApiError::Invalid(
-            "Invalid body: it is no request".to_owned(),
+            "Invalid body: not a JSON-RPC request".to_owned(),
         ));
     };
     tracing::info!(uid = peer.uid, container = %container.id, %method, "MCP request by an operator");
@@ -91,7 +93,7 @@ pub(super) async fn request(
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// Accept the changed definition of a tool.
+/// Accept the changed definition of a tool, so that clients see the tool again.
 #[utoipa::path(
     post,
     path = "/internal/mcp/definitions/{server}/{tool}/accept",

@@ -37,27 +37,28 @@ use crate::mcp::{AcceptError, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
 
-/// The most bytes of a request body.
+/// Limit on the size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// The most time for open requests to finish once the shutdown has begun.
+/// How long open requests may take to finish, counted from the shutdown.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
-/// A call to another part of the server.
+/// An asynchronous function that another part of the server provides to the handlers.
 pub type Call<Request, Response> =
     Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// The parts of the server that the handlers use.
 pub struct AdminState {
     pub registry: Arc<Registry>,
-    /// The users that may connect, besides our own and root.
+    /// The ids of users that may connect, besides root and the server's own user.
     pub admin_uids: Vec<u32>,
     pub health: Arc<dyn Fn() -> Health + Send + Sync>,
     pub metrics: prometheus::Registry,
     pub flows: Arc<FlowLog>,
-    /// Reloads the configuration. If it is invalid, returns all of its errors.
+    /// Reloads the configuration. If the files are invalid, returns all of their errors.
     pub reload: Call<(), Result<(), Vec<String>>>,
     /// Returns the settings that a sandbox needs to use this proxy.
     pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
+    /// Explains the verdict on a request or a tool call. The error says why there is no verdict.
     pub explain: Call<ExplainRequest, Result<Explanation, String>>,
     /// Sends an MCP request on behalf of a container.
     pub mcp: Call<OperatorRequest, Outcome>,
@@ -72,7 +73,7 @@ struct Api {
     shutdown: CancellationToken,
 }
 
-/// Serves the API until the shutdown.
+/// Serves the API until the shutdown. Open requests then get 2 s to finish.
 pub async fn serve(listener: UnixListener, state: AdminState, shutdown: CancellationToken) {
     let peers = Peers::new(listener, &state.admin_uids);
     let api = Arc::new(Api {
@@ -93,7 +94,7 @@ pub async fn serve(listener: UnixListener, state: AdminState, shutdown: Cancella
                 tracing::error!(%error, "the admin API stopped");
             }
         }
-        () = overdue => tracing::warn!("admin connections were cut off"),
+        () = overdue => tracing::warn!("open requests to the admin API were aborted by the shutdown"),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::registry::NewRegistration;
 const DEFAULT_LIFETIME: Duration = Duration::hours(24);
 /// The highest push limit of a repository, in bytes.
 const MAX_RECEIVE_PACK_BYTES: u64 = 524_288_000;
-/// The longest name of an owner or a repository, in bytes.
+/// Limit on the length of the name of an owner or a repository, in bytes.
 const MAX_REPO_PART: usize = 100;
 
 const FIELDS: [&str; 7] = [
@@ -30,7 +30,7 @@ const FIELDS: [&str; 7] = [
     "listener",
 ];
 
-/// The error in the body of a registration.
+/// The reason why the body of a registration is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum FieldError {
     #[error("Missing required fields: {}", python_list(.0))]
@@ -43,7 +43,7 @@ pub enum FieldError {
     Body(String),
 }
 
-/// Formats names as a Python list: clients compare the text with that of the former Python proxy.
+/// Formats names as a Python list, as the former Python proxy did, since clients compare the text.
 fn python_list(names: &[String]) -> String {
     format!("['{}']", names.join("', '"))
 }
@@ -55,7 +55,8 @@ fn invalid(field: impl Display, problem: impl Display) -> FieldError {
     }
 }
 
-/// Parses a registration, whose expiry must be after `now`.
+/// Parses a registration. Its expiry must be after `now`; without `expires_at`, the expiry is 24
+/// hours after `now`.
 pub fn parse_registration(body: &[u8], now: OffsetDateTime) -> Result<NewRegistration, FieldError> {
     let body = match json::parse(body).map_err(FieldError::Body)? {
         Value::Object(body) => body,
@@ -73,8 +74,12 @@ pub fn parse_registration(body: &[u8], now: OffsetDateTime) -> Result<NewRegistr
     }
     refuse_unknown(&body, &FIELDS, "")?;
     let id = required_text(&body, "container_id")?;
-    let id = ContainerId::parse(id)
-        .ok_or_else(|| invalid("container_id", "must be 1 to 128 of A-Z a-z 0-9 _ . -"))?;
+    let id = ContainerId::parse(id).ok_or_else(|| {
+        invalid(
+            "container_id",
+            "must be 1 to 128 characters of A-Z a-z 0-9 _ . -",
+        )
+    })?;
     Ok(NewRegistration {
         source: source(&body, &id)?,
         repos: repos(&body)?,
@@ -134,7 +139,7 @@ fn source(body: &Map<String, Value>, id: &ContainerId) -> Result<Source, FieldEr
             if address.is_unspecified() || address.is_multicast() || broadcast {
                 return Err(invalid(
                     "container_ip",
-                    "no container can have this address",
+                    "must be a unicast address of one container",
                 ));
             }
             Ok(Source::Address(address))
@@ -190,7 +195,8 @@ fn repo(item: &Value, index: usize) -> Result<Repo, FieldError> {
     })
 }
 
-/// Checks that a text is `owner/name`. The error is the predicate of a sentence.
+/// Checks that a text is `owner/name`. The error is a predicate ("must be …") whose subject the
+/// caller adds.
 pub fn repo_name(text: &str) -> Result<(), &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     let is_part = |part: &str| {
@@ -305,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_field_is_named() {
+    fn the_error_names_the_invalid_field() {
         each_row(
             [
                 (json!({"container_ip": 7}), "container_ip"),
@@ -392,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_the_documented_body_is_read() {
+    fn the_documented_body_has_exactly_the_fields_that_are_read() {
         let body = RegistrationBody {
             container_ip: Some("10.0.0.5".into()),
             listener: Some("unix".into()),

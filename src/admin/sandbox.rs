@@ -39,7 +39,7 @@ pub struct ActiveCredential {
     /// The key of the login in a token file that holds several; for `oauth` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
-    /// The account of the login, if its token file has one. It grants no access.
+    /// The account id of the login, if its token file has one. The id grants no access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
 }

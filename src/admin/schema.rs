@@ -17,7 +17,7 @@ pub struct RegistrationBody {
     /// `unix`: the container has its own Unix socket instead of an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
-    /// 1 to 128 of `A-Z a-z 0-9 _ . -`
+    /// 1 to 128 characters of `A-Z a-z 0-9 _ . -`
     pub container_id: String,
     /// The repositories that the container may use.
     pub repos: Vec<RepoEntry>,
@@ -42,7 +42,7 @@ pub struct ContainerEntry {
     /// The highest level of the results that the container has received: `Public`, `Confidential`
     /// or `Secret`.
     pub security_level: String,
-    /// A policy denied a tool call with `deny_abort`: every later one is denied until a reset.
+    /// Whether every tool call is denied until a reset, because a policy decided `deny_abort`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tool_calls_aborted: bool,
 }

@@ -14,16 +14,16 @@ use tokio::net::{UnixListener, UnixStream};
 /// Opens a socket with a file mode, and replaces the socket of a dead server. If a live server
 /// listens at the path, the error is `AddrInUse`; if the file is not a socket, `AlreadyExists`.
 ///
-/// The socket is bound in a private directory and moved to its path, so that at no time more users
-/// can connect than the mode permits.
+/// Binds the socket in a private directory and then moves it to its path, so that at no time more
+/// users can connect than the mode permits.
 pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     refuse_living(path)?;
     let parent = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // Short names: a socket's path has at most 107 bytes, and this one must not be longer than
-    // `path`.
+    // The names are short: a socket's path has at most 107 bytes, and the private path must not be
+    // longer than `path`.
     let private = tempfile::Builder::new()
         .prefix(".")
         .rand_bytes(4)
@@ -36,8 +36,9 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Connects to a socket without waiting. The error `ConnectionRefused` means that no process
-/// listens on it.
+/// Connects to a socket without waiting, to find out whether a process listens on it. The error
+/// `ConnectionRefused` means that no process listens; `WouldBlock` means that a process listens but
+/// its queue is full.
 pub fn probe(path: &Path) -> io::Result<()> {
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // A blocking connect would wait for a live server whose queue is full.
@@ -45,6 +46,7 @@ pub fn probe(path: &Path) -> io::Result<()> {
     probe.connect(&SockAddr::unix(path)?)
 }
 
+/// Fails unless the path is free, or is a socket on which no process listens.
 fn refuse_living(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -79,7 +81,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Permits `admin_uids`, our own user and root.
+    /// Permits `admin_uids`, the server's effective user and root.
     pub(super) fn new(listener: UnixListener, admin_uids: &[u32]) -> Self {
         Self::of_user(rustix::process::geteuid().as_raw(), listener, admin_uids)
     }
@@ -96,7 +98,7 @@ impl Peers {
         let uid = match stream.peer_cred() {
             Ok(credentials) => credentials.uid(),
             Err(error) => {
-                tracing::warn!(%error, "admin connection closed: its peer is unknown");
+                tracing::warn!(%error, "admin connection closed: the peer's user id cannot be read");
                 return None;
             }
         };
@@ -147,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// A user other than root and the user of the tests.
+    /// The id of a user other than root and other than the user of the tests.
     const OTHER: u32 = 54_321;
 
     /// Starts a client that connects as a user other than root and waits until the server closes
@@ -188,7 +190,7 @@ mod tests {
         let closed = tokio::task::spawn_blocking(move || client.wait().unwrap());
         tokio::select! {
             (_, peer) = peers.accept() => panic!("user {} was admitted", peer.uid),
-            closed = closed => assert!(closed.unwrap().success(), "it was not closed"),
+            closed = closed => assert!(closed.unwrap().success(), "the client read data or timed out"),
         }
     }
 
@@ -239,11 +241,11 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
         drop(second);
         let entries = fs::read_dir(directory.path()).unwrap().count();
-        assert_eq!(entries, 1, "the private directory is gone");
+        assert_eq!(entries, 1, "only the socket is left");
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_is_not_replaced() {
+    async fn a_file_that_is_not_a_socket_is_not_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api.sock");
         fs::write(&path, "mine").unwrap();

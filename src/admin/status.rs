@@ -19,7 +19,7 @@ use utoipa::{OpenApi, ToSchema};
 use super::error::{ApiError, ErrorBody};
 use super::{Api, containers, json, mcp, sandbox};
 
-/// The health of one part.
+/// The result of one health check.
 #[derive(Clone, Debug)]
 pub struct Check {
     pub name: &'static str,
@@ -28,7 +28,7 @@ pub struct Check {
     pub critical: bool,
 }
 
-/// The health of the server.
+/// The results of all health checks.
 #[derive(Clone, Debug)]
 pub struct Health(pub Vec<Check>);
 
@@ -75,12 +75,12 @@ pub struct ExplainRequest {
     pub arguments: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// The verdict on a request, and that of each addon.
+/// The verdict on a request or a tool call, and the verdict of each addon.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Explanation {
     pub allowed: bool,
-    /// Every addon, in the order of the chain; at last the part of the engine that denied, if one
-    /// did.
+    /// Every addon in the order of the chain, then the part of the engine that denied the request,
+    /// if one did.
     pub steps: Vec<ExplainStep>,
 }
 
@@ -91,16 +91,17 @@ pub struct ExplainStep {
     pub verdict: StepVerdict,
     /// The addon's reasons for its verdict.
     pub notes: Vec<String>,
-    /// The denial's code, if the addon denies; so in the following fields.
+    /// The denial's code. This and the following fields are absent unless the addon denies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// The denial's sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentence: Option<String>,
-    /// The rule or entry that decided, with file and line.
+    /// The name of the rule or entry that decided; absent if the denial has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The smallest edit that would change the verdict.
+    /// The smallest edit of the configuration that would change the verdict; absent if the denial
+    /// has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edit: Option<String>,
 }
@@ -121,7 +122,7 @@ pub(super) struct Reloaded {
     status: &'static str,
 }
 
-/// Whether listeners, registry and chain work.
+/// The health checks. Only the checks of listeners, registry and chain are critical.
 #[utoipa::path(
     get,
     path = "/internal/health",
@@ -150,7 +151,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     let encoder = TextEncoder::new();
     let mut text = Vec::new();
     if let Err(error) = encoder.encode(&api.state.metrics.gather(), &mut text) {
-        tracing::error!(%error, "metrics could not be written");
+        tracing::error!(%error, "metrics could not be encoded");
         return Err(ApiError::Broken);
     }
     let content_type = encoder.format_type().to_owned();
@@ -158,8 +159,9 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
 }
 
 /// The flows that ended last, newest first; with `Accept: text/event-stream`, every flow when it
-/// ends. An event `missed` has the number of flows that a slow reader missed. A record of kind
-/// `lost` means that the audit log lacks `count` lines, dropped between `since` and `until`.
+/// ends. If a client reads too slowly, an event `missed` has the number of flows that it missed. A
+/// record of kind `lost` means that the audit log lacks `count` lines, dropped between `since` and
+/// `until`.
 #[utoipa::path(
     get,
     path = "/internal/flows",
@@ -187,7 +189,7 @@ pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Re
 fn live_flows(api: &Api) -> Response {
     let events = stream::unfold(api.state.flows.subscribe(), async |mut flows| {
         let event = match flows.recv().await {
-            Ok(line) => Event::default().data(line),
+            Ok(line) => Event::default().data(String::from_utf8_lossy(&line)),
             Err(RecvError::Lagged(missed)) => {
                 Event::default().event("missed").data(missed.to_string())
             }
@@ -201,7 +203,7 @@ fn live_flows(api: &Api) -> Response {
         .into_response()
 }
 
-/// Reload the configuration, all of it or nothing.
+/// Reload the configuration, as a whole or not at all.
 #[utoipa::path(
     post,
     path = "/internal/reload",
@@ -216,7 +218,7 @@ pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Json<Reloaded>
     Ok(Json(Reloaded { status: "reloaded" }))
 }
 
-/// Explain what would happen to a request, without sending it.
+/// Explain what would happen to a request or a tool call, without sending it.
 #[utoipa::path(
     post,
     path = "/internal/explain",

@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The most writes within [`WINDOW`]; each costs an `fsync`.
+/// Limit on the writes within [`WINDOW`], since each costs an `fsync`.
 const WRITES: usize = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Permits at most [`WRITES`] in any period of [`WINDOW`], by all clients together.
+/// Permits at most [`WRITES`] writes of all clients together in any period of [`WINDOW`].
 #[derive(Default)]
 pub(super) struct WriteLimit(Mutex<VecDeque<Instant>>);
 
 impl WriteLimit {
-    /// Counts a write. Over the limit, returns the time until the next one is permitted.
+    /// Counts a write. Over the limit, does not count it and returns the time until the next one is
+    /// permitted.
     pub(super) fn take(&self, now: Instant) -> Result<(), Duration> {
         let mut taken = self.0.lock();
         match taken.front() {

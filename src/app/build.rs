@@ -17,14 +17,16 @@ use crate::snapshot::Snapshot;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
-/// The limit of a phase of the chain, counted from the first hook that waits.
+/// Limit on the time that all addons of one phase together may wait, counted from the first hook
+/// that waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Metrics, limits, circuits, budgets and tokens that are kept over reloads.
+/// The parts that all snapshots share: a reload keeps them with their metrics, rate limits,
+/// circuits, budgets and tokens.
 pub struct LongLived {
     pub addons: addons::State,
     pub sockets: Arc<SocketBudget>,
-    /// The most concurrent look-ups at nameservers.
+    /// Limit on the concurrent look-ups at nameservers.
     pub lookups: usize,
     pub nameservers: Arc<NameserverWatch>,
     pub policy_threads: Arc<PolicyThreads>,
@@ -54,9 +56,9 @@ impl Builder {
         }
     }
 
-    /// Builds a snapshot. An error says why the configuration cannot be used. Takes the resolver
-    /// and its cache from `before`, the snapshot in force, unless the section `upstream` has
-    /// changed.
+    /// Builds a snapshot. `before` is the snapshot in force, `None` at the start; its resolver with
+    /// the cache is reused unless the section `upstream` of proxy.yaml has changed. Fails if
+    /// `tls.upstream_ca`, the nameservers or the settings of the chain cannot be used.
     pub fn build(
         &self,
         generation: u64,
@@ -122,8 +124,9 @@ impl Builder {
         })
     }
 
-    /// Loads the policies. Logs each bundle that cannot be loaded; the messages that it would judge
-    /// are denied, unless `policies.on_unavailable` permits them. Returns whether all are loaded.
+    /// Loads the policy bundles. Returns the ports of the MCP addons, and whether all bundles were
+    /// loaded. Logs each bundle that could not be loaded. Messages that such a bundle would judge
+    /// are denied, unless `policies.on_unavailable` is `allow`.
     fn mcp_ports(&self, policies: &PoliciesSettings) -> (McpPorts, bool) {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);

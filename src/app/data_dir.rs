@@ -10,14 +10,16 @@ use super::failure::Failure;
 /// The file that the running server locks, and that contains its process id.
 const LOCK: &str = "lock";
 
-/// The lock of the data directory. The kernel releases it when the process ends.
+/// The lock of the data directory. Released when this is dropped, or by the kernel when the process
+/// ends.
 pub struct DataDir {
     _lock: File,
 }
 
 impl DataDir {
     /// Creates the directory if it is missing, checks that this process can write to it, and locks
-    /// it. If another server holds the lock, the error has that server's process id.
+    /// it. If another server holds the lock, the error is [`Failure::InUse`] with that server's
+    /// process id.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |source| Failure::DataDir {
             path: path.to_owned(),
@@ -35,7 +37,8 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Errors are ignored: the number is for people, and a full disk must not prevent the start.
+        // Errors are ignored: the process id is only for the error message of a second server, and
+        // a full disk must not prevent the start.
         let _ = write_pid(&mut lock);
         Ok(Self { _lock: lock })
     }
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_refused_with_the_process_id_of_the_server_that_locks_it() {
+    fn opening_a_locked_directory_fails_and_names_the_process_id_of_its_server() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let first = DataDir::open(&path).unwrap();

@@ -1,11 +1,11 @@
-//! Divides the file descriptors among the parts of the server. Otherwise sandboxes that open many
-//! connections would leave none for the registry, DNS and the admin API.
+//! Divides the file descriptors among the parts of the server, so that sandboxes that open many
+//! connections leave enough for the registry, DNS and the admin API.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dns;
 
-/// The most descriptors of a client connection, including its upstream connection.
+/// The descriptors that a client connection uses at most, including its upstream connection.
 const PER_CONNECTION: u64 = 2;
 
 /// Descriptors left for the registry, the audit log, the configuration, certificates and the admin
@@ -15,14 +15,14 @@ const SPARE: usize = 24;
 /// The assumed number of open descriptors at start if /proc is not mounted.
 const OPEN_AT_START: usize = 64;
 
-/// The most sockets of a look-up, which sends its question again if there is no answer.
+/// The sockets that a look-up uses at most: it repeats an unanswered question from a second socket.
 const PER_QUESTION: usize = 2;
 
-/// At most one eighth of the free descriptors is for look-ups of DNS clients, another one for
-/// look-ups of flows, and a third one for DNS connections.
+/// At most one eighth of the free descriptors is for look-ups of DNS clients, one eighth for
+/// look-ups of flows, and one eighth for TCP connections of DNS clients.
 const PART_OF_DNS: usize = 8;
 
-/// The most concurrent connections and look-ups of each part.
+/// Limits on the concurrent connections and look-ups of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorShares {
     /// Connections of sandboxes.
@@ -50,7 +50,7 @@ impl DescriptorShares {
             waiting: most.waiting.min((part / PER_QUESTION).max(1)),
             connections: most.connections.min(part),
         };
-        // As many again for flows, so that neither DNS clients nor flows wait for the others.
+        // Twice `waiting`, so that look-ups of DNS clients leave as many for flows.
         let lookups = dns.waiting * 2;
         let rest = free.saturating_sub(lookups * PER_QUESTION + dns.connections);
         Self {
@@ -62,8 +62,9 @@ impl DescriptorShares {
     }
 }
 
-/// Raises the soft limit of open files to the hard one. Soft limits are low for programs that use
-/// `select`, which cannot handle higher descriptors. Warns if the hard limit is too low.
+/// Raises the soft limit on open files to the hard limit. The soft limit is usually 1024, for
+/// programs that use `select`, which cannot handle higher descriptors. Warns if the hard limit is
+/// too low for `max_connections`.
 pub fn raise_limit(max_connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -71,7 +72,7 @@ pub fn raise_limit(max_connections: usize) {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files cannot be raised");
+        tracing::warn!(%error, "the soft limit on open files cannot be raised to the hard limit");
     }
     let needed = max_connections as u64 * PER_CONNECTION;
     if let Some(open) = getrlimit(Resource::Nofile)
@@ -79,7 +80,7 @@ pub fn raise_limit(max_connections: usize) {
         .filter(|open| *open < needed)
     {
         tracing::warn!(
-            "only {open} files may be open, so fewer connections are taken than limits.max_connections of {max_connections}, which would need {needed}: raise the hard limit (ulimit -Hn), or lower max_connections"
+            "limits.max_connections of {max_connections} needs {needed} file descriptors, but the limit is {open}: fewer connections are accepted; raise the hard limit (ulimit -Hn), or lower max_connections"
         );
     }
 }
@@ -104,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn with_many_descriptors_dns_has_its_default_limits_and_connections_the_rest() {
+    fn with_many_descriptors_dns_gets_its_default_limits_and_proxy_connections_the_rest() {
         let shares = DescriptorShares::of(1 << 20);
         assert_eq!(shares.dns, dns::Limits::default());
         assert!(shares.clients > 500_000 && shares.upstreams > 500_000);
     }
 
     #[test]
-    fn every_part_has_a_share() {
+    fn every_part_gets_a_share_even_without_free_descriptors() {
         each_row([0, 10, SPARE, SPARE + 1], |free| {
             let DescriptorShares {
                 clients,

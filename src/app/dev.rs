@@ -11,7 +11,8 @@ use super::failure::Failure;
 use crate::config::{Config, Listen};
 use crate::registry::{NewRegistration, Registry};
 
-/// The expiry of the registration of `local`, in place of "never", which the registry lacks.
+/// The expiry of `local`, which should never expire. A lease must have an expiry, so this is the
+/// last second that RFC 3339 can express.
 const NEVER: OffsetDateTime = datetime!(9999-12-31 23:59:59 UTC);
 
 /// The options of `dev`.
@@ -19,14 +20,17 @@ const NEVER: OffsetDateTime = datetime!(9999-12-31 23:59:59 UTC);
 pub struct DevOptions {
     /// Repositories that `local` may use, as `owner/name`.
     pub repos: Vec<String>,
-    /// Ports that replace those of the configuration.
+    /// The port of the proxy; `None` keeps the configured addresses.
     pub proxy_port: Option<u16>,
+    /// The port of DNS, for UDP and TCP; `None` keeps the configured addresses.
     pub dns_port: Option<u16>,
+    /// The port of the MCP gateway; `None` keeps the configured addresses.
     pub mcp_port: Option<u16>,
 }
 
 impl DevOptions {
-    /// Replaces the ports of the configuration by those of the command line.
+    /// For each port of the command line, replaces the addresses of its listener with a single one:
+    /// that port on the first configured IP address, or on 127.0.0.1 if none is configured.
     pub fn set_ports(&self, listen: &mut Listen) {
         for (addresses, port) in [
             (&mut listen.proxy, self.proxy_port),
@@ -42,10 +46,10 @@ impl DevOptions {
     }
 
     /// Registers 127.0.0.1 as the container `local`. If the registry cannot be read or written,
-    /// logs that and succeeds.
+    /// logs an error and returns `Ok`.
     pub async fn register(&self, registry: &Arc<Registry>) -> Result<(), Failure> {
         let id = ContainerId::parse("local")
-            .ok_or_else(|| Failure::Internal("`local` is no id".to_owned()))?;
+            .ok_or_else(|| Failure::Internal("`local` is not a container id".to_owned()))?;
         let repos = self.repos.iter().map(|name| Repo {
             name: name.as_str().into(),
             max_receive_pack_bytes: None,
@@ -60,15 +64,15 @@ impl DevOptions {
         };
         let registered = registry.register(registration).await;
         if registered.is_err() {
-            // The server runs all the same, and denies every flow until the registry can be read.
-            tracing::error!("the registry cannot be read, so `local` is not registered");
+            // The server starts nevertheless. It denies every flow from an unregistered address.
+            tracing::error!("the registry cannot be read or written, so `local` is not registered");
         }
         Ok(())
     }
 }
 
-/// Prints the listeners and three commands to try. `wanted` has the configured DNS addresses, which
-/// differ from the bound ones if their port was taken.
+/// Prints the listeners and three commands to try. `wanted` are the configured DNS addresses;
+/// `config` has the bound ones, which differ if a configured port was taken or is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {
@@ -83,7 +87,7 @@ pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let (dns_host, dns_port) = dns.rsplit_once(':').unwrap_or((&dns, "53"));
     let moved = match wanted.first() {
         Some(taken) if wanted != listen.dns && taken.port() != 0 => {
-            format!("; {} is taken", taken.port())
+            format!("; port {} is taken", taken.port())
         }
         _ => String::new(),
     };

@@ -13,8 +13,9 @@ use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
 /// Judges a request in a dry run: the chain judges it like a real request, but addons count
-/// nothing, and nothing is sent except a DNS look-up of the host. An error says why the question
-/// cannot be answered.
+/// nothing, and nothing is sent except a DNS look-up of the host. Returns an error if the method,
+/// the URL or the container id is invalid, the container has no live lease, or the registry is
+/// unavailable.
 pub async fn explain(
     snapshot: &Snapshot,
     registry: &Registry,
@@ -23,7 +24,7 @@ pub async fn explain(
     let method: Method = question
         .method
         .parse()
-        .map_err(|_| format!("{:?} is no method", question.method))?;
+        .map_err(|_| format!("{:?} is not an HTTP method", question.method))?;
     let (kind, endpoint, uri) = match method {
         Method::CONNECT => {
             let endpoint = tunnel_destination(&question.url)?;
@@ -50,8 +51,8 @@ pub async fn explain(
     );
     request.websocket = kind == Kind::Websocket;
     let verdict = dry_run(snapshot, &mut flow, &mut request).await;
-    // An answer that an addon gives in place of the upstream is no refusal; the addon's note
-    // describes it.
+    // An addon can end a flow with an answer instead of a refusal. The request counts as allowed
+    // then, and the addon's note describes the answer.
     Ok(report(
         snapshot,
         &flow,
@@ -59,6 +60,7 @@ pub async fn explain(
     ))
 }
 
+/// Passes the flow through the phases of its kind, up to `dial`, which judges the host's addresses.
 async fn dry_run(
     snapshot: &Snapshot,
     flow: &mut Flow,
@@ -67,9 +69,9 @@ async fn dry_run(
     let chain = snapshot.chain();
     let permit = chain.tunnel(flow).await?;
     let permit = match flow.kind {
-        // The address guard judges a tunnel with its first request, or at once with passthrough.
-        // The phase `dial` below runs in both cases, since a tunnel is useless if its requests are
-        // denied.
+        // A real tunnel reaches the phase `dial` with its first request, or at once with
+        // passthrough. Here `dial` runs in both cases: a tunnel whose requests are all denied
+        // there is useless.
         Kind::Tunnel => permit,
         _ => chain.request(flow, request).await?,
     };
@@ -79,11 +81,12 @@ async fn dry_run(
     Ok(())
 }
 
-/// The verdict and the notes of each addon of the chain.
+/// Lists the verdict and the notes of each addon of the chain. If `denial` is `None`, the flow is
+/// allowed.
 pub fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanation {
     let denied_by = denial.as_ref().map(Denial::addon);
     let mut names = snapshot.chain().names();
-    // Parts of the engine deny too, after the chain has permitted the flow.
+    // A part of the engine, such as the resolver, can deny a flow that the chain has passed.
     names.extend(denied_by.filter(|name| !names.contains(name)));
     let mut reached = true;
     let all_notes = flow.notes();
@@ -127,7 +130,7 @@ fn endpoint(scheme: Scheme, Authority { host, port }: Authority) -> Endpoint {
 fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     let uri: Uri = url
         .parse()
-        .map_err(|error| format!("{url:?} is no URL: {error}"))?;
+        .map_err(|error| format!("{url:?} is not a URL: {error}"))?;
     let (kind, scheme, port) = match uri.scheme_str() {
         Some("https") => (Kind::Http, Scheme::Https, 443),
         Some("http") => (Kind::Http, Scheme::Http, 80),
@@ -145,9 +148,10 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     Ok((kind, endpoint(scheme, authority), uri))
 }
 
-/// Finds the live lease of a container.
+/// Finds the live lease of a container. Returns an error if the id is invalid, the container has no
+/// live lease, or the registry is unavailable.
 pub fn find(registry: &Registry, id: &str) -> Result<Arc<Container>, String> {
-    let id = ContainerId::parse(id).ok_or("that is no container id")?;
+    let id = ContainerId::parse(id).ok_or_else(|| format!("{id:?} is not a container id"))?;
     let found = registry.get(&id).map_err(|error| error.to_string())?;
     found.ok_or_else(|| format!("no container {id} is registered"))
 }

@@ -19,7 +19,7 @@ use crate::upstream::NameserverWatch;
 pub struct Checks {
     pub proxy: HealthFlag,
     pub dns: HealthFlag,
-    /// `None` if `listen.mcp` is empty: then the gateway is off.
+    /// `None` if the MCP gateway is off, because `listen.mcp` is empty.
     pub mcp: Option<HealthFlag>,
     /// The gateway's policies and servers, set when the gateway is built.
     pub mcp_core: Arc<OnceLock<Arc<Core>>>,
@@ -31,7 +31,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Runs all checks. Those of listeners, registry and chain are critical.
+    /// Runs all checks. Only the checks of listeners, registry and chain are critical.
     pub fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
         let mcp = self.mcp.as_ref();
@@ -70,7 +70,7 @@ fn servers_are_alive(servers: &Mounts) -> bool {
     servers.all(|server| server.state != MountState::Dead)
 }
 
-/// The checks as metrics, run at each scrape.
+/// Exports the checks and the number of registered containers as metrics, read at each scrape.
 pub struct HealthCollector {
     checks: Checks,
     health: IntGaugeVec,
@@ -79,7 +79,7 @@ pub struct HealthCollector {
 
 impl HealthCollector {
     pub fn new(checks: Checks) -> prometheus::Result<Self> {
-        let health = Opts::new("proxy_health", "Whether a part works: 1, or 0.");
+        let health = Opts::new("proxy_health", "Health checks: 1 passes, 0 fails.");
         let containers = Opts::new(
             "proxy_registered_containers",
             "Containers with a live lease.",

@@ -21,12 +21,12 @@ use crate::dns::DnsServer;
 use crate::ingress::{Engine, serve_unix};
 use crate::registry::{Registry, is_listener_name};
 
-/// The most connections of a TCP listener that wait to be accepted.
+/// Limit on the connections of a TCP listener that wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// The pause before the next attempt if a lease's Unix listener could not be opened.
+/// The pause before the next attempt to open a lease's Unix listener.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The listeners, bound but not served.
+/// The listeners of the server, bound but not yet served.
 pub struct Listeners {
     pub proxy: Vec<TcpListener>,
     pub dns: DnsServer,
@@ -35,8 +35,9 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens all listeners. An error names the one that cannot be opened. With `dns_may_move`, DNS
-    /// takes a free port if another process has its port.
+    /// Opens all listeners, and removes the sockets of leases and MCP servers that a killed server
+    /// left. With `dns_may_move`, DNS takes a free port if another process has the configured one.
+    /// Fails if a listener cannot be opened; the error names that listener.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
         let bind_all = |addresses: &[SocketAddr]| {
             let bound = addresses.iter().map(|at| bind_tcp(*at));
@@ -63,8 +64,8 @@ impl Listeners {
         })
     }
 
-    /// The bound addresses of proxy, DNS and MCP. A configured port of 0 is replaced by the real
-    /// one.
+    /// The bound addresses of proxy, DNS and MCP. If the configured port is 0, the address has the
+    /// port that the kernel chose.
     pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let mut addresses = self.dns.local_addresses()?;
         for listener in self.proxy.iter().chain(&self.mcp) {
@@ -93,8 +94,8 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        // The directory also has the leases' sockets. Every user who may enter it can connect to
-        // them.
+        // The leases' sockets, which accept every user, are in this directory too. So a new
+        // directory is searchable by others only if the admin socket accepts them.
         let closed = mode & 0o077 == 0;
         DirBuilder::new()
             .recursive(true)
@@ -105,10 +106,10 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the sockets of leases and MCP servers that a killed server left. Sockets of a running
-/// server stay.
+/// Removes the sockets of leases and MCP servers that refuse connections, since a killed server
+/// left them. Sockets of a running server stay.
 fn remove_dead_listeners(directory: &Path) {
-    // A socket that cannot be removed is harmless: it refuses connections.
+    // Errors are ignored: a dead socket that stays is harmless, since it refuses connections.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket
@@ -126,8 +127,8 @@ fn is_ours(name: &str) -> bool {
     is_listener_name(name) || is_way_out(name)
 }
 
-/// Opens a Unix listener for each lease that is registered with one. The listener closes when the
-/// lease ends.
+/// Opens a Unix listener for each lease that is registered with one, and retries those that cannot
+/// be opened, until the shutdown. A listener closes when its lease ends.
 pub async fn follow_own_listeners(
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -144,7 +145,8 @@ pub async fn follow_own_listeners(
                 continue;
             }
             let bound = bind_own(&own.socket);
-            // Only the result of the first attempt is kept.
+            // Fails after the first attempt: `opened` keeps the result of that attempt, for which
+            // the registration waits.
             let _ = own.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {
@@ -157,7 +159,7 @@ pub async fn follow_own_listeners(
                 }
                 Err(error) => {
                     failed = true;
-                    tracing::error!(path = %own.socket.display(), %error, "cannot open a container's own listener; trying again");
+                    tracing::error!(path = %own.socket.display(), %error, "the Unix listener of a container cannot be opened; trying again in 1 s");
                 }
             }
         }
@@ -169,8 +171,8 @@ pub async fn follow_own_listeners(
     }
 }
 
-/// Opens the socket of a lease. Its mode permits every user: access is decided by which container
-/// it is mounted into.
+/// Opens the socket of a lease. Its mode permits every user, since the container into which the
+/// socket is mounted may run as any user.
 fn bind_own(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

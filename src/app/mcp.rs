@@ -59,8 +59,8 @@ pub fn gateway(
     Ok((Arc::new(Gateway::new(core, metrics)), operator))
 }
 
-/// Builds the factory of the servers' transports. `files`, the directory of the configuration
-/// files, is hidden from servers, like the data directory and the sockets.
+/// Builds the factory of the servers' transports. Servers that run as child processes cannot see
+/// `files` (the directory of the configuration files), the data directory or the sockets.
 fn transports(
     service: &Arc<Service>,
     config: &Config,

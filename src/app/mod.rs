@@ -18,11 +18,9 @@ mod way_out;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use addons::contract::SystemPorts;
-use addons::shards;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -59,26 +57,23 @@ use way_out::WaysOut;
 
 /// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
-/// The most time for other tasks to end after all flows have ended.
+/// Time limit for each step of the shutdown after the flows have ended. Stopping MCP servers has at
+/// least this limit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often folded audit lines that are due are written.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
 /// How often idle buckets and circuits are freed.
 const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
-/// Builds the runtime of all tasks except connections of sandboxes, which have their own threads.
+/// Builds the runtime of all tasks except the connections of sandboxes, which [`Workers`] serves on
+/// its own threads.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // The first threads are the workers, which serve DNS and so get shards of their own. Later
-    // threads only run blocking operations, and share one.
-    let started = AtomicUsize::new(0);
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .on_thread_start(move || shards::claim(started.fetch_add(1, Ordering::Relaxed)))
-        .build()
+    tokio::runtime::Runtime::new()
 }
 
-/// Runs the server until a signal ends it. `dev` registers the container `local` and prints
-/// commands to try.
+/// Runs the server until SIGTERM or SIGINT, then drains it. With `dev`, registers the container
+/// `local` and prints commands to try. Returns an error if the server cannot start or cannot handle
+/// signals.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
     let profile = if dev.is_some() {
         Profile::Dev
@@ -91,8 +86,8 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
         tracing::warn!("{warning}");
     }
     descriptors::raise_limit(config.proxy.limits.max_connections);
-    // Bound before the data directory is opened: if another server runs, the error then names the
-    // address that it listens on.
+    // Bound before the data directory is opened: if another server already listens on an address,
+    // the error names that address.
     let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
     if let Some(dev) = &dev {
         dev.set_ports(&mut config.proxy.listen);
@@ -118,7 +113,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     Ok(())
 }
 
-/// All parts of the server, built but not running.
+/// All parts of the server, before its tasks are started.
 struct App {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -198,7 +193,7 @@ impl App {
         let out = Arc::clone(&ways_out);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
-        // Fails only if it was set before, to the same core.
+        // Cannot fail: this is the only call of `set`.
         let _ = checks.mcp_core.set(Arc::clone(&operator.core));
         let engine = Engine::new(
             service,
@@ -256,7 +251,7 @@ impl App {
             }
         }
         let questions = Arc::clone(&self.questions);
-        // DNS drains together with the proxy, within the same time.
+        // Shared with the proxy, so that `drain` stops DNS and the proxy at the same time.
         let stopping = self.engine.service.stopping.clone();
         let dns = listeners.dns.serve(questions, stopping);
         tasks.spawn(async move {
@@ -324,7 +319,7 @@ impl App {
     }
 }
 
-/// All parts of the server, running.
+/// A running server: its parts and its tasks.
 struct Running {
     app: App,
     tasks: TaskTracker,
@@ -332,12 +327,14 @@ struct Running {
 }
 
 impl Running {
-    /// Waits for SIGTERM or SIGINT. Reloads the configuration on SIGHUP.
+    /// Waits for SIGTERM or SIGINT. Meanwhile reloads the configuration on SIGHUP and ignores
+    /// SIGUSR1 and SIGUSR2.
     async fn until_signalled(&self) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).map_err(internal)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(internal)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(internal)?;
-        // Supervisors and log rotation send these. Without a handler they would end the process.
+        // Supervisors and log rotation send SIGUSR1 and SIGUSR2, which end a process that has no
+        // handler for them.
         let mut first_user = signal(SignalKind::user_defined1()).map_err(internal)?;
         let mut second_user = signal(SignalKind::user_defined2()).map_err(internal)?;
         loop {
@@ -345,7 +342,7 @@ impl Running {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 _ = hangup.recv() => {
-                    // Errors are logged and shown by the check `configuration_current`.
+                    // `reload` logs errors, and the check `configuration_current` fails.
                     let _ = self.app.reloader.reload();
                 }
                 _ = first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
@@ -354,8 +351,8 @@ impl Running {
         }
     }
 
-    /// Stops accepting, lets flows finish within `shutdown_timeout`, then closes the remaining
-    /// connections and flushes the audit log.
+    /// Stops accepting connections, lets flows finish within `shutdown_timeout`, then closes the
+    /// remaining connections, stops MCP servers and flushes the audit log.
     async fn drain(self) {
         tracing::info!("shutting down");
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
@@ -363,14 +360,16 @@ impl Running {
         let refreshes = tokio::time::timeout(limit, token_sources.drain());
         let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
-        // MCP servers stop once the flows that use them have ended, within the same time.
+        // MCP servers stop after the flows that use them. They get the rest of `limit`, but at
+        // least `LAST_WORDS`.
         let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
         self.app.operator.core.mounts().stop(left).await;
-        // The last flows may have started more refreshes.
+        // The last flows may have started more refreshes of tokens.
         let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
         self.shutdown.cancel();
         self.tasks.close();
-        // Tasks that still wait for a nameserver or a disk are dropped after this.
+        // A task that has not ended within the limit, for example because it waits for a nameserver
+        // or a disk, is dropped with the runtime.
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
         self.app.addons.audit.flush();
         self.app.log.finish();
@@ -393,13 +392,13 @@ async fn forget(addons: addons::State, shutdown: CancellationToken) {
     }
 }
 
-/// Reads the interception CA again, every [`CA_REFRESH`].
+/// Reads the files of the interception CA again every [`CA_REFRESH`], to notice a rotation.
 async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
     while pause(CA_REFRESH, &shutdown).await {
         let engine = Arc::clone(&engine);
         let refreshed = tokio::task::spawn_blocking(move || engine.refresh_authority()).await;
         if let Ok(Err(error)) = refreshed {
-            tracing::error!(%error, "the interception CA cannot be read again; the one in use stays");
+            tracing::error!(%error, "the files of the interception CA cannot be read; the proxy continues with the CA in memory");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::mcp::{AcceptError, Caller, ClientRequest, Core, DefinitionFile, Outco
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
-/// The method of a tool call.
+/// The MCP method of a tool call.
 pub const TOOL_CALL: &str = "tools/call";
 
 /// The parts of the gateway that the admin API uses.
@@ -24,10 +24,10 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Sends a request on behalf of a container, as a client of the newest revision without any
-    /// capability.
+    /// Sends a request on behalf of a container, as a client of MCP revision 2026-07-28 without
+    /// capabilities.
     pub async fn request(self, request: OperatorRequest) -> Outcome {
-        // Progress and log messages are dropped.
+        // The receiver is dropped at once, and so are progress and log messages.
         let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::new(caller(request.container)),
@@ -39,7 +39,8 @@ impl Operator {
         Arc::clone(&self.core).request(request).await
     }
 
-    /// Accepts a changed definition, after which clients see the tool again.
+    /// Accepts a changed definition, so that clients see the tool again. Fails if the tool is
+    /// unknown, its definition has not changed, or the acceptance cannot be written to disk.
     pub async fn accept(self, acceptance: Acceptance) -> Result<(), AcceptError> {
         let Acceptance { server, tool } = acceptance;
         let (definitions, of) = (Arc::clone(&self.definitions), server.clone());
@@ -50,8 +51,8 @@ impl Operator {
         Ok(())
     }
 
-    /// Judges a tool call in a dry run. If the server's tools are not known yet, opens a session
-    /// with it and lists them; the call itself is not sent.
+    /// Judges a tool call in a dry run; the call is not sent to the server. Returns an error if the
+    /// question is incomplete, or if the container, the server or the tool cannot be found.
     pub async fn explain(
         self,
         snapshot: &Snapshot,
@@ -60,7 +61,7 @@ impl Operator {
     ) -> Result<Explanation, String> {
         let container = find(registry, &question.container)?;
         let (Some(server), Some(tool)) = (&question.server, &question.tool) else {
-            return Err(format!("{TOOL_CALL} needs a server and a tool"));
+            return Err(format!("{TOOL_CALL} needs the fields `server` and `tool`"));
         };
         let definition = self.definition(&container, server, tool).await?;
         let arguments = question.arguments.map_or_else(|| json!({}), Value::Object);
@@ -82,7 +83,8 @@ impl Operator {
         Ok(report(snapshot, &flow, verdict.err()))
     }
 
-    /// The definition of a tool, from the last listing, or from a new one if that lacks the tool.
+    /// Returns the definition of a tool from the server's last list of tools. If that list lacks
+    /// the tool, opens a session and lists the tools again.
     async fn definition(
         &self,
         container: &Arc<Container>,
@@ -109,7 +111,7 @@ impl Operator {
         let tools = pooled.catalog.tools().await;
         let tools = tools.map_err(|error| failed(&error))?;
         find(&tools).ok_or_else(|| {
-            format!("{server} lists no tool {tool}; tools are named as the server names them")
+            format!("{server} lists no tool {tool}; use the server's own name for the tool")
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The appliance of one `run`, with private state and the admin socket as its only listener.
+//! The private appliance of one `run` command: its own state directory, no TCP or DNS listeners. It
+//! listens on the admin socket and on the Unix sockets of registered containers.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +17,8 @@ use crate::sandbox::Channel;
 use crate::telemetry::init_logging;
 use crate::upstream::OwnListeners;
 
-/// The message of the appliance to its launcher, once it has started or failed to start.
+/// The message that the appliance sends to its launcher once the appliance has started or failed to
+/// start.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum PrivateStart {
     Ready,
@@ -24,8 +26,9 @@ pub enum PrivateStart {
     Failed(u8, String),
 }
 
-/// Runs the appliance until the launcher closes `channel` or a signal ends it. Sends a
-/// [`PrivateStart`] over `channel`.
+/// Starts the appliance, reports the result as a [`PrivateStart`] over `channel`, and runs it until
+/// the launcher closes `channel`, or until SIGTERM or SIGINT. If the start fails, the message
+/// carries the error and this returns `Ok`.
 pub async fn run_private(
     options: PrivateOptions,
     channel: &Channel<BorrowedFd<'static>>,
@@ -46,16 +49,16 @@ pub async fn run_private(
         () = closed => {}
     }
     running.drain().await;
-    // The launcher removes it too, unless it was killed.
+    // The launcher removes the directory too, but not if it was killed.
     let _ = std::fs::remove_dir_all(state);
     Ok(())
 }
 
-/// Returns a future that is ready when the launcher has ended or closed its end.
+/// Returns a future that is ready when the launcher has ended or closed its end of the channel.
 fn closed(channel: &Channel<BorrowedFd<'static>>) -> io::Result<impl Future<Output = ()>> {
     let socket = channel.watch()?;
     Ok(async move {
-        // The launcher sends nothing, so the socket becomes readable only at its end.
+        // The launcher sends nothing, so the socket becomes readable only when it is closed.
         let _ = socket.readable().await;
     })
 }

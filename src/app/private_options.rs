@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Config, ConfigErrors, Listen, Profile};
 
-/// The options of the appliance of one `run`.
+/// The options that `run` passes to its appliance.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PrivateOptions {
-    /// The directory of the state, deleted when the appliance ends.
+    /// The directory of the appliance's state, deleted when the appliance ends.
     pub state: PathBuf,
     /// The directory of the configuration files.
     pub config: PathBuf,
-    /// Hosts that are allowed besides those of the files: `name` or `name:port`.
+    /// Host patterns that are added to the allowlist: `name`, or `name:port` for one port only.
     pub allow: Vec<String>,
-    /// A directory with a `credentials.yaml`. Its entries are added, except those whose name or
-    /// host has an entry in the configuration.
+    /// A directory with a `credentials.yaml`, whose active entries are added. An entry is left out
+    /// if the configuration has an active entry of the same name, or an entry for one of its hosts.
     pub logins: Option<PathBuf>,
     /// The path of the audit log, which outlives the appliance.
     pub audit: PathBuf,
@@ -30,8 +30,8 @@ impl PrivateOptions {
         self.state.join("api.sock")
     }
 
-    /// Applies the options to a configuration: replaces listeners and paths, adds hosts and
-    /// credentials.
+    /// Applies the options to a configuration: replaces listeners and paths, and adds hosts and
+    /// credentials. Fails if the directory `logins` cannot be read or has an invalid file.
     pub(super) fn apply(&self, config: &mut Config) -> Result<(), ConfigErrors> {
         config.proxy.listen = Listen {
             proxy: Vec::new(),
@@ -45,7 +45,7 @@ impl PrivateOptions {
         config.proxy.certs_dir = self.state.join("certs");
         config.proxy.audit.path.clone_from(&self.audit);
         let mut allowlist = (*config.addons.allowlist).clone();
-        // Each was checked when the command line was parsed.
+        // The command line was already checked with `parse_entry`, so no host is skipped here.
         for entry in self.allow.iter().filter_map(|host| parse_entry(host).ok()) {
             extend_allowlist(&mut allowlist, entry);
         }

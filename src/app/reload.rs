@@ -1,4 +1,4 @@
-//! Reloads a changed configuration, all of it or nothing.
+//! Reloads a changed configuration, as a whole or not at all.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use crate::runtime::pause;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
-/// How often the files are checked for changes, so that these are in force within five seconds.
+/// How often the files are checked for changes, which must be in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The metadata of a file, which change when it is written or replaced.
+/// The metadata of a file that change when the file is written or replaced.
 #[derive(PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -34,15 +34,17 @@ struct Version {
 pub struct Source {
     pub dir: PathBuf,
     pub profile: Profile,
-    /// The listeners that the files configured at start, to detect a change of the files. The bound
-    /// ones differ if `dev` listens on other ports.
+    /// The section `listen` of the files at the start; a reload warns if the section has changed.
+    /// The bound addresses may differ from it, for example because of ports on the command line of
+    /// `dev`.
     pub listen: Listen,
-    /// The options of the command line of `run`.
+    /// The options of `run`; `None` for `serve` and `dev`.
     pub private: Option<PrivateOptions>,
 }
 
 impl Source {
-    /// Reads the configuration for the first time.
+    /// Reads the configuration at the start. Returns the sources for reloads, and the
+    /// configuration.
     pub fn load(
         dir: PathBuf,
         profile: Profile,
@@ -75,7 +77,7 @@ pub struct Reloader {
     snapshots: Arc<SnapshotStore>,
     generation: AtomicU64,
     flag: HealthFlag,
-    /// Keeps the flag set while the configuration in force is that of the files. The lock
+    /// Keeps `flag` set while the last reload succeeded; `None` after a failed one. The lock
     /// serializes reloads.
     current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
@@ -111,7 +113,7 @@ impl Reloader {
         })
     }
 
-    /// Applies every new configuration to these MCP servers as well.
+    /// Applies the settings of MCP servers to `servers` after every reload.
     #[must_use]
     pub fn with_servers(mut self, servers: Arc<Mounts>) -> Self {
         self.servers = Some(servers);
@@ -122,7 +124,7 @@ impl Reloader {
     /// of them and keeps the present configuration.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut current = self.current.lock();
-        // Loading blocks on files and certificates; other tasks move to other threads meanwhile.
+        // Loading blocks this thread, so Tokio moves its other tasks to another thread.
         let loaded = tokio::task::block_in_place(|| self.load());
         let status = if loaded.is_ok() { "ok" } else { "failed" };
         self.reloads.with_label_values(&[status]).inc();
@@ -130,8 +132,8 @@ impl Reloader {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
                 self.snapshots.replace(snapshot);
-                // After the replacement: clients that are notified of changed lists must get the
-                // new settings.
+                // After `replace`: clients that are notified of a changed list ask for it at once,
+                // and must get an answer under the new settings.
                 if let Some(servers) = &self.servers {
                     servers.apply(&settings.servers);
                 }
@@ -144,7 +146,7 @@ impl Reloader {
             Err(errors) => {
                 *current = None;
                 for error in &errors {
-                    tracing::error!("not reloaded: {error}");
+                    tracing::error!("the configuration was not reloaded: {error}");
                 }
                 Err(errors)
             }
@@ -170,15 +172,15 @@ impl Reloader {
             .map_err(|failure| vec![failure.to_string()])
     }
 
-    /// Refuses a configuration that lacks a file of the one in force: the file was more likely lost
-    /// than deleted on purpose, and the defaults may permit flows that it denied.
+    /// Refuses a configuration that lacks a file of the configuration in force: the file was more
+    /// likely lost than deleted on purpose, and the defaults may permit flows that the file denied.
     fn refuse_gone(&self, config: &Config) -> Result<(), Vec<String>> {
         let in_force = &self.snapshots.current().config.files;
         let gone = in_force.iter().filter(|name| !config.files.contains(name));
         let gone: Vec<String> = gone
             .map(|name| {
                 format!(
-                    "{name}: it was in force and is gone: put it back, or restart to do without it"
+                    "{name} was in force and is gone: put it back, or restart the server to use the defaults"
                 )
             })
             .collect();
@@ -188,8 +190,9 @@ impl Reloader {
         }
     }
 
-    /// Warns of changes to settings that take effect only with a restart. Keeps the present
-    /// listeners, directories and audit settings in the new configuration.
+    /// Warns of each changed setting that takes effect only with a restart. Copies the listeners,
+    /// directories and audit settings in force into the new configuration. The other settings in
+    /// the list need no copy, since they are read only at the start.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
         let snapshot = self.snapshots.current();
         let in_force = &snapshot.config;
@@ -205,7 +208,7 @@ impl Reloader {
             ("admin_mode", old.admin_mode != new.admin_mode),
         ];
         for (key, _) in changed.into_iter().filter(|(_, changed)| *changed) {
-            tracing::warn!("proxy.yaml: {key} changed; it takes effect with a restart");
+            tracing::warn!("proxy.yaml: {key} changed; restart the server to apply it");
         }
         new.listen = old.listen.clone();
         new.data_dir.clone_from(&old.data_dir);
@@ -221,7 +224,7 @@ impl Reloader {
             let now = self.versions();
             if now != seen {
                 seen = now;
-                // Errors are logged and shown by the health check; the old configuration stays.
+                // `reload` logs errors, and the check `configuration_current` fails.
                 let _ = self.reload();
             }
         }

@@ -1,4 +1,4 @@
-//! The settings that sandboxes need to use the proxy, which the admin API returns.
+//! Collects the settings that sandboxes need to use the proxy, for the admin API.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,12 @@ use addons::credentials::{CredentialEntry, KindSettings, TokenSources};
 use crate::admin::{ActiveCredential, SandboxSettings};
 use crate::config::Config;
 
-/// The settings of sandboxes under a configuration. They contain no secret.
+/// Returns the settings of sandboxes under a configuration. They contain no secret.
 pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSettings {
     let listen = &config.proxy.listen;
     let addresses = |all: &[SocketAddr]| all.iter().map(ToString::to_string).collect();
     let certs = &config.proxy.certs_dir;
-    // Absolute, since clients have another working directory.
+    // Absolute, since a client may have another working directory.
     let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
     let credentials = config.addons.credentials.active.iter();
     SandboxSettings {

@@ -14,15 +14,16 @@ use crate::mcp::{OpenWayOut, WayOut};
 
 /// Opens the ways out of MCP servers: Unix listeners in the directory of the leases' sockets.
 pub struct WaysOut {
-    /// Set after the engine is built. Weak, since the engine owns the gateway, whose servers own
-    /// this.
+    /// Set after the engine is built. Weak, since the engine owns the gateway, and the gateway's
+    /// servers own this `WaysOut`.
     engine: OnceLock<Weak<Engine>>,
     directory: PathBuf,
     runtime: Handle,
 }
 
 impl WaysOut {
-    /// Makes an opener of listeners in `directory`, which the calling runtime serves.
+    /// Returns an opener of listeners in `directory`. The runtime of the caller serves their
+    /// connections. Panics outside a runtime.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             engine: OnceLock::new(),
@@ -33,7 +34,7 @@ impl WaysOut {
 
     /// Sets the engine that serves the connections.
     pub fn serve_with(&self, engine: &Arc<Engine>) {
-        // Fails only if it was set before, to the same engine.
+        // Cannot fail: this is called once.
         let _ = self.engine.set(Arc::downgrade(engine));
     }
 }
@@ -60,7 +61,7 @@ impl WayOut for WaysOut {
     }
 }
 
-/// Whether a file name has the form of a way out's.
+/// Whether a file name has the form of the socket of a way out: `mcp-`, 12 hex digits, `.sock`.
 pub fn is_way_out(name: &str) -> bool {
     let short = name
         .strip_prefix("mcp-")

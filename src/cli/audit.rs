@@ -7,7 +7,8 @@ use super::exit::{Failure, print, printable};
 use super::{ConfigDir, load};
 use crate::telemetry::{Verified, verify_audit};
 
-/// Verifies the log of the server on this machine. Lost lines that the log records are no failure.
+/// Verifies the audit log of the server on this machine. Fails if the hash chain is broken, but not
+/// because of lost lines that the log records.
 pub fn verify(dir: &ConfigDir) -> Result<(), Failure> {
     let path = load(dir)?.1.proxy.audit.path;
     let verified = verify_audit(&path).map_err(Failure::internal)?;

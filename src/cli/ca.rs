@@ -31,7 +31,7 @@ impl CaCommand {
             Self::Rotate(_) => {
                 let from = files.rotate(OffsetDateTime::now_utc()).map_err(failed)?;
                 print(format_args!(
-                    "the new CA is published in {}; it signs from {from} on",
+                    "the certificate of the new CA is in {}; the new CA signs from {from} on",
                     files.public_path().display()
                 ))
             }

@@ -16,9 +16,9 @@ use tokio::net::UnixStream;
 use super::events::Events;
 use super::exit::{Failure, code};
 
-/// The default limit from connecting to the end of the response.
+/// The default time limit, from connecting to the end of the response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most attempts of a request that the admin API's rate limit denies with 429.
+/// Limit on the attempts of a request that the admin API's rate limit denies with 429.
 const ATTEMPTS: u32 = 5;
 
 /// A client of one server. Each request has its own connection.
@@ -41,13 +41,13 @@ impl Client {
         }
     }
 
-    /// Sets the limit for a response, for requests that the server forwards to an MCP server.
+    /// Sets the time limit, for requests that the server forwards to an MCP server.
     pub(super) fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Sends a request and returns the body of the response. Fails unless the status is a success.
-    /// Retries after 429, up to `ATTEMPTS` attempts in all.
+    /// Sends a request and returns the body of the response. Fails unless the status is 2xx; after
+    /// 429, retries, up to [`ATTEMPTS`] attempts in all.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -72,7 +72,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Opens a stream of server-sent events, which has no timeout.
+    /// Opens a stream of server-sent events. There is no timeout. Fails unless the status is 200.
     pub(super) async fn events(&self, path: &str) -> Result<Events, Failure> {
         let request = self.request(&Method::GET, path, None)?;
         let (mut head, body) = request.into_parts();
@@ -103,10 +103,7 @@ impl Client {
         };
         let answer = tokio::time::timeout(self.timeout, answer).await;
         answer.unwrap_or_else(|_| {
-            Err(self.broken(format_args!(
-                "no response within {} s",
-                self.timeout.as_secs()
-            )))
+            Err(self.broken(format_args!("timed out after {} s", self.timeout.as_secs())))
         })
     }
 
@@ -152,14 +149,15 @@ impl Client {
     fn broken(&self, what: impl std::fmt::Display) -> Failure {
         let socket = self.socket.display();
         let message = format!(
-            "no answer from {socket}: {what}: see the server's log \
-             (it closes connections of users who are not in admin_uids)"
+            "no valid response from {socket}: {what}; see the server's log \
+             (the server closes connections of users who are not in admin_uids)"
         );
         Failure::new(code::UNAVAILABLE, message)
     }
 }
 
-/// The time to wait before the next attempt, from `Retry-After`.
+/// Returns the time to wait before the next attempt: that in `Retry-After`, but at most
+/// [`ANSWER_TIMEOUT`]; 1 s if the field is missing or invalid.
 fn wait_of(headers: &HeaderMap) -> Duration {
     let seconds = headers
         .get(RETRY_AFTER)

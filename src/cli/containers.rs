@@ -44,7 +44,7 @@ pub struct One {
 }
 
 impl One {
-    /// Calls the path of the container and `below`, and prints the answer.
+    /// Sends a request to the path of the container with `below` appended, and prints the answer.
     async fn call(
         &self,
         method: Method,
@@ -62,26 +62,27 @@ pub struct Add {
     /// The container's id: 1 to 128 of A-Z a-z 0-9 _ . -
     #[arg(value_parser = parse_id)]
     id: ContainerId,
-    /// The address that its flows come from
+    /// The source address of the container's flows
     #[arg(
         long,
         required_unless_present = "listener",
         conflicts_with = "listener"
     )]
     ip: Option<IpAddr>,
-    /// Open a socket of its own for it, instead of an address
+    /// Identify the container by a Unix socket that is opened for it, instead of an address
     #[arg(long, value_parser = ["unix"])]
     listener: Option<String>,
-    /// A repository that it may use; may be repeated
+    /// A repository that the container may use; may be repeated
     #[arg(long = "repo", value_name = "OWNER/NAME")]
     repos: Vec<String>,
     /// Who pushes: user or bot
     #[arg(long, value_name = "MODE", value_parser = ["user", "bot"], default_value = AuthMode::User.as_str())]
     auth_mode: String,
-    /// When it ends: RFC 3339, or from now on, as in 90m, 8h, 7d [default: in 24 hours]
+    /// When the lease ends: an RFC 3339 time, or a duration from now such as 90m, 8h or 7d
+    /// [default: 24h]
     #[arg(long, value_name = "TIME", value_parser = parse_expiry)]
     expires: Option<OffsetDateTime>,
-    /// A host pattern that narrows the allowlist to it; may be repeated
+    /// A host pattern to which the allowlist is narrowed; may be repeated
     #[arg(long = "allow-domain", value_name = "PATTERN")]
     allow_domains: Vec<String>,
     #[command(flatten)]
@@ -105,7 +106,9 @@ fn parse_expiry(text: &str) -> Result<OffsetDateTime, String> {
         let later = time::Duration::try_from(Duration::from_secs(seconds)).ok()?;
         OffsetDateTime::now_utc().checked_add(later)
     };
-    from_now().ok_or_else(|| "a time is RFC 3339, or 90m, 8h, 7d from now on".to_owned())
+    from_now().ok_or_else(|| {
+        "must be an RFC 3339 time, or a duration from now such as 90m, 8h or 7d".to_owned()
+    })
 }
 
 impl ContainerCommand {
@@ -148,7 +151,7 @@ impl Add {
     }
 }
 
-/// Formats a registration: the new lease, those that it replaced, and its socket.
+/// Formats a registration: the new lease, the leases that it replaced, and its socket.
 fn registered(id: &ContainerId, answer: &Value) -> String {
     let mut lines = vec![format!("registered {id}")];
     let replaced = answer.get("replaced").and_then(Value::as_array);
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_a_table() {
+    fn containers_are_listed_as_a_table() {
         let repos = json!(["o/n", {"name": "o/m", "max_receive_pack_bytes": 7}]);
         let answer = json!({"containers": [
             {"container_id": "c1", "container_ip": "10.0.0.5", "auth_mode": "bot",

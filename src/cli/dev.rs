@@ -27,8 +27,8 @@ pub struct Dev {
     /// The port of the proxy [default: 8080, or what proxy.yaml says]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     proxy_port: Option<u16>,
-    /// The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free one
-    /// where that is taken]
+    /// The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free port
+    /// if that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     dns_port: Option<u16>,
     /// The port of the MCP gateway [default: 8090, or what proxy.yaml says]
@@ -37,7 +37,7 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Returns the configuration directory and the options.
+    /// Returns the configuration directory and the options, without duplicate repositories.
     pub fn into_options(self) -> (PathBuf, DevOptions) {
         let mut repos: Vec<String> = Vec::with_capacity(self.repos.len());
         for repo in self.repos {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repository_is_given_by_its_name_or_by_its_urls() {
+    fn a_repository_is_named_by_owner_and_name_or_by_a_url_at_github() {
         each_row(
             [
                 "octocat/Hello-World",
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_with_the_expected_form() {
+    fn the_error_for_an_invalid_repository_shows_the_expected_form() {
         each_row(
             [
                 "",

@@ -44,7 +44,8 @@ enum Shell {
 }
 
 impl Env {
-    /// Prints the variables. Queries the server only if an argument is missing.
+    /// Prints the variables. Queries the server only if `--proxy` or `--certs` is missing; with
+    /// both, the MCP gateway is assumed at [`GATEWAY_PORT`] on the proxy's host.
     pub(super) async fn run(self) -> Result<(), Failure> {
         let variables = match (&self.place.proxy, &self.place.certs) {
             (Some(proxy), Some(certs)) => {
@@ -72,7 +73,8 @@ impl Env {
 }
 
 impl Place {
-    /// The variables for clients of a server with these settings, which the arguments override.
+    /// Returns the variables for clients of a server with these settings. The arguments override
+    /// the settings. Fails if the server has no proxy listener and `--proxy` is missing.
     pub(super) fn variables(
         &self,
         settings: &SandboxSettings,
@@ -81,7 +83,7 @@ impl Place {
             (Some(proxy), _) => proxy.clone(),
             (None, Some(address)) => format!("http://{}", reachable(address)),
             (None, None) => {
-                let message = "the server has no proxy listener: give --proxy URL, or listen.proxy in proxy.yaml";
+                let message = "the server has no proxy listener: give --proxy URL, or set listen.proxy in proxy.yaml";
                 return Err(Failure::new(code::CONFIG, message));
             }
         };
@@ -90,8 +92,8 @@ impl Place {
         Ok(variables(&proxy, certs, self.gateway(settings).as_deref()))
     }
 
-    /// The MCP gateway's URL, whose host is that of `--proxy`, if given; `None` if the gateway is
-    /// off.
+    /// Returns the MCP gateway's URL, with the host of `--proxy` if that option is given; `None` if
+    /// the gateway is off.
     fn gateway(&self, settings: &SandboxSettings) -> Option<String> {
         let listener = reachable(settings.mcp.first()?);
         let (address, port) = listener.rsplit_once(':')?;
@@ -106,7 +108,7 @@ pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure
     let answer = client.call(Method::GET, "/internal/sandbox", None).await?;
     serde_json::from_value(answer).map_err(|error| {
         let message = format_args!(
-            "the server's answer cannot be read: {error}: is it of another version than this command?"
+            "the server's answer cannot be read: {error}: does the server have another version than this command?"
         );
         Failure::new(code::SOFTWARE, message)
     })
@@ -124,8 +126,8 @@ fn host(proxy: &str) -> &str {
         .map_or(authority, |(host, _)| host)
 }
 
-/// The address at which clients on this machine reach a listener: loopback for one that listens on
-/// all interfaces.
+/// The address at which clients on this machine reach a listener: a loopback address if it listens
+/// on all interfaces.
 fn reachable(listener: &str) -> String {
     match listener.rsplit_once(':') {
         Some(("0.0.0.0", port)) => format!("127.0.0.1:{port}"),
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_value_is_one_word_in_either_shell() {
+    fn a_quoted_value_is_one_word_in_sh_and_fish() {
         assert_eq!(sh("/a b/$c'd"), r"'/a b/$c'\''d'");
         assert_eq!(fish(r"/a b\'d"), r"'/a b\\\'d'");
     }
@@ -219,7 +221,7 @@ mod tests {
                     certs: None,
                 };
                 let mut settings = SandboxSettings::default();
-                assert_eq!(place.gateway(&settings), None, "it is off");
+                assert_eq!(place.gateway(&settings), None, "without a listener");
                 settings.mcp = vec![listener.to_owned()];
                 assert_eq!(place.gateway(&settings).as_deref(), Some(expected));
             },

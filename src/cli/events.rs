@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 
 use crate::mcp::{EventReader, StreamEvent};
 
-/// The longest event, in bytes. A flow is far shorter.
+/// Limit on the length of an event, in bytes. The event of a flow is far shorter.
 const MAX_EVENT: usize = 16 << 20;
 
 /// The events of a response.
@@ -25,7 +25,8 @@ impl Events {
         }
     }
 
-    /// Returns the next event; `None` when the stream has ended.
+    /// Returns the next event; `None` when the stream has ended, has failed, or has an event over
+    /// [`MAX_EVENT`].
     pub(super) async fn next(&mut self) -> Option<StreamEvent> {
         loop {
             if let Some(event) = self.reader.next(&mut self.piece).ok()? {

@@ -22,12 +22,12 @@ impl Failure {
         }
     }
 
-    /// A failure of this program or of the machine, with the exit code 70.
+    /// A failure of this program or of the machine, with exit code 70.
     pub fn internal(message: impl Display) -> Self {
         Self::new(code::SOFTWARE, message)
     }
 
-    /// A failure without a message, since the output says why.
+    /// A failure without a message, for commands whose output says why they failed.
     pub fn silent(code: u8) -> Self {
         Self::new(code, "")
     }
@@ -40,8 +40,8 @@ impl Failure {
     /// Writes the message to standard error and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
-            // There is no other way to report it.
             let lines: Vec<_> = self.message.lines().map(printable).collect();
+            // A write error is ignored: there is no other output for the message.
             let _ = writeln!(io::stderr(), "unified-proxy: {}", lines.join("\n"));
         }
         ExitCode::from(self.code)
@@ -62,12 +62,12 @@ pub(super) fn print(line: impl Display) -> Result<(), Failure> {
 
 /// Writes a warning to standard error.
 pub(super) fn warn(message: impl Display) {
-    // There is no other way to report it.
+    // A write error is ignored: there is no other output for the warning.
     let _ = writeln!(io::stderr(), "unified-proxy: warning: {message}");
 }
 
-/// Escapes control characters, invisible ones and those that change the direction of text, so that
-/// text from a container can neither control the terminal nor disguise itself.
+/// Escapes control characters, invisible characters and characters that change the direction of
+/// text, so that text from a container can neither control the terminal nor disguise itself.
 pub(super) fn printable(text: &str) -> String {
     let is_harmful = |c: char| {
         c.is_control()

@@ -9,7 +9,7 @@ use super::exit::{Failure, code, printable};
 use super::mcp::parse_arguments;
 use crate::admin::{ExplainRequest, Explanation, StepVerdict};
 
-/// The method that stands for a tool call.
+/// The METHOD argument of a tool call.
 const TOOL_CALL: &str = "tools/call";
 
 /// The request to explain.
@@ -36,7 +36,7 @@ pub struct Explain {
 impl Explain {
     pub(super) async fn run(self) -> Result<(), Failure> {
         if self.tool.is_some() && self.method != TOOL_CALL {
-            let message = "a tool and its arguments go with tools/call";
+            let message = "only the method tools/call takes a tool and its arguments";
             return Err(Failure::new(code::USAGE, message));
         }
         let (url, server) = match &self.tool {
@@ -67,6 +67,7 @@ impl Explain {
     }
 }
 
+/// Formats the verdict, then each addon's verdict with its notes and, if it denies, the reason.
 fn lines(question: &ExplainRequest, explanation: &Explanation) -> String {
     let verdict = match explanation.allowed {
         true => "allowed",

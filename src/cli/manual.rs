@@ -1,8 +1,8 @@
 //! Generates the manual pages and shell completions in `packaging/` from the definitions of the
 //! commands.
 //!
-//! They are committed, so that building a package takes only files, and a review shows the effect
-//! of a change. `RECORD_MANUAL=1 cargo nextest run manual::` regenerates them.
+//! The files are committed, so that a package is built without running the program, and a review
+//! shows the effect of a change. `RECORD_MANUAL=1 cargo nextest run manual::` regenerates them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -44,8 +44,8 @@ const DEV_STATE: &str = "./.unified-proxy";
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// The default admin socket of the appliance.
 const SOCKET: &str = "/var/run/proxy/api.sock";
-/// The text of `--version`. `scripts/release` puts commit, target and profile into the variable;
-/// cargo recompiles this crate when it changes, so that no build script is needed.
+/// The text of `--version`. `scripts/release` puts commit, target and profile into the variable.
+/// Cargo recompiles this crate when the variable changes, so no build script is needed.
 const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
     Some(build) => build,
     None => env!("CARGO_PKG_VERSION"),
@@ -58,7 +58,7 @@ struct Cli {
     command: Command,
 }
 
-/// The commands.
+/// The subcommands of `unified-proxy`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the appliance
@@ -108,14 +108,17 @@ pub struct ConfigDir {
 }
 
 impl ConfigDir {
-    /// The configuration directory for `serve`.
+    /// Returns the configuration directory for `serve`.
     pub fn served(self) -> PathBuf {
         self.config.unwrap_or_else(|| CONFIG_DIR.into())
     }
 
-    /// The configuration directory and the profile of the server on this machine. The profile is
-    /// `Dev` if `dev` has its state in the working directory, unless the directory is
-    /// `/etc/unified-proxy`.
+    /// Returns the configuration directory and the profile of the server on this machine.
+    ///
+    /// - Without `--config`, the directory is `./config` if `/etc/unified-proxy` does not exist and
+    ///   the working directory has a state directory of `dev`, else `/etc/unified-proxy`.
+    /// - The profile is `Dev` if the working directory has a state directory of `dev` and the
+    ///   configuration directory is not `/etc/unified-proxy`, else `Serve`.
     pub fn here(&self) -> (PathBuf, Profile) {
         let dev_ran = Path::new(DEV_STATE).is_dir();
         match &self.config {
@@ -135,7 +138,7 @@ fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
     Ok((dir, config))
 }
 
-/// The commands that [`run`] performs, without starting a server.
+/// The commands that [`run`] performs. None of them starts a server.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Say what would happen to a request, and why
@@ -237,7 +240,8 @@ impl Output {
 }
 
 fn parse_id(text: &str) -> Result<ContainerId, String> {
-    ContainerId::parse(text).ok_or_else(|| "an id is 1 to 128 of A-Z a-z 0-9 _ . -".to_owned())
+    ContainerId::parse(text)
+        .ok_or_else(|| "an id has 1 to 128 characters of A-Z a-z 0-9 _ . -".to_owned())
 }
 
 /// Parses the command line. Exits after `--help` and `--version`, and after a usage error.
@@ -245,7 +249,7 @@ pub fn parse() -> Command {
     match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => {
-            // There is no other way to report it.
+            // An error of `print` is ignored: there is no other output for a message.
             let _ = error.print();
             let code = match error.use_stderr() {
                 true => code::USAGE,

@@ -27,7 +27,7 @@ pub enum RegistryCommand {
     Backup {
         /// The file to write
         file: PathBuf,
-        /// Replace a file that is there
+        /// Replace an existing file
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -55,6 +55,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
+    /// Returns the path of the registry's file.
     fn file(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.config {
             let config = config::load(dir, Profile::Serve)
@@ -97,7 +98,7 @@ impl RegistryCommand {
                         {
                             let file = file.display();
                             let why =
-                                "is there already: name another file, or replace it with --force";
+                                "exists already: name another file, or replace it with --force";
                             Failure::new(code::USAGE, format_args!("{file} {why}"))
                         }
                         error => failed("back up", &path, &error),

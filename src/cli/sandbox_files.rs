@@ -23,19 +23,20 @@ use crate::admin::ActiveCredential;
 /// holds a secret.
 const MODE: u32 = 0o644;
 
-/// The comment in `env`, by which the command recognizes the file even if it has no placeholder.
+/// The comment in `env`, by which a later run of the command recognizes the file even if the file
+/// has no placeholder.
 const MARK: &str = "# written by unified-proxy sandbox-files";
 
 /// An environment variable in which tools expect a credential for a host.
 struct Variable {
     host: &'static str,
     name: &'static str,
-    /// The prefix of its value, which some tools check.
+    /// The prefix of the placeholder, which some tools check.
     prefix: &'static str,
-    /// The header in which the tool sends the credential, to distinguish several variables for one
-    /// host.
+    /// The header in which the tool sends the credential. The variable is written only for a
+    /// credential that sets this header; `None` permits any header.
     header: Option<&'static str>,
-    /// Whether the variable may also stand for a login from a token file.
+    /// Whether the variable is also written for a login from a token file.
     for_logins: bool,
 }
 
@@ -81,7 +82,7 @@ const VARIABLES: [Variable; 9] = [
 /// The directory to write to, and the server with the credentials.
 #[derive(Args, Debug)]
 pub struct SandboxFiles {
-    /// The directory to write to; it is made where it is not there
+    /// The directory to write to; created if it is missing
     dir: PathBuf,
     /// Replace files that this command did not write
     #[arg(long)]
@@ -104,8 +105,8 @@ impl SandboxFiles {
         }
         if settings.credentials.is_empty() {
             warn(
-                "no entry of credentials.yaml is active in the running server: \
-                 there are no placeholders to write. Its log says which secret each entry lacks",
+                "no entry of credentials.yaml is active in the running server, so there are no \
+                 placeholders to write; the server's log says which secret each entry lacks",
             );
         }
         let files = contents(&settings.credentials, &environment);
@@ -115,7 +116,7 @@ impl SandboxFiles {
             let may_write = self.force || is_ours(&path).map_err(|e| failed(&path, &e))?;
             if !may_write {
                 let why =
-                    "is there and was not written by this command: move it away, or give --force";
+                    "exists and was not written by this command: move it away, or use --force";
                 return Err(Failure::new(
                     code::USAGE,
                     format_args!("{} {why}", path.display()),
@@ -138,8 +139,9 @@ fn lacks_account(entry: &ActiveCredential) -> Option<String> {
     let needs_one = matches!(provider, Provider::Codex | Provider::OpenCode);
     (needs_one && entry.account.is_none()).then(|| {
         format!(
-            "{}: its token file names no account, or cannot be read: a placeholder stands for it, \
-             which the tool may refuse. See the server's log, and write the files again once it is mended",
+            "{}: the token file names no account or cannot be read, so the placeholder file gets \
+             an invented account, which the tool may refuse; see the server's log, correct the \
+             token file, and run this command again",
             entry.name
         )
     })
@@ -149,7 +151,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code::SOFTWARE, format_args!("{}: {error}", path.display()))
 }
 
-/// The texts of all files, by path relative to the directory.
+/// Returns the texts of all files, by path relative to the directory.
 fn contents(
     credentials: &[ActiveCredential],
     environment: &[(&str, String)],
@@ -159,8 +161,9 @@ fn contents(
     files
 }
 
-/// The placeholders for credentials: the files of logins, by relative path, and the environment
-/// variables. If credentials share a file's key or a variable, that of the first one is used.
+/// Returns the placeholders for credentials: the files of logins, by relative path, and the
+/// environment variables. If two credentials need the same variable or the same key of a file, that
+/// variable or key gets the placeholder of the first credential.
 pub(super) fn placeholders(
     credentials: &[ActiveCredential],
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {
@@ -183,7 +186,7 @@ pub(super) fn placeholders(
     (files.collect(), variables.into_iter().collect())
 }
 
-/// Formats variables for `docker run --env-file`, which knows no quotes and no `export`.
+/// Formats variables for `docker run --env-file`, which supports neither quotes nor `export`.
 fn lines(keys: Vec<(String, String)>, environment: &[(&str, String)]) -> String {
     let mut text = String::new();
     for (name, value) in keys {
@@ -197,8 +200,8 @@ fn lines(keys: Vec<(String, String)>, environment: &[(&str, String)]) -> String 
     text
 }
 
-/// The relative path and the contents of a login's placeholder file; `None` if the credential is no
-/// login of a known provider.
+/// Returns the relative path and the contents of a login's placeholder file; `None` if the
+/// credential is not a login of a known provider.
 fn login(entry: &ActiveCredential) -> Option<(PathBuf, Map<String, Value>)> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let path = match provider {
@@ -216,6 +219,7 @@ fn login(entry: &ActiveCredential) -> Option<(PathBuf, Map<String, Value>)> {
 }
 
 impl Variable {
+    /// Whether the variable gets the placeholder of this credential.
     fn is_for(&self, entry: &ActiveCredential) -> bool {
         let is_here = |named: &String| {
             named
@@ -237,7 +241,7 @@ fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
         match dir.join(part).symlink_metadata() {
             Ok(found) if found.is_dir() || found.is_file() => {}
             Ok(_) => {
-                let what = "a link or a device is in its place: take it away";
+                let what = "the path contains a link or a special file: remove it";
                 return Err(io::Error::other(what));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -247,7 +251,7 @@ fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the file is missing or was written by this command.
+/// Whether this command may replace the file: it is missing, or was written by this command.
 fn is_ours(path: &Path) -> io::Result<bool> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(is_placeholder(&text) || text.contains(MARK)),
@@ -257,6 +261,7 @@ fn is_ours(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Writes or replaces a file atomically. Creates its directory.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;

@@ -11,13 +11,13 @@ use super::{Target, parse_id};
 use crate::mcp::StreamEvent;
 use crate::telemetry::LOST;
 
-/// Which flows to show.
+/// The flows to show, and the server to query.
 #[derive(Args, Debug)]
 pub struct Tail {
-    /// Only this container's
+    /// Show only flows of this container
     #[arg(long, value_name = "ID", value_parser = parse_id)]
     container: Option<ContainerId>,
-    /// Only what was denied
+    /// Show only denied flows
     #[arg(long)]
     denied: bool,
     #[command(flatten)]
@@ -25,6 +25,7 @@ pub struct Tail {
 }
 
 impl Tail {
+    /// Prints flows until the server closes the stream, which is a failure.
     pub(super) async fn run(self) -> Result<(), Failure> {
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let mut events = self.target.client().events("/internal/flows").await?;
@@ -39,7 +40,8 @@ impl Tail {
 
     fn show(&self, event: &StreamEvent, colour: bool) -> Result<(), Failure> {
         if event.kind == "missed" {
-            // Written to standard error, apart from the flows; a failure does not stop the output.
+            // Written to standard error, so that standard output has flows only. A write error is
+            // ignored, so that flows are still printed.
             let missed = printable(&String::from_utf8_lossy(&event.data));
             let _ = writeln!(io::stderr(), "({missed} flows were missed)");
             return Ok(());
@@ -103,7 +105,7 @@ fn line(flow: &Value, colour: bool) -> String {
         }
     }
     if field("code") == Code::ClientRejectedCertificate.as_str() {
-        line.push_str(" (it does not trust the CA: docs/certificates.md)");
+        line.push_str(" (the client does not trust the CA: see docs/certificates.md)");
     }
     let duration = field("duration_ms");
     if !duration.is_empty() {
@@ -118,7 +120,7 @@ fn line(flow: &Value, colour: bool) -> String {
     shaded(line, shade, colour)
 }
 
-/// Formats a record of audit lines that were lost, which belongs to no flow.
+/// Formats a record of lost audit lines, which belongs to no flow.
 fn loss(record: &Value, colour: bool) -> String {
     let text = |name: &str| {
         let text = record.get(name).and_then(Value::as_str);
@@ -189,13 +191,15 @@ mod tests {
         });
         let line = line(&flow, false);
         assert!(
-            line.contains("rule unknown_ca (it does not trust the CA: docs/certificates.md)"),
+            line.contains(
+                "rule unknown_ca (the client does not trust the CA: see docs/certificates.md)"
+            ),
             "{line}"
         );
     }
 
     #[test]
-    fn a_record_of_lost_audit_lines_is_shown_with_their_count() {
+    fn a_record_of_lost_audit_lines_is_shown_with_its_count_and_period() {
         let record = json!({
             "ts": "2030-01-01T12:34:56.789Z", "kind": "lost", "count": 18,
             "since": "2030-01-01T12:34:00.000Z", "until": "2030-01-01T12:34:07.000Z",

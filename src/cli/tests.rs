@@ -15,13 +15,14 @@ use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
 
+/// Parses a command line whose words are separated by white space.
 fn read(line: &str) -> Result<Command, clap::Error> {
     let words = std::iter::once("unified-proxy").chain(line.split_whitespace());
     Cli::try_parse_from(words).map(|cli| cli.command)
 }
 
 #[test]
-fn the_definitions_are_consistent() {
+fn clap_accepts_the_definition_of_the_command_line() {
     Cli::command().debug_assert();
 }
 
@@ -110,7 +111,7 @@ fn invalid_command_lines_are_usage_errors() {
     );
 }
 
-/// Runs a command line against the server of a directory; returns its exit code.
+/// Runs a command line, in which `DIR` stands for the directory, and returns its exit code.
 async fn exit_code(line: &str, directory: &Path) -> u8 {
     let line = line.replace("DIR", directory.to_str().unwrap());
     match read(&line).unwrap() {
@@ -122,6 +123,10 @@ async fn exit_code(line: &str, directory: &Path) -> u8 {
     }
 }
 
+/// Serves the admin API at `api.sock` in the directory until the token is cancelled, with a real
+/// registry. The health check fails while two or more containers are registered. `explain` allows
+/// every request, MCP requests other than `tools/list` are denied, and only tools named `read` can
+/// be accepted.
 fn serve(directory: &Path) -> CancellationToken {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     let checked = Arc::clone(&registry);
@@ -267,7 +272,7 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
         },
     )
     .await;
-    // The admin API denies the eleventh write in a second, so that the client retries it.
+    // The admin API denies the eleventh write in a second with 429; the client retries it.
     for number in 0..12 {
         let line = format!("container add c{number} --ip 10.0.1.{number} --socket DIR/api.sock");
         assert_eq!(exit_code(&line, at).await, code::DONE, "{line}");

@@ -7,10 +7,12 @@ use std::path::Path;
 use addons::contract::settings::{Document, Env, Report};
 use zeroize::Zeroizing;
 
-/// The most bytes of a configuration file: ten times the size of the largest sensible one.
+/// Limit on the size of a configuration file, in bytes: ten times the size of the largest sensible
+/// one.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and parses a file of the directory, and expands `${NAME}` by `env`. Errors go to `report`.
+/// Reads and parses a file of the directory, and expands `${NAME}` with `env`. A missing file is an
+/// absent document. Errors go to `report`.
 pub fn open<'a>(dir: &Path, name: &str, env: Env<'_>, report: &'a Report) -> Document<'a> {
     match read(&dir.join(name)) {
         Ok(None) => Document::absent(name, report),

@@ -21,10 +21,10 @@ pub use types::{
 
 use crate::secret_files::FilesOnDisk;
 
-/// The files of a configuration directory.
+/// The names of the files in a configuration directory.
 pub const FILES: [&str; 5] = Files::NAMES;
 
-/// The defaults of keys that `proxy.yaml` omits.
+/// Selects the defaults of keys that `proxy.yaml` omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// For the appliance: listeners on every IPv4 interface, state in directories of the system.
@@ -71,9 +71,9 @@ impl Profile {
     }
 }
 
-/// Reads every file of a directory, and expands variables with the environment of this process. An
-/// absent file means secure defaults; an absent directory and a file that cannot be read are
-/// errors.
+/// Reads every configuration file of a directory, and expands variables with the environment of
+/// this process. A missing file means secure defaults; a missing directory and a file that cannot
+/// be read are errors. Returns all errors of all files at once.
 pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
     load_with(dir, profile, &|name| std::env::var(name).ok())
 }
@@ -109,7 +109,7 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
         _ => Document::absent(name, &report),
     });
     let proxy = proxy::read(&files, profile, &env);
-    // Claims the addons' keys in `proxy.yaml`.
+    // Reads the addons' keys in `proxy.yaml`, which `refuse_unknown_keys` would refuse otherwise.
     Settings::read(&files, &FilesOnDisk);
     files.refuse_unknown_keys();
     drop(files);
@@ -138,7 +138,9 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     strays.sort();
     for name in strays {
         let files = FILES.join(", ");
-        report.warn(format!("{name:?} is not read: the files are {files}"));
+        report.warn(format!(
+            "{name:?} is not read: the names of the configuration files are {files}"
+        ));
     }
     Ok(())
 }

@@ -23,8 +23,8 @@ const GB: u64 = 1 << 30;
 const DNS_PORT: u16 = 53;
 
 /// The record types that `dns.types` may contain, and their numbers. HTTPS and SVCB are left out,
-/// since their address hints would lead clients around the proxy; ANY and AXFR are types of
-/// questions only.
+/// since their address hints would lead clients around the proxy; ANY and AXFR are left out, since
+/// they are types of questions only.
 const RECORD_TYPES: [(&str, u16); 12] = [
     ("A", 1),
     ("NS", 2),
@@ -40,8 +40,8 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, its settings of the process
-/// are defaults.
+/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, another MCP gateway, the
+/// defaults are the listeners, log settings and shutdown timeout in that file.
 pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
     let fields = files.proxy.fields();
     let polis = PolisSettings::read(files);
@@ -91,7 +91,7 @@ fn listen(fields: &Fields<'_>, profile: Profile, polis: &PolisSettings) -> Liste
     let mut seen = HashSet::new();
     let mut address = |at: Setting<'_>| {
         let address = at.parse(socket_address)?;
-        // Port 0 is a different free port each time.
+        // For port 0, the kernel chooses a different free port each time.
         if address.port() != 0 && !seen.insert(address) {
             at.refuse("another listener has this address already");
         }
@@ -205,11 +205,12 @@ fn secs(seconds: u64) -> Duration {
 fn path(at: &Setting<'_>) -> Option<PathBuf> {
     at.parse(|text| match text {
         "" => Err("must be a path"),
-        _ if text.contains('\0') => Err("a path has no NUL"),
+        _ if text.contains('\0') => Err("must not contain a NUL byte"),
         _ => Ok(PathBuf::from(text)),
     })
 }
 
+/// Whether a path is `dir` or below it. Symbolic links are not resolved.
 fn lies_in(path: &Path, dir: &Path) -> bool {
     let absolute = |path| std::path::absolute(path).ok();
     match (absolute(path), absolute(dir)) {
@@ -250,7 +251,7 @@ fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
         }
     };
     if port == Some(0) {
-        return Err("nothing answers on port 0");
+        return Err("the port must not be 0");
     }
     Ok(StaticAddress {
         address: fold_address(address),
@@ -258,8 +259,8 @@ fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
     })
 }
 
-/// Checks a level or directives. Misspelt levels must be found here: `EnvFilter` takes one for the
-/// name of a module, of which it enables all lines.
+/// Checks a level or directives, and returns them unchanged. A misspelt level must be refused here:
+/// `EnvFilter` takes it for the name of a module, and would enable all log lines of that module.
 fn log_level(text: &str) -> Result<String, &'static str> {
     let known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let fits = text.split(',').all(|part| !part.is_empty() && known(part));

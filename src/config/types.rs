@@ -9,7 +9,7 @@ use std::time::Duration;
 use addons::Settings;
 use addons::contract::{EntryMap, Host, Origin};
 
-/// The settings of all files, validated. A reload builds another value or changes nothing.
+/// The validated settings of all files. Never changed: a reload builds a new value.
 #[derive(Debug)]
 pub struct Config {
     /// The engine's settings, from `proxy.yaml`.
@@ -32,7 +32,7 @@ pub struct ProxyConfig {
     pub admin_uids: Vec<u32>,
     pub data_dir: PathBuf,
     pub certs_dir: PathBuf,
-    /// The most time for flows to end after a shutdown has begun.
+    /// How long flows may take to end after a shutdown has begun.
     pub shutdown_timeout: Duration,
     pub tls: TlsConfig,
     pub upstream: UpstreamConfig,
@@ -62,17 +62,18 @@ pub struct TlsConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// If empty, the nameservers of the system's resolv.conf are used.
+    /// The nameservers for all look-ups; if empty, those of the system's resolv.conf.
     pub nameservers: Vec<SocketAddr>,
-    /// Answers for names that are not looked up.
+    /// Static answers, by name. These names are not looked up.
     pub hosts: Arc<HashMap<Host, StaticAddress>>,
     pub connect_timeout: Duration,
-    /// The limit for a response head. It starts over while the client still sends its body.
+    /// How long to wait for a response head. The time starts over if the client has sent more of
+    /// its request body meanwhile.
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
 }
 
-/// A static DNS answer. If there is a port, it is dialled instead of the request's.
+/// A static DNS answer. `port`, if set, is dialled instead of the request's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticAddress {
     pub address: IpAddr,
@@ -85,15 +86,17 @@ pub struct Limits {
     pub max_connections_per_container: usize,
     pub header_read_timeout: Duration,
     pub max_header_bytes: usize,
-    /// The most buffered bytes of one body.
+    /// Limit on the buffered bytes of one body.
     pub inspect_body_bytes: usize,
-    /// The most JSON values of a buffered body.
+    /// Limit on the JSON values of a buffered body.
     pub inspect_values: usize,
-    /// The limit from a message's head to the last byte of a body that must be buffered.
+    /// Limit on the time from a message's head to the last byte of its body, if the body must be
+    /// buffered.
     pub inspect_timeout: Duration,
-    /// The most buffered bytes of all bodies together.
+    /// Limit on the buffered bytes of all bodies together.
     pub inspect_memory: usize,
-    /// The size of each lease's token bucket for leaf certificates, which refills within a minute.
+    /// The number of leaf certificates that may be minted for a lease per minute. Also the size of
+    /// the lease's token bucket.
     pub certificates_per_minute: u32,
 }
 
@@ -108,14 +111,15 @@ pub struct DnsConfig {
 pub struct Logging {
     /// A level, or directives of `tracing_subscriber::EnvFilter`.
     pub level: String,
-    /// Whether lines are JSON; otherwise they are text.
+    /// Whether log lines are JSON rather than text.
     pub json: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
     pub path: PathBuf,
-    /// The most bytes of the file; it is rotated before a line that would exceed them.
+    /// Limit on the size of the file, in bytes. The file is rotated before a line that would exceed
+    /// the limit.
     pub max_bytes: u64,
     /// The number of rotated files that are kept.
     pub keep: usize,

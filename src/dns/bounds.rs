@@ -15,7 +15,7 @@ const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
 
 /// The most questions of one lease that wait for a nameserver; never more than half of
-/// `Limits::waiting`. Each may hold several sockets, because it is sent again.
+/// `Limits::waiting`. Each may hold several sockets, because the resolver repeats the question.
 const WAITING_PER_LEASE: usize = 64;
 
 /// The most TCP connections of one lease, and of all unknown sources together; never more than half

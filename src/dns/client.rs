@@ -33,7 +33,9 @@ impl From<SocketAddr> for DnsClient {
 }
 
 impl DnsClient {
-    /// The container of the client, if there is one; an error if the registry cannot be read.
+    /// Returns the container of the client: that of the principal, otherwise that registered for
+    /// the source; `None` if there is none, or if this connection must not be served under its
+    /// lease. Fails if the registry cannot be read.
     pub(super) fn container(
         &self,
         snapshot: &Snapshot,

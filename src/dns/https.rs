@@ -14,9 +14,9 @@ use super::service::{Admission, Service, Unanswered};
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// Judges a message and answers it; a denial by the chain is a DNS response too. The error
-    /// means that there is no DNS response: the body is no message with one question, or the client
-    /// is over its budget. Dropping the future ends the question as an aborted flow.
+    /// Judges a message and returns the DNS response; a denial by the chain is a DNS response too.
+    /// Fails without a DNS response if the body is not a message with one question, or if the
+    /// client is over its budget. Dropping the future ends the question as an aborted flow.
     pub async fn answer(&self, message: &[u8], dns_client: DnsClient) -> Result<Vec<u8>, Denial> {
         if !Packet::new(message).is_some_and(Packet::has_question) {
             return Err(no_question());

@@ -27,8 +27,8 @@ const MAX_ADDITIONALS: u16 = 2;
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     bytes: &'a [u8],
-    /// The offset after the question; that after the header, if there is not exactly one
-    /// well-formed question.
+    /// The offset of the first byte after the question; after the header, if there is not exactly
+    /// one well-formed question.
     question_end: usize,
 }
 
@@ -67,8 +67,8 @@ impl<'a> Packet<'a> {
         self.question_end > HEADER
     }
 
-    /// A response made of the packet's own header and question, so that it is never longer than the
-    /// packet.
+    /// A response that consists of the packet's header and question only, so that it is never
+    /// longer than the packet.
     pub fn reflect(self, code: ResponseCode) -> Vec<u8> {
         let mut answer = self
             .bytes
@@ -111,8 +111,9 @@ fn counts(bytes: &[u8]) -> [u16; 4] {
     counts
 }
 
-/// The end of the only question. A compression pointer is refused: there is no earlier name to
-/// point to.
+/// Returns the offset of the first byte after the question; `None` if there is not exactly one
+/// well-formed question. A compression pointer is malformed here: there is no earlier name to point
+/// to.
 fn question_end(bytes: &[u8]) -> Option<usize> {
     if counts(bytes)[0] != 1 {
         return None;
@@ -200,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn malformed_headers_are_refused_before_parsing() {
+    fn flaws_of_the_header_and_the_question_are_found_before_parsing() {
         let changed = |at: usize, value: u8| {
             let mut packet = QUESTION.to_vec();
             packet[at] = value;
             Packet::new(&packet).map(Packet::flaw)
         };
         let form_err = Some(Some(ResponseCode::FormErr));
-        assert_eq!(changed(0, 0), Some(None), "plain");
+        assert_eq!(changed(0, 0), Some(None), "another id");
         assert_eq!(changed(2, 0x80), None, "an answer");
         assert_eq!(changed(2, 0x28), Some(Some(ResponseCode::NotImp)), "update");
         assert_eq!(changed(5, 0), form_err, "no question");

@@ -18,8 +18,8 @@ use super::message::{encode, reflect};
 use super::{DnsClient, Snapshot};
 use crate::upstream::Answer;
 
-/// Stands for the client's address, which hickory's requests need. It is never read, and the client
-/// of a Unix socket has none.
+/// Placeholder for the client's address, which hickory's requests must have. This code never reads
+/// it, and the client of a Unix socket has no address.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// An admitted question, not parsed yet.
@@ -34,8 +34,8 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Judges the question and returns the response for its protocol. `None` if `gone` completed,
-    /// which means that the client disconnected, while an addon made the question wait.
+    /// Judges the question and returns the response for its protocol. `gone` completes when the
+    /// client disconnects; returns `None` if that happens while an addon makes the question wait.
     pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
         let read = read_question(&self.packet, self.protocol);
         let (request, query) = match read {
@@ -63,7 +63,8 @@ impl Question {
         })
     }
 
-    /// Records a flow of the container for a message that is no valid question.
+    /// Records a denied flow of the container for a message without a valid question. Returns the
+    /// response.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
         let mut live = flow::begin(&self.snapshot, &self.dns_client, None, self.packet.len());
         live.belongs_to(&self.container);
@@ -153,7 +154,7 @@ pub struct Refused {
     pub answer: Vec<u8>,
 }
 
-/// Parses a packet into a message and its question, or into the response for an invalid one.
+/// Parses a packet into a message and its question. An invalid packet has a denial and a response.
 pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQuery), Refused> {
     let request = Request::from_bytes(packet.to_vec(), NO_ADDRESS, protocol);
     let request = request.map_err(|_malformed| Refused {

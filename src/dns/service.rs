@@ -35,9 +35,9 @@ pub(super) enum Admission {
 /// Why a packet is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unanswered {
-    /// It is too short for a header, or a response.
+    /// The packet is too short for a header, or is itself a response.
     NoMessage,
-    /// Its lease, or all unknown sources together, have used up the budget of this second.
+    /// The packet's lease, or all unknown sources together, have used up the budget of this second.
     OverBudget,
 }
 
@@ -110,9 +110,9 @@ impl Service {
         })
     }
 
-    /// Takes a slot for a connection, if one is left for its source and in total. Unknown sources
-    /// share a few, so that they get a refusal. So do sources whose lease is over: a connection
-    /// bound to the lease would end before the refusal is sent.
+    /// Takes a slot for a connection; `None` if no slot is left for its source or in total. Unknown
+    /// sources share a few slots, so that they get a refusal. Sources whose lease is over share
+    /// them, too: a connection bound to the lease would end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match DnsClient::from(peer).container(&(self.snapshot)()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (

@@ -25,8 +25,8 @@ const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// Interval at which the client of a waiting question is checked for a disconnect.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
-/// Accepts connections until the future is dropped. Closes a connection if its source has no free
-/// slot.
+/// Accepts connections until the future is dropped. Closes a connection if no slot is free for its
+/// source or in total.
 pub(super) async fn accept(
     listener: TcpListener,
     service: Arc<Service>,
@@ -35,14 +35,7 @@ pub(super) async fn accept(
 ) {
     let mut backoff = AcceptBackoff::new("the listener of DNS over TCP");
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                backoff.after(&error).await;
-                continue;
-            }
-        };
-        backoff.reset();
+        let (stream, peer) = backoff.retry(|| listener.accept()).await;
         let Some(slot) = service.slot(peer) else {
             continue;
         };
@@ -54,8 +47,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Answers questions in their order. Returns when the peer closes the connection, is too slow, is
-/// refused or exceeds its budget; on shutdown, after the response under way.
+/// Answers questions in their order. Returns when the peer closes the connection, is too slow, or
+/// exceeds its budget, after a refusal, and on shutdown after the response under way.
 async fn converse(
     mut stream: TcpStream,
     peer: SocketAddr,

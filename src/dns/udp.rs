@@ -17,9 +17,9 @@ use crate::runtime::AcceptBackoff;
 /// and refused as malformed.
 const DATAGRAM: usize = 4096;
 
-/// Receives questions until the future is dropped. Answers those that need no waiting (denied,
-/// cached) itself; spawns a task on `answering` for a question that must wait, within the limits of
-/// [`super::bounds`].
+/// Receives questions until the future is dropped. Answers questions that need not wait (denied,
+/// cached) in the same task; spawns a task on `answering` for a question that must wait, within the
+/// limits of [`super::bounds`].
 pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
     let mut buffer = vec![0; DATAGRAM];
     let mut backoff = AcceptBackoff::new("the socket of DNS over UDP");
@@ -41,7 +41,7 @@ pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answe
             }
             Admission::Question(question) => question,
         };
-        // UDP shows no disconnect. A panic costs the question, not the loop.
+        // UDP has no disconnect to wait for. A panic ends the question and not this loop.
         let answer = question.answer(std::future::pending());
         let mut answer = Box::pin(AssertUnwindSafe(answer).catch_unwind());
         let polled = std::future::poll_fn(|context| Poll::Ready(answer.poll_unpin(context)));

@@ -2,19 +2,21 @@
 
 use std::error::Error as _;
 
-use addons::contract::{Code, Denial, Host, Stage, names};
+use addons::contract::{Denial, Host, names};
 use thiserror::Error;
+
+use crate::upstream;
 
 /// Why a body broke off before its end.
 #[derive(Debug, Error)]
 pub enum BodyError {
-    #[error("the other side broke off: {0}")]
+    #[error("the body could not be read to its end: {0}")]
     Peer(#[from] hyper::Error),
     #[error("denied: {0}")]
     Denied(Denial),
 }
 
-/// The denial for a request whose body broke off.
+/// Returns the denial for a request whose body broke off or was denied.
 pub fn request_broke_off(error: &BodyError) -> Denial {
     match error {
         BodyError::Denied(denial) => denial.clone(),
@@ -22,24 +24,12 @@ pub fn request_broke_off(error: &BodyError) -> Denial {
     }
 }
 
-/// The denial for a request without a response: that of its body if the body broke off or was
-/// denied, otherwise one that blames the upstream.
+/// Returns the denial for a request without a response. If the request's body broke off or was
+/// denied, this is the denial of [`request_broke_off`]; otherwise it blames the upstream.
 pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     let ours = error.source().and_then(|cause| cause.downcast_ref());
     if let Some(body) = ours {
         return request_broke_off(body);
     }
-    not_answered(
-        host,
-        match error.is_parse() {
-            true => "sent a malformed HTTP response",
-            false => "closed the connection",
-        },
-    )
-}
-
-/// The denial for an upstream that sent no valid or no complete response; `why` completes the
-/// sentence "HOST …".
-pub fn not_answered(host: &Host, why: &str) -> Denial {
-    Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
+    upstream::broke_off(host, error)
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Buffered, Code, Denial, InspectionBudget as _, Judges, Request as Head, Response as AnswerHead,
-    Stage, Verdict,
+    Buffered, Code, Denial, Judges, Request as Head, Response as AnswerHead, Stage, Verdict, run_on,
 };
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
@@ -15,24 +14,23 @@ use http::HeaderValue;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::inspection::Reservation;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, not_answered};
 
-/// Initial capacity of a buffer in bytes; more if the first piece is longer, less if the announced
-/// length or the limit is shorter.
+/// Initial capacity of a buffer in bytes. It is larger for a longer first piece, and smaller for a
+/// shorter announced length or limit.
 const FIRST_CAPACITY: usize = 4 * 1024;
 
-/// A request's body after its judges.
+/// A request's body that its judges have permitted.
 pub struct Judged {
     /// The bytes that the judges returned. They own their reservation.
     pub bytes: Bytes,
-    /// Bytes that had arrived after the part that the judges needed.
+    /// Bytes that arrived after the part that the judges needed; they are not judged.
     pub unread: Bytes,
     /// Whether the body has ended.
     pub complete: bool,
@@ -70,7 +68,8 @@ pub async fn judge_request(
     Ok(judged)
 }
 
-/// Judges a complete body of the appliance itself.
+/// Judges a complete request body of the appliance itself. Returns the bytes that the judges
+/// returned, and sets `Content-Length` to their number.
 pub async fn judge_whole(
     exchange: &mut Exchange,
     head: &mut Head,
@@ -86,7 +85,8 @@ pub async fn judge_whole(
     Ok(reservation.keep(bytes))
 }
 
-/// Runs the judges over a buffered body. Meanwhile the connection is not idle.
+/// Runs the judges over a buffered body. The idle timeout of the client connection is suspended
+/// meanwhile.
 async fn judge<H>(
     exchange: &mut Exchange,
     head: &mut H,
@@ -114,7 +114,8 @@ async fn read_request(
         buffer.reservation.grow(decoder.memory())?;
     }
     if judges.need_beginning_only() {
-        // Such a judge parses while bytes arrive and may keep a copy of all of them.
+        // A judge that needs only the beginning parses while bytes arrive, and may keep a copy of
+        // all of them.
         buffer.charge = 2;
     } else {
         buffer.expect(body.size_hint().lower())?;
@@ -150,7 +151,7 @@ async fn read_request(
 }
 
 /// Reads until the judges have enough, and returns the bytes that arrived after that; `None` if the
-/// body ended first.
+/// body ended first. Denies the body if it exceeds the limit before either.
 async fn plain(
     exchange: &Exchange,
     body: &mut Incoming,
@@ -170,8 +171,8 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads to the end, then decodes on a blocking thread: a few bytes can take a decoder long, which
-/// would delay other connections.
+/// Reads to the end, then decodes on a blocking thread: even a few bytes can keep a decoder busy
+/// for long, which would delay other connections. Returns `None`, since all bytes are judged.
 async fn decoded(
     exchange: &Exchange,
     body: &mut Incoming,
@@ -183,15 +184,8 @@ async fn decoded(
     }
     let mut plain = buffer.another();
     let encoded = Bytes::from(std::mem::replace(buffer, plain.another()).bytes);
-    let (sender, receiver) = oneshot::channel();
-    let decode = move || {
-        let decoded = decode(decoder, encoded, &mut plain).map(|()| plain);
-        // Fails if the client has gone or the timeout has passed.
-        let _ = sender.send(decoded);
-    };
-    buffer.reservation.run(Box::new(decode)).await?;
-    let decoded = receiver.await;
-    *buffer = decoded.unwrap_or_else(|_| Err(Denial::internal().rule("panic")))?;
+    let decode = move || decode(decoder, encoded, &mut plain).map(|()| plain);
+    *buffer = run_on(&*Arc::clone(&buffer.reservation), decode).await??;
     Ok(None)
 }
 
@@ -205,7 +199,7 @@ fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.end()
 }
 
-/// Returns the next bytes from the client. Trailers are dropped.
+/// Returns the next bytes from the client, or `None` at the end. Drops trailers.
 async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<Bytes>, Denial> {
     loop {
         let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
@@ -260,7 +254,8 @@ async fn read_response(
                 upstream.poll(context, |context| Pin::new(&mut body).poll_frame(context))
             });
             let frame = frame.await.transpose();
-            let frame = frame.map_err(|_| broke_off(exchange))?;
+            let why = "closed the connection within the response body";
+            let frame = frame.map_err(|_| not_answered(live.flow.host(), why))?;
             match frame.map(Frame::into_data) {
                 Some(Ok(chunk)) => filtering.feed(chunk)?,
                 Some(Err(_trailers)) => filtering.end(None)?,
@@ -286,14 +281,10 @@ async fn read_response(
     }
 }
 
-fn broke_off(exchange: &Exchange) -> Denial {
-    super::broke_off::not_answered(exchange.live.flow.host(), "broke off")
-}
-
-/// The bytes of a body that have arrived. Its capacity is reserved before it is allocated.
+/// The bytes of a body that have arrived. Memory is reserved before it is allocated.
 struct Buffer {
     bytes: Vec<u8>,
-    /// The most bytes that it may hold.
+    /// Limit on the length of `bytes`.
     limit: usize,
     /// Bytes reserved for each byte of capacity.
     charge: usize,
@@ -303,7 +294,8 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer for `most` bytes, or for `limits.inspect_body_bytes` if that is less.
+    /// Makes a buffer for `most` bytes, or for `limits.inspect_body_bytes` if that is less. Denies
+    /// if the memory for buffered bodies is used up.
     fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
         let limits = &exchange.snapshot.config.proxy.limits;
         let inspection = &exchange.session.service.inspection;
@@ -328,8 +320,8 @@ impl Buffer {
         }
     }
 
-    /// Denies a body whose announced length exceeds the limit. This holds for an encoded body too,
-    /// since decoding makes it longer.
+    /// Denies a body whose announced length exceeds the limit, even if the body is encoded: its
+    /// decoded form is normally longer.
     fn expect(&mut self, announced: u64) -> Verdict {
         let announced = usize::try_from(announced).unwrap_or(usize::MAX);
         if announced > self.limit {
@@ -351,7 +343,7 @@ impl Buffer {
         let capacity = self.bytes.capacity();
         if needed > capacity {
             // Doubled, but to no more than the announced length, or the limit if none is announced.
-            // A decoded body may be longer than announced.
+            // A decoded body may be longer than announced; then the limit applies, too.
             let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
             let announced = self.announced.filter(|announced| *announced >= needed);
             let wanted = doubled.min(announced.unwrap_or(self.limit));
@@ -362,7 +354,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Takes the bytes that passed the filters; returns whether there were any.
+    /// Takes the bytes that passed the filters. Returns whether there were any.
     fn take(&mut self, filtering: &mut Filtering) -> Result<bool, Denial> {
         let mut taken = false;
         while let Some(piece) = filtering.passed.pop() {

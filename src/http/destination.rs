@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 pub enum Ingress {
     /// In the request line, in absolute form (RFC 9112, section 3.2.2).
     Plain,
-    /// By the CONNECT of their tunnel: all go to its endpoint.
+    /// In the CONNECT of their tunnel: all requests go to its endpoint.
     Tunnel(Endpoint),
 }
 
@@ -29,8 +29,8 @@ impl Ingress {
     }
 }
 
-/// The destination of a request. The tunnel, the request target and `Host` must name the same
-/// authority, and the request target no other scheme.
+/// Returns the destination of a request. Denies the request if the tunnel, the request target and
+/// `Host` name different authorities, or if the request target names another scheme.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {
@@ -50,8 +50,8 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
         if expected.port == default_port && expected.host.name() == Some(text) {
             continue;
         }
-        // A port that is left out is the scheme's default; a tunnel to another port must be named
-        // with it.
+        // Without a port, the text names the scheme's default port; inside a tunnel to another
+        // port, `Host` must contain that port.
         let parsed = Authority::parse(text, Some(default_port)).map_err(Denial::malformed)?;
         if (&parsed.host, parsed.port) != (&expected.host, expected.port) {
             let expected = Authority {
@@ -75,8 +75,8 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
     Ok(expected)
 }
 
-/// Returns the `Host` field. More than one is denied, and so is none in HTTP/1.1 (RFC 9112, section
-/// 3.2).
+/// Returns the `Host` field, if any. Denies a second one, and its absence in HTTP/1.1 (RFC 9112,
+/// section 3.2).
 pub fn host_field(headers: &HeaderMap, version: Version) -> Result<Option<&HeaderValue>, Denial> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();

@@ -12,17 +12,17 @@ use hyper::body::Incoming;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// The most bytes read, and the longest time spent, to drain a body after a denial without an
-/// answer in the client's protocol.
+/// Limits on the bytes and on the time to drain a body after a denial without an answer in the
+/// client's protocol.
 const DRAIN_BYTES: u64 = 1 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// The longest time to drain a body for a client that sends its whole request before it reads the
-/// response (git): a push of 100 MB at 8 Mbit/s.
+/// Limit on the time to drain a body for a client that sends its whole request before it reads the
+/// response (git). A push of 100 MB at 8 Mbit/s takes this long.
 const ANSWERED_DRAIN_TIME: Duration = Duration::from_secs(100);
 
-/// The denial of a request by a judge or a filter of its body, while the rest of the body is
-/// drained.
+/// The denial of a request by a judge or a filter of its body. A separate task drains the rest of
+/// the body.
 pub struct Denied {
     denial: Denial,
     draining: Option<JoinHandle<()>>,
@@ -34,9 +34,10 @@ impl Denied {
         Self { denial, draining }
     }
 
-    /// Returns the denial when the response may be sent. That is at once, except over HTTP/2 for a
-    /// denial in the format of a client that sends its whole request before it reads the response
-    /// (git): it waits for the draining, since libcurl spins if such a stream is answered early.
+    /// Returns the denial when its response may be sent. Over HTTP/1.1 that is at once. Over
+    /// HTTP/2, a denial with an answer in the client's protocol waits for the draining: the client
+    /// (git) sends its whole request before it reads the response, and libcurl spins if the stream
+    /// is answered earlier.
     pub async fn when_due(self, version: Version) -> Denial {
         if version == Version::HTTP_2
             && self.denial.answer().is_some()
@@ -49,8 +50,8 @@ impl Denied {
     }
 }
 
-/// Reads and discards the rest of a denied body: up to 1 MiB in 5 s, or, for a client that sends
-/// its whole request first, `drain_bytes` of the answer in 100 s.
+/// Reads and discards the rest of a denied body: up to 1 MiB in 5 s, or, if the denial has an
+/// answer in the client's protocol, up to the answer's `drain_bytes` in 100 s.
 pub fn drain(mut body: Incoming, denial: &Denial) -> impl Future<Output = ()> + use<> {
     let (mut left, time) = match denial.answer() {
         Some(answer) => (answer.drain_bytes, ANSWERED_DRAIN_TIME),

@@ -8,8 +8,9 @@ use addons::contract::{FlowStart, LiveFlow};
 use super::session::Session;
 use crate::snapshot::Snapshot;
 
-/// The flow of a request, counted as under way on its connection until this is dropped. The body of
-/// the response or the relay of the WebSocket owns it; a denied request drops it with the denial.
+/// The flow of a request. The request counts as under way on its connection until the exchange is
+/// dropped. The body of the response or the relay of the WebSocket owns the exchange; for a denied
+/// request, it is dropped when the response with the denial has been built.
 pub struct Exchange {
     pub live: LiveFlow,
     /// The snapshot that was in force when the flow began, kept across reloads.
@@ -33,7 +34,8 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let now = Instant::now();
-        // The end of the lease aborted the request before a response.
+        // If the lease ended before the response, the end of the lease aborted the request, not the
+        // client.
         if self.live.status() == 0
             && let Err(denial) = self.session.is_live()
         {

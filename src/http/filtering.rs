@@ -79,9 +79,9 @@ impl Filtering {
         self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
     }
 
-    /// Passes a piece of the body through the filters; if it is encoded, only the first 64 KiB
-    /// decoded from it. Before the next piece, call [`Filtering::advance`] until it returns
-    /// `false`.
+    /// Passes a piece of the body through the filters; of a piece of an encoded body, only the
+    /// first 64 KiB that it decodes to. Before the next piece, call [`Filtering::advance`] until it
+    /// returns `false`.
     pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
         let Some(decoder) = &mut self.decoder else {
             return through(&mut self.filters, chunk, &mut self.passed);
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds everything back, and passes or denies it at the end.
+    /// Holds back the whole body. At the end, denies it if the second field is set, else passes it.
     struct AtTheEnd(Vec<Bytes>, bool);
 
     impl BodyFilter for AtTheEnd {

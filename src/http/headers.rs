@@ -112,7 +112,7 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
 }
 
 /// Denies a head that peers may frame in different ways, and returns the `Content-Length`. hyper
-/// has rejected most of them. It accepts some that RFC 9112, section 6.3 resolves by precedence;
+/// has rejected most such heads. It accepts some that RFC 9112, section 6.3 resolves by precedence;
 /// they are denied here, since a peer that resolves them differently allows request smuggling.
 fn check_framing(parts: &Parts, fields: FieldSet) -> Result<Option<u64>, Denial> {
     if !fields.has(&CONTENT_LENGTH) && !fields.has(&TRANSFER_ENCODING) {
@@ -243,8 +243,8 @@ fn one_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the head of a CONNECT announces content, which it must not have (RFC 9110, section
-/// 9.3.6).
+/// Whether the head of a CONNECT announces content, which a CONNECT must not have (RFC 9110,
+/// section 9.3.6).
 pub fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
         || headers
@@ -252,7 +252,7 @@ pub fn has_body(headers: &HeaderMap) -> bool {
             .is_some_and(|length| length != "0")
 }
 
-/// Whether a comma-separated list contains a token, compared without case.
+/// Whether a comma-separated list contains a token; ignores case.
 pub fn has_token(value: &HeaderValue, token: &str) -> bool {
     let text = value.to_str().unwrap_or_default();
     text.split(',')
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_framing_is_refused() {
+    fn ambiguous_framing_is_denied() {
         each_row(
             [
                 &[("content-length", "1"), ("content-length", "1")][..],
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_websocket_upgrades_pass() {
+    fn an_upgrade_to_anything_but_websocket_alone_is_other() {
         let upgrade = |protocol| {
             read(&[("connection", "Upgrade"), ("upgrade", protocol)])
                 .unwrap()

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::config::ProxyConfig;
 
-/// How long an idle client connection keeps its upstream connections before they go to the pool.
-const KEEP_UPSTREAM: Duration = Duration::from_secs(2);
+/// How long a client connection without requests keeps its upstream connections and its buffers.
+const IDLE_AFTER: Duration = Duration::from_secs(2);
 
 /// The timeouts of a client connection.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,8 @@ const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 pub enum WatchdogStep {
     /// Check again at this time.
     At(Instant),
-    /// Return the kept upstream connections to the pool, then check again.
-    HandBack,
+    /// Release the upstream connections and the buffers of an idle connection, then check again.
+    Release,
     /// A timeout has passed.
     Over,
 }
@@ -56,21 +56,22 @@ pub struct IdleTracker {
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
-    /// Requests that wait for an upstream, which has its own timeout, and those of `held`.
+    /// Requests that wait for an upstream, which has its own timeout, plus those in `held`.
     waiting: AtomicUsize,
-    /// Requests that wait in the chain, for example for a token or a person, or whose response the
-    /// proxy itself streams.
+    /// Requests that wait in [`IdleTracker::held`], for example for a token or for a person's
+    /// approval, and those whose response the proxy itself streams.
     held: AtomicUsize,
     /// A request has begun since the last TLS handshake.
     asked: AtomicBool,
-    /// The connection speaks HTTP/2, whose frames between requests may be PINGs, so that bytes do
-    /// not mean that a head has begun.
+    /// The connection speaks HTTP/2. Bytes that arrive between requests may be PING frames, so they
+    /// do not show that a head has begun.
     frames: AtomicBool,
     /// When writes to the client began to block; 0 while they do not.
     unread_since: AtomicU64,
-    keeps_upstream: AtomicBool,
-    /// The planned check minus the header timeout. A head that begins before this is overdue before
-    /// the planned check, so that the watchdog must be woken for it.
+    /// A request or a handshake has ended, and the watchdog has not handled that yet.
+    holds: AtomicBool,
+    /// The time of the next planned check minus the header timeout. A head that begins before this
+    /// is overdue before that check, so the watchdog must be woken for it.
     overdue_before: AtomicU64,
     wake: Notify,
 }
@@ -87,7 +88,7 @@ impl IdleTracker {
             asked: AtomicBool::new(false),
             frames: AtomicBool::new(false),
             unread_since: AtomicU64::new(0),
-            keeps_upstream: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
             overdue_before: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
         }
@@ -110,11 +111,17 @@ impl IdleTracker {
         {
             let now = self.now().max(1);
             self.head_since.store(now, Ordering::Relaxed);
-            // Most heads are complete long before the next check, which then need not be moved.
+            // A head that begins later is overdue only after the next planned check. Most heads are
+            // complete by then.
             if now < self.overdue_before.load(Ordering::Relaxed) {
                 self.wake.notify_one();
             }
         }
+    }
+
+    /// Returns when a timeout has passed.
+    pub async fn over(&self, timeouts: Timeouts) {
+        while self.watch(timeouts).await == Watched::Idle {}
     }
 
     /// Notes a write to the client; `waits` says that it blocked.
@@ -149,7 +156,9 @@ impl IdleTracker {
     /// Notes that a response or a relay was complete or abandoned at `now`.
     pub fn end(&self, now: Instant) {
         self.last.store(self.at(now), Ordering::Relaxed);
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if self.in_flight.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.release_later();
+        }
     }
 
     /// Suspends the idle timeout until the guard is dropped, while the client waits for an
@@ -159,8 +168,9 @@ impl IdleTracker {
         Waiting(self)
     }
 
-    /// Awaits a phase of the chain. Once it is pending, the idle timeout is suspended, and the
-    /// connection's task is woken every second to check that the client is still connected.
+    /// Awaits `phase`: a phase of the chain, the judges of a body, or the opening of an upstream
+    /// connection. Once it is pending, the idle timeout is suspended, and the connection's task is
+    /// woken every second to check that the client is still connected.
     pub async fn held<T>(&self, phase: impl Future<Output = T>) -> T {
         let mut phase = pin!(phase);
         let mut holding = None;
@@ -174,8 +184,9 @@ impl IdleTracker {
         .await
     }
 
-    /// Suspends the idle timeout for a streamed response of the proxy itself, with the same check
-    /// of the client, until the guard is dropped.
+    /// Suspends the idle timeout while the proxy streams a response that it writes itself, until
+    /// the guard is dropped. The connection's task checks the client every second, as for
+    /// [`IdleTracker::held`].
     pub fn hold(self: &Arc<Self>) -> Held {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.held.fetch_add(1, Ordering::Relaxed);
@@ -183,22 +194,25 @@ impl IdleTracker {
         Held(Arc::clone(self))
     }
 
-    /// Whether a request waits in the chain, or a response of the proxy is being streamed.
+    /// Whether a request waits in [`IdleTracker::held`], or the proxy streams its own response.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes the end of a TLS handshake, so that the bytes read so far are no head. `frames`:
-    /// HTTP/2 follows.
+    /// Notes that the tunnel's TLS handshake has ended, or that the tunnel contains HTTP in clear
+    /// text. The header timeout starts only with the next byte read, since all bytes read so far
+    /// may belong to the handshake. `frames` says that HTTP/2 follows.
     pub fn handshake_done(&self, frames: bool) {
         self.frames.store(frames, Ordering::Relaxed);
         self.asked.store(false, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         self.moved();
+        self.release_later();
     }
 
-    /// Time since the first byte of the unfinished head arrived; time since the last activity if
-    /// that is unknown, since the byte arrived together with the end of a handshake or of a body.
+    /// Time since the first byte of the unfinished head arrived. If that byte arrived together with
+    /// the end of a handshake or of a body, its time is unknown; the result is then the time since
+    /// the last activity.
     pub fn since_head(&self) -> Duration {
         let began = match self.head_since.load(Ordering::Relaxed) {
             0 => self.last.load(Ordering::Relaxed),
@@ -214,11 +228,18 @@ impl IdleTracker {
         !self.asked.load(Ordering::Relaxed) && self.began.elapsed() < last + within
     }
 
-    /// Notes that an upstream connection is kept for the client's next request.
-    pub fn keeps_upstream(&self) {
-        if !self.keeps_upstream.swap(true, Ordering::Relaxed) {
+    /// Makes the watchdog release the connection's upstream connections and buffers once the
+    /// connection has been idle for 2 s.
+    fn release_later(&self) {
+        if !self.holds.load(Ordering::Relaxed) && !self.holds.swap(true, Ordering::Relaxed) {
             self.wake.notify_one();
         }
+    }
+
+    /// Whether no request is under way, no byte of the next one has arrived, and no output waits
+    /// for the client to read it.
+    pub fn is_between_requests(&self) -> bool {
+        self.is_idle() && self.head_since.load(Ordering::Relaxed) == 0
     }
 
     /// Computes the watchdog's next step.
@@ -242,27 +263,30 @@ impl IdleTracker {
             next = next.min(now + LOOK_FOR_CLIENT.as_millis() as u64);
         }
         let quiet = self.in_flight.load(Ordering::Relaxed) == 0;
-        if self.keeps_upstream.load(Ordering::Relaxed) {
-            let hand_back = last + KEEP_UPSTREAM.as_millis() as u64;
-            if quiet && hand_back <= now {
-                self.keeps_upstream.store(false, Ordering::Relaxed);
-                return WatchdogStep::HandBack;
+        if self.holds.load(Ordering::Relaxed) {
+            let release = last + IDLE_AFTER.as_millis() as u64;
+            if !quiet {
+                // The end of the request wakes the watchdog.
+                self.holds.store(false, Ordering::Relaxed);
+            } else if release <= now {
+                self.holds.store(false, Ordering::Relaxed);
+                return WatchdogStep::Release;
+            } else {
+                next = next.min(release.max(now + IDLE_AFTER.as_millis() as u64 / 4));
             }
-            let look = hand_back.max(now + KEEP_UPSTREAM.as_millis() as u64 / 4);
-            next = next.min(look);
         }
         WatchdogStep::At(self.began + Duration::from_millis(next))
     }
 
-    /// Returns when a timeout has passed. Calls `hand_back` when the connection keeps upstream
-    /// connections and has been idle for 2 s.
-    pub async fn watch(&self, timeouts: Timeouts, hand_back: impl Fn()) {
+    /// Returns when a timeout has passed, or when the connection has been idle for 2 s. The second
+    /// happens at most once after each request or handshake.
+    pub async fn watch(&self, timeouts: Timeouts) -> Watched {
         loop {
             // Until the next check is planned, every head that begins wakes this task.
             self.overdue_before.store(u64::MAX, Ordering::Relaxed);
             match self.due(timeouts) {
-                WatchdogStep::Over => return,
-                WatchdogStep::HandBack => hand_back(),
+                WatchdogStep::Over => return Watched::Over,
+                WatchdogStep::Release => return Watched::Idle,
                 WatchdogStep::At(at) => {
                     let late = at
                         .duration_since(self.began)
@@ -279,6 +303,15 @@ impl IdleTracker {
     }
 }
 
+/// The result of [`IdleTracker::watch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The connection has been idle for 2 s.
+    Idle,
+    /// A timeout has passed.
+    Over,
+}
+
 /// Guard of [`IdleTracker::wait`].
 pub struct Waiting<'a>(&'a IdleTracker);
 
@@ -289,13 +322,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Guard of [`IdleTracker::held`]: a request that waits in the chain.
+/// Guard of [`IdleTracker::held`], for a phase that is pending.
 struct Holding<'a>(Waiting<'a>);
 
 impl<'a> Holding<'a> {
     fn begin(idle: &'a IdleTracker) -> Self {
         idle.held.fetch_add(1, Ordering::Relaxed);
-        // The next check is planned for the idle timeout; an earlier one is due now.
+        // The watchdog sleeps until the idle timeout; it must now check the client every second.
         idle.wake.notify_one();
         Self(idle.wait())
     }

@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, Code, Container, Denial, InspectionBudget, Verdict};
-use addons::shards;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::runtime::threads;
+
 /// Bytes charged for every buffered body besides its length. They account for the connection's
 /// buffers and bound the number of bodies.
 const BODY_OVERHEAD: usize = 8 * 1024;
 
-/// Bytes up to which a container may use the last quarter of the memory.
+/// A container may use the last quarter of the memory as long as it holds at most this many bytes.
 const SMALL_HOLDER: usize = 1024 * 1024;
 
 /// The `Retry-After` of a denial for lack of memory or threads: bodies are judged and sent within
 /// moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The longest time that a body waits for a thread. Less than the deadline of a judge, so that the
-/// client gets a denial with `Retry-After`.
+/// The longest time that a body waits for its container's turn and for a thread. Less than the
+/// deadline of a judge, so that the client gets a denial with `Retry-After`.
 const TURN: Duration = Duration::from_secs(5);
 
 /// The label values of `proxy_inspection_rejected_total`.
@@ -38,7 +39,8 @@ const REASONS: [&str; 4] = ["memory", "timeout", "bytes", "values"];
 pub struct Inspection {
     /// Bytes reserved by all containers together.
     reserved: Mutex<usize>,
-    /// Permits for computations, one for every two cores, so that connections are still served.
+    /// Permits for computations, one for every two CPUs (at least one), so that connections are
+    /// still served.
     threads: Arc<Semaphore>,
     memory: IntGauge,
     rejected: IntCounterVec,
@@ -77,7 +79,7 @@ impl Inspection {
         registry.register(Box::new(rejected.clone()))?;
         Ok(Self {
             reserved: Mutex::new(0),
-            threads: Arc::new(Semaphore::new((shards::threads() / 2).max(1))),
+            threads: Arc::new(Semaphore::new((threads() / 2).max(1))),
             memory,
             rejected,
         })
@@ -129,9 +131,10 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves more bytes. Denies if the container would hold more than a quarter of the memory,
-    /// if all together would hold more than the whole, and if they would hold more than three
-    /// quarters and this container more than 1 MiB.
+    /// Reserves `bytes` more bytes. Denies if the container would then hold more than a quarter of
+    /// the memory, or if all containers together would hold more than all of it. A container that
+    /// would hold more than 1 MiB is denied as soon as all together would hold more than three
+    /// quarters.
     pub fn grow(&self, bytes: usize) -> Verdict {
         let quarter = self.limit / 4;
         let mut all = self.inspection.reserved.lock();
@@ -162,8 +165,8 @@ impl Reservation {
         self.inspection.memory.set(*all as i64);
     }
 
-    /// Returns the bytes as owner of the reservation: their length stays reserved until the last
-    /// reference to them is dropped. The rest is released now.
+    /// Attaches the reservation to the bytes: their length stays reserved until the last reference
+    /// to them is dropped. Releases the rest of the reservation now.
     pub fn keep(self: Arc<Self>, bytes: Bytes) -> Bytes {
         self.shrink_to(bytes.len());
         self.hold(bytes)
@@ -272,7 +275,7 @@ mod tests {
             .each_ref()
             .map(|one| fill(&inspection, one))
             .into();
-        // Three containers fill their quarter. Small holders get 1 MiB each of the last one.
+        // Three containers fill their quarters. Of the last quarter, each other one gets 1 MiB.
         assert_eq!(
             held.iter().map(Vec::len).collect::<Vec<_>>(),
             [4, 4, 4, 1, 1]
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_container_computes_one_body_at_a_time() {
+    async fn a_container_computes_one_body_at_a_time_and_does_not_delay_another() {
         let inspection = inspection();
         let (greedy, other) = (container("a"), container("b"));
         let running = Arc::new(AtomicUsize::new(0));
@@ -330,7 +333,10 @@ mod tests {
         let body = inspection.begin(&other, LIMIT).unwrap();
         body.run(Box::new(|| ())).await.unwrap();
         let waited = begun.elapsed();
-        assert!(waited < Duration::from_millis(200), "{waited:?} of 400 ms");
+        assert!(
+            waited < Duration::from_millis(200),
+            "waited {waited:?}; the other container's queue takes 400 ms"
+        );
         for body in queue {
             body.await.unwrap().unwrap();
         }

@@ -29,7 +29,7 @@ mod websocket;
 pub use broke_off::BodyError;
 pub(crate) use destination::Ingress;
 pub(crate) use headers::has_body;
-pub(crate) use idle::{IdleTracker, Timeouts};
+pub(crate) use idle::{IdleTracker, Timeouts, Watched};
 pub use inspection::{Inspection, Reservation};
 pub(crate) use origin_form::OriginRequest;
 #[cfg(test)]

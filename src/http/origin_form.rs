@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use addons::contract::{Code, Denial, FlowStart, InspectionBudget, Kind, McpSubject, Path, names};
+use addons::contract::{Code, Denial, FlowStart, Kind, McpSubject, Path, names, run_on};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT};
@@ -13,7 +13,6 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::destination::{Ingress, host_field};
@@ -27,13 +26,14 @@ use super::under_way::UnderWay;
 use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
-/// A request under way that the proxy answers itself. It is recorded as a flow only if it is
-/// denied; otherwise the flow is that of its body, for example of a DNS question.
+/// A request under way that the proxy answers itself. The request is recorded as a flow only if it
+/// is denied. Otherwise the caller records its content as a flow, for example a DNS question or an
+/// MCP message.
 pub struct OriginRequest {
     pub head: Parts,
     /// The client connection.
     pub session: Arc<Session>,
-    /// The snapshot that was in force when it began.
+    /// The snapshot that was in force when the request began.
     pub snapshot: Arc<Snapshot>,
     /// The start of the flow that a denial records.
     start: FlowStart,
@@ -67,8 +67,8 @@ impl OriginRequest {
         }
     }
 
-    /// Denies a request on a refused connection, one with several `Host` fields, and an HTTP/1.1
-    /// request without one.
+    /// Denies a request on a refused connection, a request with several `Host` fields, and an
+    /// HTTP/1.1 request without `Host`.
     pub fn check(&self) -> Result<(), Denial> {
         if let Some(refusal) = &self.session.refusal {
             return Err(refusal.clone());
@@ -88,7 +88,7 @@ impl OriginRequest {
         self.start = start;
     }
 
-    /// The time when its head was complete.
+    /// The time at which the request's head was complete.
     pub fn started(&self) -> Instant {
         self.start.started
     }
@@ -102,20 +102,15 @@ impl OriginRequest {
         read.inspect_err(|denial| self.session.service.inspection.count(denial))
     }
 
-    /// Runs a long computation over the body on a blocking thread. Call it after
-    /// [`OriginRequest::body`]; it denies if no thread is free within 5 s.
+    /// Runs a long computation over a container's body on a blocking thread, after
+    /// [`OriginRequest::body`]. Denies if no thread is free within 5 s, and as an internal error if
+    /// `work` panics or no memory is reserved for the body.
     pub async fn compute<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Denial> {
         let reservation = self.reservation.as_ref().ok_or_else(Denial::internal)?;
-        let (sender, receiver) = oneshot::channel();
-        let work = move || {
-            // Fails if the request was dropped.
-            let _ = sender.send(work());
-        };
-        reservation.run(Box::new(work)).await?;
-        receiver.await.map_err(|_panicked| Denial::internal())
+        run_on(&**reservation, work).await
     }
 
     /// Releases the memory of the body. The caller must have dropped the body.
@@ -157,7 +152,7 @@ impl OriginRequest {
         }
     }
 
-    /// Answers with 200 and `no-store`, since each request must be judged.
+    /// Answers with 200 and `no-store`: each request must be judged, so no cache may answer it.
     pub fn answer(self, content_type: &'static str, body: Vec<u8>) -> Response<Reply> {
         let mut response = Response::new(Bytes::from(body));
         let headers = response.headers_mut();
@@ -191,7 +186,8 @@ impl OriginRequest {
     /// otherwise in one without a host.
     pub fn deny(mut self, denial: Denial) -> Response<Reply> {
         let denial = denial.by(names::PROXY);
-        // The client was too slow, so the connection is closed instead of draining the body.
+        // After `BodyTimeout` the client is too slow: the connection is closed, and the body is not
+        // drained.
         let closes = self.closes || denial.code() == Code::BodyTimeout;
         if let Some(body) = self.body.take()
             && denial.code() != Code::BodyTimeout

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use addons::contract::{
-    Code, Denial, Endpoint, Flow, Request as Head, Scheme, Stage, Verdict, fold_address, names,
+    Code, Denial, Endpoint, Flow, Request as Head, Scheme, Verdict, fold_address, names,
 };
 use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
@@ -24,7 +24,7 @@ use crate::upstream::{self, Http1, Upstream};
 
 /// Returns the request for an HTTP/1.1 upstream; [`transmit`] converts it if the upstream speaks
 /// HTTP/2. Takes the method and the header fields out of `head`. `asked` is the target that the
-/// client sent; it is reused if no addon changed it.
+/// client sent; it is reused if no addon changed it. Denies a changed target that is not valid.
 pub fn outgoing(
     head: &mut Head,
     body: upstream::RequestBody,
@@ -49,7 +49,7 @@ pub fn outgoing(
     Ok(request)
 }
 
-/// The response, or the error with the request if no byte of it was sent.
+/// The response, or the error. The error contains the request if no byte of it was sent.
 type Sent<E = TrySendError<Request<upstream::RequestBody>>> = Result<Response<Incoming>, E>;
 
 /// Sends a request in the connection's protocol. The caller awaits the response with [`within`].
@@ -99,7 +99,7 @@ fn make_http1(request: &mut Request<upstream::RequestBody>, host: &HeaderValue) 
     *request.version_mut() = Version::HTTP_11;
     request.headers_mut().insert(HOST, host.clone());
     frame_body(request);
-    // A request that failed over HTTP/2 may be retried here.
+    // After a failed attempt over HTTP/2, the request still has a URI in absolute form.
     if request.uri().authority().is_some()
         && let Some(origin_form) = request.uri().path_and_query().cloned()
     {
@@ -117,8 +117,8 @@ fn make_absolute(uri: &mut Uri, flow: &Flow) {
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Marks a body of unknown length as chunked. hyper sends a GET with neither `Content-Length` nor
-/// `Transfer-Encoding` without its body, but the judged body must be sent.
+/// Marks a body of unknown length as chunked. hyper drops the body of a GET that has neither
+/// `Content-Length` nor `Transfer-Encoding`, but the judged body must be sent.
 fn frame_body(request: &mut Request<upstream::RequestBody>) {
     let body = request.body();
     let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
@@ -128,7 +128,7 @@ fn frame_body(request: &mut Request<upstream::RequestBody>) {
     }
 }
 
-/// Awaits a response head within `upstream.response_timeout`. If the client has sent bytes of its
+/// Awaits a response head within `upstream.response_timeout`. If the client has sent more of its
 /// body by the deadline, the time starts over, so that a long upload is not cut off. The client
 /// connection's idle timeout is suspended meanwhile.
 ///
@@ -156,7 +156,7 @@ pub async fn within(
     loop {
         let done = poll_fn(|context| {
             let done = upstream.poll(context, |context| {
-                // Boxed, since a response should not have the size of an error.
+                // Boxed: the error contains the request and is much larger than the response.
                 let done = sending.as_mut().poll(context);
                 done.map(|done| done.map_err(Box::new))
             });
@@ -174,8 +174,7 @@ pub async fn within(
         let now = Instant::now();
         if now >= deadline {
             if sent() == before {
-                let sentence = format!("{} did not answer in time", live.flow.host());
-                return Err(Denial::new(Code::UpstreamTimeout, sentence).at(Stage::Response));
+                return Err(upstream::not_answered_in_time(live.flow.host()));
             }
             before = sent();
             deadline = now + limit;

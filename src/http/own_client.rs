@@ -30,15 +30,14 @@ use crate::upstream::{LeasePool, SocketPermit};
 
 /// Sends requests of one part of the appliance.
 ///
-/// Each request is a separate flow; redirects are not followed. The wait for a response head is
-/// limited by `upstream.response_timeout`; a body has no timeout here, since only its reader knows
-/// how long it may be silent. Dropping a future or a body ends the flow, and so does the end of the
-/// lease.
+/// Each request is a separate flow; the client follows no redirects. `upstream.response_timeout`
+/// limits the wait for a response head. A body has no timeout here, since only its reader knows how
+/// long it may be silent. A flow ends when its future or body is dropped, or when the lease ends.
 #[derive(Clone)]
 pub struct OwnClient {
     service: Arc<Service>,
     principal: Principal,
-    /// The lease that owns its connections and memory.
+    /// The lease that owns the client's connections and memory.
     owner: Arc<Container>,
 }
 
@@ -53,8 +52,8 @@ impl OwnClient {
         }
     }
 
-    /// A client that works for no container. Its connections are closed when the last clone and the
-    /// last body have been dropped.
+    /// A client that works for no container; `None` only if `unregistered_container` fails. Its
+    /// connections are closed when the last clone and the last body have been dropped.
     pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
@@ -63,8 +62,8 @@ impl OwnClient {
         })
     }
 
-    /// The client of a part of the appliance: delegated if `container` is given, otherwise one that
-    /// works for no container.
+    /// The client of a part of the appliance: [`OwnClient::delegated`] if `container` is given,
+    /// otherwise [`OwnClient::system`].
     pub fn of(
         service: &Arc<Service>,
         system: System,
@@ -80,7 +79,7 @@ impl OwnClient {
         }
     }
 
-    /// The limits in force.
+    /// `limits` of the configuration in force.
     pub fn limits(&self) -> Limits {
         self.service.snapshot().config.proxy.limits.clone()
     }
@@ -244,7 +243,7 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// Returns the next bytes; `None` at the end. Cancel safe.
+    /// Returns the next bytes; `None` at the end. Fails once the lease has ended. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let frame = poll_fn(|context| Pin::new(&mut *self.body).poll_frame(context));
@@ -262,8 +261,8 @@ impl AnswerBody {
     }
 }
 
-/// A container that is not registered, so that no flow belongs to it. It owns the connections and
-/// memory of a client that works for no container.
+/// Makes a container that is not registered, so that no flow belongs to it. It owns the connections
+/// and memory of a client that works for no container. `None` only if its fixed id were invalid.
 pub fn unregistered_container() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {

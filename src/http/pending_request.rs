@@ -34,8 +34,8 @@ use crate::upstream::{self, LeasePool, Upstream, Want};
 
 /// Answers one request with the upstream's response or a denial.
 ///
-/// There is one such future for each request under way, so it is kept small: work that never waits
-/// is done before or after it, and steps that rarely wait are boxed.
+/// There is one such future for each request under way, so it is kept small: the parts that never
+/// wait run outside of it, and steps that few requests need are boxed.
 pub fn handle(
     session: Arc<Session>,
     ingress: &Ingress,
@@ -53,8 +53,8 @@ pub fn handle(
         let response = match answered {
             Ok(answered) => answered.response(exchange),
             Err(denial) => {
-                // The client was too slow. An HTTP/1.1 connection is closed instead of draining the
-                // body.
+                // After `BodyTimeout` the client is too slow: an HTTP/1.1 connection is closed, and
+                // the body is not drained.
                 closes |= may_close && denial.code() == Code::BodyTimeout;
                 deny(exchange, &denial)
             }
@@ -98,7 +98,8 @@ pub struct PendingRequest {
     pub head: Head,
     uri: Uri,
     version: Version,
-    /// The body until it is taken; a denial drains it.
+    /// The body, until it is passed on to be judged or sent. A denial before that drains it. `None`
+    /// for a request of an [`super::OwnClient`].
     body: Option<Incoming>,
     /// The client sent `Expect: 100-continue`: reading the body would make hyper send `100
     /// Continue`.
@@ -165,8 +166,8 @@ impl PendingRequest {
         self.converse(exchange, &permit, body).await
     }
 
-    /// Sends the judged request and takes the response head through the chain, with its body if an
-    /// addon judges that.
+    /// Sends the judged request and takes the response head through the chain. If an addon judges
+    /// the response body, buffers it and lets the addon judge it.
     pub async fn converse(
         &mut self,
         exchange: &mut Exchange,
@@ -186,7 +187,7 @@ impl PendingRequest {
     }
 
     /// Lets the chain judge the head. If the request names its own destination, the chain judges
-    /// that first, as it would a CONNECT.
+    /// the destination before, as for a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.goes_anywhere {
@@ -202,7 +203,8 @@ impl PendingRequest {
         Ok(permit)
     }
 
-    /// Drains the body of a denied request, and gives the denial the form that git shows.
+    /// Drains the body of a denied request. Returns the denial; if the request is git's
+    /// `info/refs`, the denial gets an answer in plain text that git shows.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.expects_continue, &denial);
@@ -210,7 +212,7 @@ impl PendingRequest {
         as_git_shows(denial, &self.head)
     }
 
-    /// The body to send: buffered and judged if an addon wants that, otherwise streamed.
+    /// The body to send: buffered and judged if an addon judges it, otherwise streamed.
     async fn body_of(&mut self, exchange: &mut Exchange) -> Result<RequestBody, Denial> {
         let body = self.body.take().ok_or_else(Denial::internal)?;
         if let Some(judges) = self.head.take_judges() {
@@ -237,7 +239,7 @@ impl PendingRequest {
             }
             Err(denial) => {
                 let denial = denial.by(names::PROXY);
-                // Once a byte has arrived, the client has been asked for the body.
+                // A client whose first byte has arrived no longer waits for `100 Continue`.
                 let bytes_in = &exchange.live.flow.counters.bytes_in;
                 let expects_continue =
                     self.expects_continue && bytes_in.load(Ordering::Relaxed) == 0;
@@ -273,8 +275,8 @@ impl PendingRequest {
             let mut error = match within(exchange, &mut upstream, sending).await? {
                 Ok(response) => {
                     if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
-                        // A client that is still sending may not read the response, so that nothing
-                        // would poll the connection.
+                        // A client that is still sending may not read the response yet; then
+                        // nothing else polls the connection.
                         upstream.detach();
                     }
                     return Ok((response, upstream));
@@ -284,16 +286,16 @@ impl PendingRequest {
             if let Some(denied) = take_denied(denied.as_ref()) {
                 return Err(Box::pin(denied.when_due(self.version)).await);
             }
-            // The connection was closed before a byte of the request was sent, so that a retry
-            // cannot send it twice. Neither side is at fault.
+            // The error contains the request if the connection was closed before a byte of it was
+            // sent. Then neither side is at fault, and a retry cannot send the request twice.
             match error.take_message() {
                 Some(again) if fresh_tries < 2 => {
                     fresh_tries += 1;
                     unsent = Some(Box::new(again));
                 }
                 _ => {
-                    // The end of the lease closes detached connections: those with an upload, and
-                    // HTTP/2.
+                    // The end of the lease closes detached connections (those with an upload, and
+                    // HTTP/2): then the upstream is not at fault.
                     exchange.session.is_live()?;
                     let host = exchange.live.flow.host();
                     return Err(upstream_broke_off(host, error.error()));
@@ -331,8 +333,8 @@ impl PendingRequest {
     }
 }
 
-/// Returns a connection to send on: one that this client connection keeps, an idle one of the
-/// lease's pool, or a new one. A WebSocket gets a new one.
+/// Returns a connection to send on: one that this client connection keeps, one of the lease's pool,
+/// or a new one. A WebSocket gets a new one.
 async fn acquire(
     exchange: &mut Exchange,
     permit: &ResolvePermit,
@@ -354,7 +356,7 @@ async fn acquire(
     Ok(upstream)
 }
 
-/// Returns an idle connection of the lease's pool, or opens one.
+/// Returns an idle HTTP/1.1 connection or the HTTP/2 connection of the lease's pool, or opens one.
 async fn from_pool(
     exchange: &mut Exchange,
     permit: &ResolvePermit,
@@ -394,17 +396,17 @@ fn read(
     Ok(head)
 }
 
-/// Drains the body in another task, so that a client that is still writing reads the response. A
-/// client that expects `100 Continue` sends no body.
+/// Drains the body in another task, so that a client that is still writing reads the response. Does
+/// nothing if the client waits for `100 Continue`, since it then sends no body.
 pub fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
     if !expects_continue && !body.is_end_stream() {
         tokio::spawn(drain(body, denial));
     }
 }
 
-/// Returns the denial of a body once the response may be sent. Drains the rest, unless the body
-/// took too long or the client waits for `100 Continue` and the denial has no answer in the
-/// client's protocol.
+/// Returns the denial of a body once the response may be sent. Drains the rest of the body, except
+/// after `BodyTimeout`. For a client that waits for `100 Continue`, drains it only if the denial
+/// has an answer in the client's protocol.
 async fn refused(
     denial: Denial,
     body: Incoming,
@@ -434,21 +436,4 @@ pub fn name_of(method: &Method) -> Cow<'static, str> {
 
 fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
     slot?.lock().take()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The size of a function's return value.
-    fn size_of_answer<A, R>(_: impl Fn(Arc<Session>, &Ingress, Request<A>) -> R) -> usize {
-        size_of::<R>()
-    }
-
-    /// glibc serves allocations of up to 1,032 bytes from a cache of the thread, without a lock.
-    #[test]
-    fn the_future_of_a_request_takes_less_than_a_kibibyte() {
-        let size = size_of_answer(handle);
-        assert!(size < 1024, "{size} bytes");
-    }
 }

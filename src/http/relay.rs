@@ -12,9 +12,9 @@ use super::session::Session;
 use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 
-/// Relays until both sides have closed their direction, one fails, the idle timeout passes, the
-/// lease or the process ends, or a reload forbids the flow. Marks the flow as complete only in the
-/// first case.
+/// Relays until both sides have closed their direction, one side fails, the idle timeout passes,
+/// the lease or the process ends, or a reload forbids the flow. Marks the flow as complete only if
+/// both sides have closed their direction.
 ///
 /// The caller must count the flow as under way on the session, since a shutdown ends idle sessions
 /// at once.
@@ -44,7 +44,7 @@ pub async fn relay<C, U>(
     let mut upstream = upstream;
     let ended_elsewhere = WakeGated::new(async {
         tokio::select! {
-            () = idle.watch(session.timeouts, || {}) => {}
+            () = idle.over(session.timeouts) => {}
             () = session.ended(permitted.as_ref()) => {}
         }
     });

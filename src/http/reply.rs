@@ -63,8 +63,9 @@ pub fn empty(status: StatusCode) -> Response<Reply> {
 }
 
 /// A denial as an HTTP response: JSON with the code in `x-proxy-denied` and a `Retry-After` if the
-/// denial has one. An internal error names the flow too. A denial with its own answer gives that
-/// instead, with the code only if it refuses the request.
+/// denial has one. The JSON of an internal error also contains the flow's id. A denial with an
+/// answer in the client's protocol is sent as that answer, with `x-proxy-denied` only if the denial
+/// refuses the request.
 pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let code = denial.code();
     let denied = HeaderValue::from_static(code.as_str());
@@ -114,8 +115,8 @@ pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
 }
 
-/// A denial as the bytes of an HTTP/1.1 response, for a client that speaks a protocol inside its
-/// tunnel that is not allowed there: readable in a packet capture.
+/// A denial as the bytes of an HTTP/1.1 response, for a client whose tunnel contains a protocol
+/// that is not allowed. A packet capture then shows the reason.
 pub fn raw(denial: &Denial) -> Vec<u8> {
     let body = format!("{}\n", denial.to_json());
     format!(

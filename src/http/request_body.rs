@@ -28,7 +28,7 @@ struct Source {
 }
 
 impl Source {
-    /// The next bytes. Trailers from a client are dropped.
+    /// Returns the next bytes, or `None` at the end. Drops a client's trailers.
     fn poll_chunk(
         &mut self,
         context: &mut Context<'_>,
@@ -169,7 +169,8 @@ impl RequestBody {
         self.0.as_ref().is_none_or(|upload| upload.is_end_stream())
     }
 
-    /// A reference that upgrades until the body was sent or dropped; `None` without a body.
+    /// A reference that can be upgraded until hyper drops the body, after sending it or after an
+    /// error; `None` without a body.
     pub fn under_way(&self) -> Option<Weak<()>> {
         self.0
             .as_ref()
@@ -189,7 +190,7 @@ impl RequestBody {
 }
 
 impl Upload {
-    /// Feeds the filters until they pass bytes or the body ends. A denial is stored in the slot and
+    /// Feeds the filters until they pass bytes or the body ends. Stores a denial in the slot and
     /// starts the draining here, because the upstream connection owns the body.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {

@@ -15,8 +15,8 @@ use super::exchange::Exchange;
 use super::filtering::Filtering;
 use crate::upstream::Upstream;
 
-/// A response's body on its way to the client. It owns the exchange: the flow is finished when the
-/// body ends or is dropped. Once the body was read to its end, its HTTP/1.1 upstream connection is
+/// A response's body on its way to the client. It owns the exchange: the flow ends when the body
+/// ends or is dropped. Once the body has been read to its end, its HTTP/1.1 upstream connection is
 /// kept for the next request on this client connection.
 pub struct ResponseBody {
     inner: Option<Incoming>,

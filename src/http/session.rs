@@ -29,7 +29,7 @@ pub struct Service {
     pub inspection: Arc<Inspection>,
     /// The tasks of all connections, tunnels and WebSockets, which a shutdown waits for.
     pub tasks: TaskTracker,
-    /// Cancelled when the shutdown begins: no connection is accepted any more.
+    /// Cancelled when the shutdown begins. The listeners then accept no further connection.
     pub stopping: CancellationToken,
     /// Cancelled after `shutdown_timeout`, to end the tasks that still run.
     pub killed: CancellationToken,
@@ -64,22 +64,24 @@ pub struct Session {
     pub container: Option<Arc<Container>>,
     /// The principal of every flow on this connection; `None` for an unknown source.
     pub principal: Option<Principal>,
-    /// The denial that answers every request, for example if there are too many connections; `None`
-    /// if the chain judges the requests.
+    /// The denial that answers every request of a connection over a limit; `None` if the chain
+    /// judges the requests.
     pub refusal: Option<Denial>,
     pub idle: Arc<IdleTracker>,
     pub timeouts: Timeouts,
-    /// The permission of the latest request in absolute form, under way or answered. It is judged
+    /// The permission of the latest request, under way or answered, if it was in absolute form;
+    /// `None` before the first request and after a request in origin form. The permission is judged
     /// again after a reload.
     pub in_hand: Mutex<Option<Permission>>,
-    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+    #[expect(clippy::vec_box, reason = "callers hold them in boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
     /// Guards of the ingress, which count the connection until the session is dropped.
     _counted: Box<dyn Any + Send + Sync>,
 }
 
 impl Session {
-    /// A connection of a container, or of an unknown source. `counted` is dropped with the session.
+    /// Makes the state of a connection of a container, or of an unknown source if `container` is
+    /// `None`. `counted` is dropped with the session.
     pub fn new(
         service: Arc<Service>,
         client: Client,
@@ -133,8 +135,8 @@ impl Session {
         }
     }
 
-    /// Takes the most recently kept upstream connection that was dialled under configuration
-    /// `generation` to the destination of `flow`.
+    /// Takes a kept upstream connection that was dialled under configuration `generation` to the
+    /// destination of `flow`; `None` if there is none.
     pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
         let endpoint = flow.endpoint()?;
         let mut kept = self.kept.lock();
@@ -155,8 +157,6 @@ impl Session {
             kept.remove(0);
         }
         kept.push(connection);
-        drop(kept);
-        self.idle.keeps_upstream();
     }
 
     /// Moves the kept upstream connections to the lease's pool, for the other client connections of
@@ -172,9 +172,13 @@ impl Session {
         }
     }
 
-    /// Returns when the connection must end: its lease has ended, the process stops (at once if the
-    /// connection is idle, otherwise after `shutdown_timeout`), or a reload forbids `permitted` (a
-    /// tunnel or WebSocket) or, if that is `None`, the latest request in absolute form.
+    /// Returns when the connection must be closed, for one of these reasons:
+    ///
+    /// - The lease has ended.
+    /// - The process stops and the connection is idle.
+    /// - `shutdown_timeout` has passed since the process began to stop.
+    /// - A reload forbids `permitted` (a tunnel or WebSocket) or, if that is `None`, the latest
+    ///   request in absolute form.
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}

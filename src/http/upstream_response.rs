@@ -7,7 +7,6 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use super::broke_off::not_answered;
 use super::buffered_body::judge_response;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
@@ -15,10 +14,10 @@ use super::headers::read_response_head;
 use super::reply::{self, Reply};
 use super::response_body::ResponseBody;
 use super::websocket;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, not_answered};
 
-/// A body whose filters may change its length gets a new `Content-Length` if the upstream announced
-/// at most this many bytes and all of them have arrived.
+/// A body whose decoder or filters may change its length gets a new `Content-Length` if the
+/// upstream announced at most this many bytes and all of them have arrived.
 const GATHERED: usize = 16 * 1024;
 
 /// An upstream's response.
@@ -27,7 +26,7 @@ pub struct UpstreamResponse {
     rest: Rest,
 }
 
-/// What follows the head.
+/// The part of a response after the head: a body, or the frames of a WebSocket.
 enum Rest {
     Body(Incoming, Upstream),
     Buffered(Bytes),
@@ -36,7 +35,8 @@ enum Rest {
 
 impl UpstreamResponse {
     /// Reads the head of an upstream's response. `opening` is the WebSocket handshake that the
-    /// request sent, if any.
+    /// request sent, if any. Denies a 101 response that does not accept this handshake, and a body
+    /// in a transfer coding other than chunked.
     pub fn read(
         mut response: Response<Incoming>,
         mut upstream: Upstream,
@@ -64,7 +64,7 @@ impl UpstreamResponse {
         })
     }
 
-    /// Buffers the body and lets the judges judge it. An HTTP/1.1 upstream connection is then kept
+    /// Buffers the body and lets the judges judge it. Then keeps an HTTP/1.1 upstream connection
     /// for the next request.
     pub async fn judge(
         &mut self,
@@ -180,7 +180,7 @@ fn filtering(
     Ok((!filtering.is_idle()).then_some(filtering))
 }
 
-/// An upstream's response as the client gets it.
+/// Combines the head of an upstream's response with its filtered body.
 fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
     let mut response = Response::new(Reply::Upstream(body));
     *response.status_mut() = head.status;

@@ -18,12 +18,12 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::broke_off::not_answered;
 use super::exchange::Exchange;
 use super::headers::strip_hop_by_hop;
 use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
 use super::request_body::RequestBody;
+use crate::upstream::not_answered;
 use filtered::FilteredUpstream;
 
 pub use frames::{FrameReader, Opcode, Piece, Violation};

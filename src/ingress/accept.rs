@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::Engine;
 use super::connection::Connection;
 use super::io::{ClientIo, Socket};
+use super::read_ahead::ReadAhead;
 use super::serve::{Handler, exchange, serve_http1};
 use super::{origin_form, tunnel};
 use crate::http::{Ingress, OriginRequest, Reply};
@@ -35,81 +36,70 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, kind: Listene
         ListenerKind::Gateway => ("a listener of the MCP gateway", on_gateway),
     };
     let mut backoff = AcceptBackoff::new(name);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = engine.service.stopping.cancelled() => return,
-        };
-        match accepted {
-            Ok((socket, peer)) => {
-                backoff.reset();
-                // Otherwise small writes wait for the peer's delayed acknowledgement.
-                let _ = socket.set_nodelay(true);
-                let client = Client {
-                    source: Some(Source::Address(fold_address(peer.ip()))),
-                    peer: Some(peer),
-                };
-                spawn(&engine, socket, client, None, handler);
-            }
-            Err(error) => backoff.after(&error).await,
+    let accepting = async {
+        loop {
+            let (socket, peer) = backoff.retry(|| listener.accept()).await;
+            // Otherwise small writes wait for the peer's delayed acknowledgement.
+            let _ = socket.set_nodelay(true);
+            let client = Client {
+                source: Some(Source::Address(fold_address(peer.ip()))),
+                peer: Some(peer),
+            };
+            spawn(&engine, socket, client, None, handler);
         }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = engine.service.stopping.cancelled() => {}
     }
 }
 
 /// Serves the container that owns the listener, until its lease ends or the process stops.
 pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: Arc<Container>) {
     let mut backoff = AcceptBackoff::new("the listener of a container");
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = engine.service.stopping.cancelled() => return,
-            () = container.ended().cancelled() => return,
-        };
-        match accepted {
-            Ok((socket, _)) => {
-                backoff.reset();
-                let client = Client {
-                    source: Some(Source::Listener(container.id.clone())),
-                    peer: None,
-                };
-                let lease = Some(container.lease);
-                spawn(&engine, socket, client, lease, on_own_listener);
-            }
-            Err(error) => backoff.after(&error).await,
+    let accepting = async {
+        loop {
+            let (socket, _) = backoff.retry(|| listener.accept()).await;
+            let client = Client {
+                source: Some(Source::Listener(container.id.clone())),
+                peer: None,
+            };
+            let lease = Some(container.lease);
+            spawn(&engine, socket, client, lease, on_own_listener);
         }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = engine.service.stopping.cancelled() => {}
+        () = container.ended().cancelled() => {}
     }
 }
 
 /// Serves a process that the appliance runs for a container (an MCP server), until the lease ends,
-/// `closed` is cancelled or the process stops. The process may reach its own hosts, and resolve
-/// their names.
+/// `closed` is cancelled or the appliance stops. The MCP server may reach the hosts that its
+/// configuration lists, and resolve their names.
 pub async fn serve_delegated(
     engine: Arc<Engine>,
     listener: UnixListener,
     delegation: Arc<Delegation>,
     closed: CancellationToken,
 ) {
-    let mut backoff = AcceptBackoff::new("the way out of an MCP server");
-    let container = &delegation.lease;
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = engine.service.stopping.cancelled() => return,
-            () = container.ended().cancelled() => return,
-            () = closed.cancelled() => return,
-        };
-        match accepted {
-            Ok((socket, _)) => {
-                backoff.reset();
-                let snapshot = engine.service.snapshot();
-                let admitted =
-                    Connection::admit_delegated(Arc::clone(&engine), &snapshot, &delegation);
-                if let Some(admitted) = admitted {
-                    serve(&engine, socket, admitted, on_way_out);
-                }
+    let mut backoff = AcceptBackoff::new("the listener of an MCP server");
+    let accepting = async {
+        loop {
+            let (socket, _) = backoff.retry(|| listener.accept()).await;
+            let snapshot = engine.service.snapshot();
+            let admitted = Connection::admit_delegated(Arc::clone(&engine), &snapshot, &delegation);
+            if let Some(admitted) = admitted {
+                serve(&engine, socket, admitted, on_way_out);
             }
-            Err(error) => backoff.after(&error).await,
         }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = engine.service.stopping.cancelled() => {}
+        () = delegation.lease.ended().cancelled() => {}
+        () = closed.cancelled() => {}
     }
 }
 
@@ -149,7 +139,7 @@ fn serve<S: Socket>(
             Ok(socket) => socket,
             Err(error) => return lost(&error),
         };
-        let io = ClientIo::new(socket, Arc::clone(&connection.idle));
+        let io = ReadAhead::new(ClientIo::new(socket, Arc::clone(&connection.idle)));
         serve_http1(connection, Ingress::Plain, None, io, handler).await;
     };
     engine.service.tasks.spawn_on(serving, &runtime);
@@ -192,8 +182,8 @@ fn on_own_listener(
     }
 }
 
-/// Answers a request of an MCP server's process, which may also send DNS over HTTPS. It may not use
-/// the gateway: a tool is no client of other tools.
+/// Answers a request of an MCP server's process, which may also send DNS over HTTPS. The gateway is
+/// not served here: a tool must not call other tools.
 fn on_way_out(
     connection: &Connection,
     ingress: &Ingress,
@@ -205,7 +195,7 @@ fn on_way_out(
         None => {
             let request = OriginRequest::begin(Arc::clone(&connection.session), request);
             let denial = Denial::malformed(
-                "in origin form, an MCP server's way out takes only POST /dns-query",
+                "in origin form, the listener of an MCP server takes only POST /dns-query",
             );
             Box::pin(async move { request.deny(denial) })
         }
@@ -213,5 +203,5 @@ fn on_way_out(
 }
 
 fn lost(error: &std::io::Error) {
-    tracing::warn!(%error, "cannot serve a connection that was accepted");
+    tracing::warn!(%error, "cannot move an accepted connection to its thread");
 }

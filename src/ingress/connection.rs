@@ -49,8 +49,8 @@ impl Connection {
         Self::assign(engine, snapshot, client, principal)
     }
 
-    /// Admits a connection of a part of the appliance that works for a container. It counts as one
-    /// of the container's.
+    /// Admits a connection of a part of the appliance that works for a container, and counts it as
+    /// one of the container's. `None` as for [`Connection::admit`].
     pub fn admit_delegated(
         engine: Arc<Engine>,
         snapshot: &Snapshot,
@@ -99,7 +99,7 @@ impl Connection {
         let over = overall > most || own > own_limit;
         let refusal = over.then(|| Denial::new(Code::TooManyConnections, "Too many connections"));
         if over || container.is_none() {
-            // Such a connection gets one response, so it needs no longer idle timeout.
+            // Such a connection gets one response, for which the header timeout is long enough.
             timeouts.idle = timeouts.header;
         }
         let assignment = engine.workers.assign(container.as_deref());
@@ -118,9 +118,10 @@ impl Connection {
     }
 }
 
-/// Finds the container of a client. If there is none, the chain looks again for each flow and
-/// denies it with a reason. A container whose lease has ended or expired is not returned: the
-/// session would end with the lease before the client reads that denial.
+/// Finds the container of a client; `None` if none is registered or the registry cannot be read.
+/// The chain then looks for it again in each flow, and denies the flow with the reason. `None` also
+/// if the container's lease has ended or expired: the session would otherwise end with the lease,
+/// before the client reads that denial.
 fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
     let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
     let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());

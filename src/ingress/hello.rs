@@ -5,10 +5,10 @@ use thiserror::Error;
 
 /// The bytes are not a valid ClientHello.
 #[derive(Debug, Error)]
-#[error("no ClientHello: {reason}")]
+#[error("invalid ClientHello: {reason}")]
 pub struct NoHello {
     reason: String,
-    /// The TLS record with the alert to send; empty if there is none for the error.
+    /// The TLS record with the alert to send; empty if the error has no alert.
     pub alert: Vec<u8>,
 }
 
@@ -20,8 +20,8 @@ pub struct HelloReader {
 }
 
 impl HelloReader {
-    /// Continues in `bytes`, which must hold all bytes that have arrived since the start. `None`:
-    /// more are needed.
+    /// Continues in `bytes`, which must hold all bytes that have arrived since the start. Returns
+    /// `None` if more bytes are needed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
         let mut rest = bytes.get(self.read..).unwrap_or_default();
         while !rest.is_empty() {
@@ -41,8 +41,8 @@ impl HelloReader {
                 }
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();
-                    // Writing to memory does not fail; without the alert, the bytes are refused as
-                    // well.
+                    // Writing to memory does not fail. Even without an alert, the ClientHello is
+                    // refused.
                     let _ = alert.write_all(&mut record);
                     return Err(NoHello {
                         reason: error.to_string(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_is_read_wherever_it_is_cut() {
+    fn a_client_hello_is_read_from_pieces_of_any_size() {
         let hello = client_hello("api.example.com");
         each_row([1, 2, 5, 100, hello.len()], |size| {
             let mut reader = HelloReader::default();

@@ -1,4 +1,4 @@
-//! Client sockets with a buffer for bytes read ahead, which report activity to the idle tracker.
+//! Client sockets, which report activity to the idle tracker.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -34,32 +33,15 @@ impl Socket for UnixStream {
     }
 }
 
-/// A client's socket with the bytes that were read ahead. Reports reads and writes to the idle
-/// tracker.
+/// A client's socket. Reports reads and writes to the idle tracker.
 pub struct ClientIo<S> {
     socket: S,
-    read_ahead: Bytes,
     idle: Arc<IdleTracker>,
 }
 
 impl<S> ClientIo<S> {
     pub fn new(socket: S, idle: Arc<IdleTracker>) -> Self {
-        Self {
-            socket,
-            read_ahead: Bytes::new(),
-            idle,
-        }
-    }
-
-    /// Puts back bytes for the next reader.
-    pub fn unread(&mut self, bytes: Bytes) {
-        if self.read_ahead.is_empty() {
-            self.read_ahead = bytes;
-        } else {
-            self.read_ahead = [bytes, std::mem::take(&mut self.read_ahead)]
-                .concat()
-                .into();
-        }
+        Self { socket, idle }
     }
 }
 
@@ -70,11 +52,6 @@ impl<S: Socket> AsyncRead for ClientIo<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.read_ahead.has_remaining() {
-            let count = this.read_ahead.len().min(buffer.remaining());
-            buffer.put_slice(&this.read_ahead.split_to(count));
-            return Poll::Ready(Ok(()));
-        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
@@ -110,8 +87,8 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     }
 
     /// Fails if a request waits in the chain or the proxy streams its response, and the client has
-    /// disconnected. Nothing reads from the socket then, so that hyper would not notice; but hyper
-    /// flushes whenever the connection's task runs.
+    /// disconnected. Nothing reads from the socket then, so hyper would not notice the disconnect;
+    /// but hyper flushes whenever the connection's task runs.
     ///
     /// The FIN of a client that has sent more than the receive window is not noticed until the
     /// proxy reads again, since it comes after those bytes.

@@ -83,7 +83,7 @@ pub fn config(
     let outcome = if minted.is_ok() { "minted" } else { "failed" };
     outcomes.with_label_values(&[outcome]).inc();
     minted.map_err(|error| {
-        tracing::error!(%host, %error, "no certificate for an intercepted host");
+        tracing::error!(%host, %error, "cannot mint the certificate for an intercepted host");
         Denial::internal().by(names::PROXY)
     })
 }

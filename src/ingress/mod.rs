@@ -1,6 +1,6 @@
 //! Listeners for containers: the proxy (requests in absolute form and CONNECT, with TLS
-//! interception inside), the MCP gateway, and the listeners of single containers, which also take
-//! DNS over HTTPS.
+//! interception inside), the MCP gateway, and the listener of a single container, which serves
+//! both and DNS over HTTPS.
 
 mod accept;
 mod connection;
@@ -8,6 +8,7 @@ mod hello;
 mod io;
 mod leaf;
 mod origin_form;
+mod read_ahead;
 mod rejected;
 mod serve;
 mod sniff;
@@ -71,7 +72,7 @@ impl Engine {
         })
     }
 
-    /// Reads the CA's files again, so that a rotated CA takes over when it is due.
+    /// Reads the CA's files again, so that a rotated CA takes over at the end of its grace period.
     pub fn refresh_authority(&self) -> Result<(), crate::tls::CaError> {
         self.authority.refresh()
     }
@@ -101,10 +102,8 @@ struct ProxyMetrics {
 
 impl ProxyMetrics {
     fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let active_connections = IntGauge::new(
-            "proxy_active_connections",
-            "Connections of sandboxes that are open.",
-        )?;
+        let active_connections =
+            IntGauge::new("proxy_active_connections", "Open client connections.")?;
         let leaf_certificates = IntCounterVec::new(
             Opts::new(
                 "proxy_leaf_certificates_total",
@@ -114,7 +113,7 @@ impl ProxyMetrics {
         )?;
         let certificate_rejections = IntCounter::new(
             "proxy_client_certificate_rejections_total",
-            "TLS handshakes that clients ended over our certificate: they do not trust the CA.",
+            "TLS handshakes that clients ended because they do not trust the proxy's CA.",
         )?;
         registry.register(Box::new(active_connections.clone()))?;
         registry.register(Box::new(certificate_rejections.clone()))?;

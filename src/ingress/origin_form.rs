@@ -1,5 +1,5 @@
-//! Requests in origin form on a container's own listener, except those for the MCP gateway: DNS
-//! over HTTPS (RFC 8484), in clear text, since a Unix socket crosses no network.
+//! Requests in origin form on the listener of a container or of an MCP server, except those for the
+//! MCP gateway: DNS over HTTPS (RFC 8484), in clear text, since a Unix socket crosses no network.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const DNS_MESSAGE: &str = "application/dns-message";
 /// The longest DNS message in bytes: over TCP its length has two bytes (RFC 1035, section 4.2.2).
 const MAX_DNS_MESSAGE: usize = 65_535;
 
-/// Answers a request in origin form.
+/// Answers a request in origin form: DNS over HTTPS, or a denial.
 pub fn answer(
     connection: &Connection,
     request: Request<Incoming>,

@@ -1,4 +1,5 @@
-//! Recognises clients that reject the proxy's certificate, from how their handshake ends.
+//! Recognises clients that reject the proxy's certificate, by the way in which they end the
+//! handshake.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +11,9 @@ use rustls::{AlertDescription, Error};
 /// connection within this time.
 pub const REJECTION_WINDOW: Duration = Duration::from_secs(1);
 
-/// The denial for a failed handshake with a client.
+/// Returns the denial for a failed handshake. If the client sent an alert about the certificate or
+/// closed the connection, the denial says that the client rejected the certificate; otherwise it
+/// says that the request is malformed.
 pub fn why(error: &io::Error) -> Denial {
     match alert(error) {
         Some(alert) => over_certificate(alert),
@@ -27,7 +30,7 @@ pub fn after_handshake() -> Denial {
     over_certificate("closed after the handshake")
 }
 
-/// `how` is recorded as the rule in the audit.
+/// Returns the denial for a rejected certificate. The audit records `how` as its rule.
 fn over_certificate(how: &'static str) -> Denial {
     let sentence = "The client rejected the certificate: it does not trust the proxy's CA";
     Denial::new(Code::ClientRejectedCertificate, sentence)
@@ -70,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn only_alerts_about_the_certificate_and_a_close_are_a_rejection() {
+    fn only_alerts_about_the_certificate_and_a_close_are_rejections_of_it() {
         let alert = |alert| io::Error::new(io::ErrorKind::InvalidData, Error::AlertReceived(alert));
         let rejected = |how: &str| (Code::ClientRejectedCertificate, Some(how.to_owned()));
         let unknown_ca = told(alert(AlertDescription::UnknownCA));

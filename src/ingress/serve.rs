@@ -3,19 +3,22 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use addons::contract::{Denial, Kind, LiveFlow, names};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::connection::Connection;
-use crate::http::{Ingress, Permission, Reply, handle};
+use super::read_ahead::ReadAhead;
+use crate::http::{Ingress, Permission, Reply, Watched, handle};
 use crate::runtime::WakeGated;
 
 /// The most concurrent streams of an HTTP/2 connection.
@@ -34,7 +37,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 pub type Handler =
     fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
 
-/// Answers a request by an exchange with an upstream. A CONNECT inside a tunnel is denied.
+/// Answers a request by an exchange with an upstream. The chain denies a CONNECT inside a tunnel.
 pub fn exchange(
     connection: &Connection,
     ingress: &Ingress,
@@ -46,37 +49,90 @@ pub fn exchange(
 /// Serves HTTP/1.1 until the client closes the connection, its lease ends, a timeout passes, a
 /// reload revokes the permission, or the process stops. `permitted` is the tunnel's permission;
 /// without a tunnel, each request is permitted separately.
-pub fn serve_http1<I>(
+///
+/// hyper's state of a connection has two buffers of 8 KiB. A connection that has been idle for 2 s
+/// drops this state, unless its latest request had a body, and makes a new one when the client
+/// sends the next byte.
+pub async fn serve_http1<I>(
     connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
-    io: I,
+    mut io: ReadAhead<I>,
     handler: Handler,
-) -> impl Future<Output = End> + Send + use<I>
+) -> End
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, by) = (connection.clone(), ingress.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
+    let latest_has_body = Arc::new(AtomicBool::new(false));
+    let has_body = Arc::clone(&latest_has_body);
+    let mut service = service_fn(move |request: Request<Incoming>| {
+        has_body.store(!request.body().is_end_stream(), Ordering::Relaxed);
         handler(&shared, &by, request).map(Ok::<_, Infallible>)
     });
-    let serving = http1::Builder::new()
-        // The watchdog of the connection tells an idle connection from a slow head.
-        .header_read_timeout(None)
-        .max_header_size(max_header_bytes(&connection))
-        .serve_connection(TokioIo::new(io), service)
-        .with_upgrades();
-    let finish = http1::UpgradeableConnection::graceful_shutdown;
-    attend(connection, ingress, permitted, Box::pin(serving), finish)
+    let permitted = permitted.as_ref();
+    loop {
+        let serving = http1::Builder::new()
+            // The connection's watchdog applies this timeout, and the idle timeout between
+            // requests.
+            .header_read_timeout(None)
+            .max_header_size(max_header_bytes(&connection))
+            .serve_connection(TokioIo::new(io), service)
+            .with_upgrades();
+        let finish = http1::UpgradeableConnection::graceful_shutdown;
+        let mut serving = Box::pin(serving);
+        let parts = loop {
+            match attend(&connection, &ingress, permitted, serving, finish).await {
+                Attended::Ended(end) => return end,
+                // The rest of the body may still arrive after the response, for example of a denied
+                // upload. Without hyper's state it would be read as the next request.
+                Attended::Idle(same) if latest_has_body.load(Ordering::Relaxed) => serving = same,
+                Attended::Idle(idle) => break Pin::into_inner(idle).into_parts(),
+            }
+        };
+        let Some(parts) = parts else {
+            return End::ByClient;
+        };
+        (io, service) = (parts.io.into_inner(), parts.service);
+        io.unread(parts.read_buf);
+        if let Some(end) = wait(&connection, permitted, &mut io).await {
+            return end;
+        }
+    }
+}
+
+/// Waits for the next request of an idle connection; returns `None` when its first byte arrives. If
+/// the connection must be closed before, returns how it ended.
+async fn wait<I: AsyncRead + AsyncWrite + Unpin>(
+    connection: &Connection,
+    permitted: Option<&Permission>,
+    io: &mut ReadAhead<I>,
+) -> Option<End> {
+    let mut signals = WakeGated::new(signal(connection, permitted));
+    loop {
+        tokio::select! {
+            biased;
+            () = io.readable() => return None,
+            event = &mut signals => match event {
+                Signal::Idle => signals = WakeGated::new(signal(connection, permitted)),
+                Signal::Finish => {
+                    // Over TLS the client gets a close_notify, if the socket takes it at once.
+                    let _ = io.shutdown().now_or_never();
+                    return Some(End::Otherwise);
+                }
+                Signal::End => return Some(End::Otherwise),
+            },
+        }
+    }
 }
 
 /// Serves HTTP/2 inside a tunnel. Ends for the same reasons as [`serve_http1`].
-pub fn serve_http2<I>(
+pub async fn serve_http2<I>(
     connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
     io: I,
-) -> impl Future<Output = End> + Send + use<I>
+) -> End
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -95,7 +151,14 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(TokioIo::new(io), service);
     let finish = http2::Connection::graceful_shutdown;
-    attend(connection, ingress, permitted, Box::pin(serving), finish)
+    let mut serving = Box::pin(serving);
+    loop {
+        let permitted = permitted.as_ref();
+        match attend(&connection, &ingress, permitted, serving, finish).await {
+            Attended::Ended(end) => return end,
+            Attended::Idle(same) => serving = same,
+        }
+    }
 }
 
 fn max_header_bytes(connection: &Connection) -> usize {
@@ -112,73 +175,90 @@ pub enum End {
     Otherwise,
 }
 
-/// Serves until the connection ends or must be closed. `serving` is boxed, since a future keeps
-/// space for an argument twice, even while the connection is idle.
+/// The result of [`attend`].
+enum Attended<C> {
+    Ended(End),
+    /// The connection is idle; contains the future that serves it.
+    Idle(Pin<Box<C>>),
+}
+
+/// Serves until the connection ends, must be closed or is idle. `serving` is boxed, since a future
+/// keeps space for an argument twice.
 async fn attend<C>(
-    connection: Connection,
-    ingress: Ingress,
-    permitted: Option<Permission>,
+    connection: &Connection,
+    ingress: &Ingress,
+    permitted: Option<&Permission>,
     mut serving: Pin<Box<C>>,
     finish: fn(Pin<&mut C>),
-) -> End
+) -> Attended<C>
 where
     C: Future<Output = hyper::Result<()>>,
 {
-    let permitted = permitted.as_ref();
-    let mut close = WakeGated::new(close_signal(&connection, permitted));
-    let mut by_itself = End::ByClient;
+    let mut signals = WakeGated::new(signal(connection, permitted));
+    let mut finishing = false;
     loop {
         tokio::select! {
             biased;
             served = serving.as_mut() => {
-                return match served {
+                return Attended::Ended(match served {
                     Err(error) if error.is_parse() => {
-                        note_failure(&connection, &ingress, &error);
+                        note_failure(connection, ingress, &error);
                         End::Otherwise
                     }
-                    _ => by_itself,
+                    _ if finishing => End::Otherwise,
+                    _ => End::ByClient,
+                });
+            }
+            event = &mut signals => {
+                match event {
+                    Signal::End => return Attended::Ended(End::Otherwise),
+                    Signal::Finish => {
+                        finishing = true;
+                        finish(serving.as_mut());
+                    }
+                    Signal::Idle => {
+                        connection.hand_back();
+                        if !finishing && connection.idle.is_between_requests() {
+                            return Attended::Idle(serving);
+                        }
+                    }
+                }
+                signals = match finishing {
+                    true => WakeGated::new(closed(connection, permitted)),
+                    false => WakeGated::new(signal(connection, permitted)),
                 };
             }
-            signal = &mut close => match signal {
-                CloseSignal::End => return End::Otherwise,
-                CloseSignal::Finish => {
-                    by_itself = End::Otherwise;
-                    finish(serving.as_mut());
-                    close = WakeGated::new(ended(&connection, permitted));
-                }
-            },
         }
     }
 }
 
-/// How a connection must be closed.
-enum CloseSignal {
-    /// Gracefully: requests under way are finished.
+/// An event that ends a connection or makes it idle, and that its own bytes do not show.
+enum Signal {
+    /// The connection has been idle for 2 s.
+    Idle,
+    /// Close gracefully: requests under way are finished.
     Finish,
-    /// Immediately.
+    /// Close immediately.
     End,
 }
 
-async fn close_signal(connection: &Connection, permitted: Option<&Permission>) -> CloseSignal {
+/// Waits for the next event of a connection.
+async fn signal(connection: &Connection, permitted: Option<&Permission>) -> Signal {
     tokio::select! {
-        signal = ended(connection, permitted) => signal,
-        () = connection.service.stopping.cancelled() => CloseSignal::Finish,
+        signal = closed(connection, permitted) => signal,
+        () = connection.service.stopping.cancelled() => Signal::Finish,
     }
 }
 
-async fn ended(connection: &Connection, permitted: Option<&Permission>) -> CloseSignal {
+/// Waits as [`signal`] does, but never returns [`Signal::Finish`].
+async fn closed(connection: &Connection, permitted: Option<&Permission>) -> Signal {
     tokio::select! {
-        () = quiet(connection) => {}
-        () = connection.ended(permitted) => {}
+        watched = connection.idle.watch(connection.timeouts) => match watched {
+            Watched::Idle => Signal::Idle,
+            Watched::Over => Signal::End,
+        },
+        () = connection.ended(permitted) => Signal::End,
     }
-    CloseSignal::End
-}
-
-async fn quiet(connection: &Connection) {
-    connection
-        .idle
-        .watch(connection.timeouts, || connection.hand_back())
-        .await;
 }
 
 /// Records the denial of a head that hyper could not parse. hyper has already answered it, so the

@@ -19,6 +19,7 @@ use tokio_rustls::StartHandshake;
 use super::connection::Connection;
 use super::hello::HelloReader;
 use super::io::{ClientIo, Socket};
+use super::read_ahead::ReadAhead;
 use super::rejected::REJECTION_WINDOW;
 use super::serve::{End, exchange, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
@@ -26,7 +27,6 @@ use super::{leaf, rejected};
 use crate::http::{
     Ingress, Permission, Reply, closing, denied_connect, empty, has_body, raw, relay,
 };
-use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 use crate::upstream::{self, UpstreamSocket};
 
@@ -54,14 +54,14 @@ enum TunnelContents<S> {
     /// Serve HTTP inside the intercepted TLS.
     Https(BoxFuture<'static, End>),
     /// Relay the bytes without decrypting them.
-    Bytes(ClientIo<S>, UpstreamSocket),
-    /// Close: the client sent no complete message before it closed the tunnel, or nothing in time.
+    Bytes(ReadAhead<ClientIo<S>>, UpstreamSocket),
+    /// Close: the client closed the tunnel before its protocol was known, or sent no byte in time.
     Nothing,
 }
 
-/// Answers a CONNECT. The chain judges before a byte from inside is read and before the host is
-/// resolved. Boxed, since the future of a request inside the tunnel has the same type, which would
-/// contain itself.
+/// Answers a CONNECT. The chain judges it before the proxy reads a byte from inside the tunnel or
+/// resolves the host. Boxed, since the future of a request inside the tunnel has the same type,
+/// which would contain itself.
 pub fn connect<S: Socket>(
     connection: Connection,
     request: Request<Incoming>,
@@ -92,8 +92,8 @@ async fn answer<S: Socket>(
         Ok(passthrough) => passthrough,
         Err(denial) => {
             live.denied(&denial);
-            // The client cannot use the connection without a tunnel. Node.js does not close it, and
-            // its process would live until the idle timeout.
+            // The client cannot use the connection without a tunnel. Node.js does not close it, so
+            // its process would not exit before the idle timeout.
             return closing(denied_connect(&denial, live.id()));
         }
     };
@@ -205,21 +205,23 @@ impl Tunnel {
     /// Opens the tunnel; `None` if the lease, a reload or the process ends it first.
     async fn open_in_time<S: Socket>(
         &mut self,
-        io: ClientIo<S>,
+        io: ReadAhead<ClientIo<S>>,
     ) -> Option<Result<TunnelContents<S>, Denial>> {
         let connection = self.connection.clone();
         let permitted = Permission::of(&self.live.flow, &self.snapshot);
-        let ended = WakeGated::new(connection.ended(permitted.as_ref()));
         tokio::select! {
             biased;
             opened = self.open(io) => Some(opened),
-            () = ended => None,
+            () = connection.ended(permitted.as_ref()) => None,
         }
     }
 
     /// Detects the protocol inside and completes the TLS handshake of an intercepted tunnel; each
     /// of the steps has the header timeout.
-    async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<TunnelContents<S>, Denial> {
+    async fn open<S: Socket>(
+        &mut self,
+        mut io: ReadAhead<ClientIo<S>>,
+    ) -> Result<TunnelContents<S>, Denial> {
         let limit = self.connection.timeouts.header;
         let mut bytes = BytesMut::new();
         let first = timeout(limit, read_first(&mut io, &mut bytes)).await;
@@ -266,7 +268,7 @@ impl Tunnel {
 
     async fn tls<S: Socket>(
         &mut self,
-        mut io: ClientIo<S>,
+        mut io: ReadAhead<ClientIo<S>>,
         mut bytes: BytesMut,
     ) -> Result<TunnelContents<S>, Denial> {
         let limit = self.connection.timeouts.header;
@@ -294,8 +296,8 @@ impl Tunnel {
         self.intercept(io, accepted).await
     }
 
-    /// Whether the TLS server name is the tunnel's host. It may be missing if the tunnel is
-    /// intercepted, or if its host is an IP address.
+    /// Whether the TLS server name is the tunnel's host. The client may omit the server name if the
+    /// tunnel is intercepted, or if the host is an IP address.
     fn name_agrees(&self, accepted: &Accepted) -> bool {
         match accepted.client_hello().server_name() {
             Some(name) => Host::parse(name).is_ok_and(|host| host == *self.live.host()),
@@ -305,7 +307,7 @@ impl Tunnel {
 
     async fn intercept<S: Socket>(
         &mut self,
-        io: ClientIo<S>,
+        io: ReadAhead<ClientIo<S>>,
         accepted: Accepted,
     ) -> Result<TunnelContents<S>, Denial> {
         let config = leaf::config(&self.connection, &self.snapshot, self.live.host())?;
@@ -326,6 +328,8 @@ impl Tunnel {
         Ok(TunnelContents::Https(if frames {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
+            // Boxed, since the future that serves it keeps space for a stream several times.
+            let stream = ReadAhead::new(Box::new(stream));
             Box::pin(serve_http1(
                 connection, ingress, permitted, stream, exchange,
             ))
@@ -334,15 +338,20 @@ impl Tunnel {
 }
 
 /// The socket of a CONNECT, with the bytes that hyper has read ahead.
-fn io_of<S: Socket>(upgraded: Upgraded) -> Option<ClientIo<S>> {
-    let parts = upgraded.downcast::<TokioIo<ClientIo<S>>>().ok()?;
+fn io_of<S: Socket>(upgraded: Upgraded) -> Option<ReadAhead<ClientIo<S>>> {
+    let parts = upgraded
+        .downcast::<TokioIo<ReadAhead<ClientIo<S>>>>()
+        .ok()?;
     let mut io = parts.io.into_inner();
     io.unread(parts.read_buf);
     Some(io)
 }
 
 /// Reads until the protocol is known.
-async fn read_first<S: Socket>(io: &mut ClientIo<S>, bytes: &mut BytesMut) -> io::Result<Sniffed> {
+async fn read_first<S: Socket>(
+    io: &mut ReadAhead<ClientIo<S>>,
+    bytes: &mut BytesMut,
+) -> io::Result<Sniffed> {
     loop {
         let sniffed = sniff(bytes);
         if sniffed != Sniffed::NeedMore {
@@ -358,7 +367,7 @@ async fn read_first<S: Socket>(io: &mut ClientIo<S>, bytes: &mut BytesMut) -> io
 /// Reads a whole ClientHello. `bytes` holds all bytes read; the result has those after the
 /// ClientHello.
 async fn read_hello<S: Socket>(
-    io: &mut ClientIo<S>,
+    io: &mut ReadAhead<ClientIo<S>>,
     bytes: &mut BytesMut,
 ) -> io::Result<(Accepted, Bytes)> {
     let mut reader = HelloReader::default();
@@ -390,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_task_of_a_tunnel_takes_less_than_half_a_kilobyte() {
+    fn the_task_of_a_tunnel_takes_less_than_half_a_kibibyte() {
         let size = size_of_task(Tunnel::run::<tokio::net::TcpStream>);
         assert!(size < 512, "{size} bytes");
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use addons::contract::Container;
-use addons::shards;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::runtime::threads;
 
 /// The threads, one for each core that the process may use.
 pub struct Workers {
@@ -24,9 +25,9 @@ pub struct Workers {
 
 struct Worker(Handle);
 
-/// Open connections of one container, or of all unknown sources, on each thread. Its next
-/// connection is placed by these alone: if connections of others counted, another container could
-/// choose its thread.
+/// Open connections of one container, or of all unknown sources, on each thread. They alone decide
+/// the thread of the next connection: if connections of other containers counted, another container
+/// could choose that thread.
 #[derive(Default)]
 pub struct OpenCounts(Mutex<Vec<usize>>);
 
@@ -44,9 +45,7 @@ impl Workers {
         let start = |number| Worker::start(number, ended.clone());
         Ok(Self {
             first: start(0)?,
-            others: (1..shards::threads())
-                .map(start)
-                .collect::<io::Result<_>>()?,
+            others: (1..threads()).map(start).collect::<io::Result<_>>()?,
             next: AtomicUsize::new(0),
             unknown_sources: Arc::default(),
             _ends: ended.drop_guard(),
@@ -72,8 +71,8 @@ impl Workers {
 }
 
 impl OpenCounts {
-    /// Counts a connection on the thread with the fewest, and returns its index. Of several, takes
-    /// the first from `turn` on, modulo the number of threads.
+    /// Counts a connection on the thread with the fewest, and returns the thread's index. Of
+    /// several such threads, takes the first from `turn` on, modulo the number of threads.
     fn enter(&self, threads: usize, turn: usize) -> usize {
         let mut counts = self.0.lock();
         counts.resize(threads, 0);
@@ -101,9 +100,8 @@ impl Worker {
         let worker = Self(runtime.handle().clone());
         let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
         thread.spawn(move || {
-            shards::claim(number);
             runtime.block_on(ended.cancelled());
-            // Does not wait for a blocking call that hangs.
+            // Unlike a drop of the runtime, this does not wait for a blocking call that hangs.
             runtime.shutdown_background();
         })?;
         Ok(worker)

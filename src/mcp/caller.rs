@@ -38,7 +38,7 @@ pub struct TraceContext {
 }
 
 impl Caller {
-    /// A copy without the session, which does not keep the session alive.
+    /// A copy without the session and the log level. It does not keep the session alive.
     pub(super) fn like(&self) -> Self {
         Self {
             client: self.client.clone(),
@@ -86,7 +86,7 @@ impl LogLevel {
         ("emergency", Self::Emergency),
     ];
 
-    /// Reads the name of a severity.
+    /// Reads the name of a severity; `None` for another name.
     pub fn parse(text: &str) -> Option<Self> {
         let named = Self::ALL.into_iter().find(|(name, _)| *name == text);
         named.map(|(_, level)| level)

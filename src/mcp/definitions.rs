@@ -18,7 +18,7 @@ use thiserror::Error;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "mcp-definitions.json";
-/// The most tools of one server that are stored. Further ones are not exposed.
+/// Limit on the tools of one server that are stored. Further tools are blocked.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
 /// The largest file that is read, in bytes; the maximum of servers and tools needs about half.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -41,7 +41,7 @@ pub enum AcceptError {
     /// The server never listed this tool.
     #[error("no tool {tool} of server {server} was ever seen")]
     Unknown { server: String, tool: String },
-    /// The definition is the accepted one already.
+    /// The definition has not changed since it was accepted.
     #[error("the definition of {tool} of server {server} has not changed")]
     Unchanged { server: String, tool: String },
     /// The file cannot be read or written.
@@ -72,7 +72,7 @@ impl DefinitionFile {
         let servers = read(&path)
             .inspect_err(|error| {
                 let path = path.display();
-                tracing::error!(%path, %error, "tools' definitions cannot be read: every tool is blocked; restore the file, or remove it to accept what comes first");
+                tracing::error!(%path, %error, "tools' definitions cannot be read: every tool is blocked; restore the file, or remove it and restart to accept the definitions that servers list then");
             })
             .ok();
         Arc::new(Self {
@@ -81,7 +81,7 @@ impl DefinitionFile {
         })
     }
 
-    /// Accepts the changed definition of a tool. Blocks until the change is on disk.
+    /// Accepts the changed definition of a tool. Blocks until the acceptance is on disk.
     pub fn accept(&self, server: &str, tool: &str) -> Result<(), AcceptError> {
         let (named, name) = (server.to_owned(), tool.to_owned());
         let mut servers = self.servers.lock();
@@ -113,7 +113,8 @@ impl DefinitionFile {
         AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
     }
 
-    /// Compares digests with the accepted ones, and stores new ones; blocks.
+    /// Compares digests with the accepted ones, and stores new ones; blocks. Fails if the file
+    /// could not be read at the start or cannot be written.
     fn compare(
         &self,
         server: &str,
@@ -157,7 +158,7 @@ impl DefinitionFile {
             all.insert(server.to_owned(), updated);
             if let Err(error) = self.write(all) {
                 let path = self.path.display();
-                tracing::error!(%path, %error, "tools' definitions cannot be written: new ones are blocked");
+                tracing::error!(%path, %error, server, "tools' definitions cannot be written: the tools of the server cannot be listed anew");
                 all.insert(server.to_owned(), present);
                 return Err(Unavailable);
             }
@@ -181,7 +182,9 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, Tools>> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(error),
-        Ok(data) if data.len() > MAX_FILE_BYTES => return Err(io::Error::other("it is too large")),
+        Ok(data) if data.len() > MAX_FILE_BYTES => {
+            return Err(io::Error::other("it is larger than 256 MiB"));
+        }
         Ok(_) => {}
     }
     Ok(serde_json::from_slice(&fs::read(path)?)?)

@@ -58,11 +58,11 @@ pub enum Message {
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     },
-    /// The answer to a request. The id is `None` if the sender could not read the request's.
+    /// The answer to a request. The id is `None` if the sender could not read the request's id.
     Response { id: Option<Id>, outcome: Outcome },
 }
 
-/// Why a text is not a message. `id` is that of the request, if it could be read.
+/// Why a text is not a message. `id` is the id of the request, if it could be read.
 #[derive(Debug, Error)]
 pub enum MessageError {
     /// The text is not JSON, or ambiguous.
@@ -108,14 +108,14 @@ impl Message {
 
     fn asking(members: &Members<'_>, id: Option<Id>) -> Result<Self, MessageError> {
         if given(members, "result").is_some() || given(members, "error").is_some() {
-            return Err(not_rpc(id, "it has a method and a result"));
+            return Err(not_rpc(id, "it has both a method and a result or error"));
         }
         let Some(text) = members.text("method") else {
             return Err(not_rpc(id, "its method is not a string"));
         };
         let params = given(members, "params");
         if params.is_some_and(|params| !params.starts_with(['{', '['])) {
-            return Err(not_rpc(id, "its params are not an object"));
+            return Err(not_rpc(id, "its params are neither an object nor an array"));
         }
         let method = text.into();
         let params = params.map(raw).transpose()?;
@@ -136,7 +136,7 @@ impl Message {
             _ => {
                 return Err(not_rpc(
                     id,
-                    "it has neither a method nor one result or error",
+                    "it has no method, and not exactly one of result and error",
                 ));
             }
         };
@@ -175,7 +175,7 @@ pub fn write_request(id: Option<&Id>, method: &str, params: Option<&RawValue>) -
     text
 }
 
-/// Writes a response; `id` is `null` if the request's could not be read.
+/// Writes a response. Without an id, as for a request whose id could not be read, `id` is `null`.
 pub fn write_response(id: Option<&Id>, outcome: &Outcome) -> String {
     let id = id.map_or("null", Id::as_json);
     match outcome {

@@ -18,7 +18,7 @@ pub enum Version {
 /// Whether a session begins with a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// It begins with `initialize`: up to 2025-11-25.
+    /// A session begins with `initialize`: up to 2025-11-25.
     Legacy,
     /// No handshake; each request describes its client: from 2026-07-28 on.
     Modern,
@@ -36,7 +36,7 @@ impl Version {
     /// The newest revision with a handshake.
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
 
-    /// The date in messages.
+    /// The date that names the revision in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -47,7 +47,7 @@ impl Version {
         }
     }
 
-    /// The revision of a date, if the gateway supports it.
+    /// The revision of a date; `None` if the gateway does not support it.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

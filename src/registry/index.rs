@@ -26,8 +26,8 @@ impl Key for Source {
     }
 }
 
-/// A lease that is hashed and compared by its key, which it borrows from the container: copies of
-/// the keys would double the memory of a map.
+/// A lease that is hashed and compared by its key. The key is borrowed from the container, since a
+/// copy of each key would double the memory of the index.
 struct Keyed<K>(Arc<Container>, PhantomData<fn() -> K>);
 
 impl<K: Key> Borrow<K> for Keyed<K> {
@@ -82,7 +82,8 @@ impl<K: Key> Index<K> {
         });
     }
 
-    /// Calls `show` with every lease, in no particular order.
+    /// Calls `show` with every lease, in no particular order. A shard of the index is locked during
+    /// each call, so `show` must not change the index.
     pub(super) fn each(&self, mut show: impl FnMut(&Arc<Container>)) {
         for entry in &self.0 {
             show(&entry.key().0);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_replaces_the_one_with_the_same_key() {
+    fn an_inserted_lease_replaces_the_lease_with_the_same_key() {
         let index = Index::<Source>::default();
         let (first, second) = (lease("a", 1), lease("b", 1));
         assert!(index.insert(&first).is_none());
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_lease_itself_is_removed() {
+    fn removing_a_lease_does_not_remove_another_lease_with_the_same_key() {
         let index = Index::<ContainerId>::default();
         let (gone, present) = (lease("a", 1), lease("a", 2));
         index.insert(&present);
@@ -132,6 +133,6 @@ mod tests {
         assert!(index.get(&present.id).is_some());
         index.remove(&present);
         assert!(index.get(&present.id).is_none());
-        index.each(|_| panic!("nothing is left"));
+        index.each(|_| panic!("the index still contains a lease"));
     }
 }

@@ -1,4 +1,4 @@
-//! Ends leases when they expire, and keeps view and store in sync.
+//! Ends leases when they expire, and keeps the view and the store in sync.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,21 @@ use super::tracked_store::TrackedStore;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the whole store is checked and read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
-/// From this duration on, the registry is unavailable until the round of maintenance ends.
+/// If a round of maintenance takes longer, the registry is unavailable until the store is next read
+/// successfully.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
-/// How long another process may lock the store before flows are denied.
+/// How long another process may lock the store before the registry becomes unavailable.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// How long an expired lease stays in the store, at least. Also how long the system clock must run
-/// without a jump before leases are deleted.
+/// Minimum time between the expiry of a lease and its deletion by pruning. A lease that a flow
+/// finds expired is deleted in the next round, and the start of the server deletes all expired
+/// leases. Also the time that the system clock must run without a jump before leases are pruned.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
 /// If the system clock and the monotonic clock advance by amounts that differ by more than this,
-/// the system clock was set.
+/// the system clock has jumped.
 const CLOCK_JUMP: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Opens, prunes and reads the store, and logs the result.
+    /// Opens the store, deletes expired leases, reads the others, and logs the result.
     pub(super) fn start(&self) {
         let mut tracked = self.tracked.lock();
         if let Err(error) = tracked.store.open() {
@@ -45,7 +47,7 @@ impl Registry {
         }
     }
 
-    /// Probes the store, reloads it and ends leases until the shutdown.
+    /// Runs a round of maintenance every second until the shutdown.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = interval(PROBE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,8 +68,8 @@ impl Registry {
             let registry = Arc::clone(&self);
             let mut round = tokio::task::spawn_blocking(move || registry.round(whole, prune));
             if timeout(HUNG_AFTER, &mut round).await.is_err() {
-                self.set_problem("the disk does not answer");
-                // The round sets or clears the problem when it ends.
+                self.set_problem("reading or writing the registry takes longer than 5 s");
+                // The problem stays until a `refresh` succeeds, at the latest in a later round.
                 if let Err(error) = round.await {
                     tracing::error!(%error, "registry maintenance failed");
                 }
@@ -75,6 +77,9 @@ impl Registry {
         }
     }
 
+    /// Ends expired leases, probes the store, updates the view and makes deferred writes. With
+    /// `whole`, or if the registry is unavailable, reads the whole store. With `prune`, deletes
+    /// leases that expired over an hour ago.
     fn round(&self, whole: bool, prune: bool) {
         let mut tracked = self.tracked.lock();
         let now = OffsetDateTime::now_utc();
@@ -87,7 +92,8 @@ impl Registry {
         self.note_writing(failed.map(|error| error.to_string()));
     }
 
-    /// Records the error of deferred writes, and logs it when it changes.
+    /// Records the error of deferred writes, `None` if they succeeded. Logs an error that differs
+    /// from the previous one.
     fn note_writing(&self, failed: Option<String>) {
         let mut before = self.unwritten.lock();
         if let Some(error) = failed.as_deref().filter(|_| *before != failed) {
@@ -96,9 +102,10 @@ impl Registry {
         *before = failed;
     }
 
-    /// Makes the deferred writes: deletes leases that flows found expired, inserts replacements of
-    /// leases that ended too early, and updates changed standings. With `prune`, deletes leases
-    /// that expired over an hour ago.
+    /// Makes the deferred writes: deletes leases that flows found expired, inserts replacements for
+    /// leases that a clock jump ended too early (`View::ended_too_early`), and writes changed
+    /// security levels and abort latches. With `prune`, also deletes leases that expired over an
+    /// hour ago.
     fn write_deferred(
         &self,
         tracked: &mut TrackedStore,
@@ -138,8 +145,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Reads the store, if it changed or `whole` is set, and updates the view. On an error, makes
-    /// the registry unavailable, unless the store has been locked for less than [`HELD_FOR`].
+    /// Reads the store if it changed or `whole` is set, and updates the view. Returns an error if
+    /// the store cannot be read. The error makes the registry unavailable, except while another
+    /// process has locked the store for less than [`HELD_FOR`].
     pub(super) fn refresh(
         &self,
         tracked: &mut TrackedStore,
@@ -153,11 +161,12 @@ impl Registry {
                     draft.follow();
                 }
                 if let Some(problem) = self.problem.replace(None) {
-                    tracing::info!(was = %problem, "the registry can be read");
+                    tracing::info!(was = %problem, "registry available again");
                 }
                 Ok(())
             }
-            // The registry stays available for flows: a restore on a slow disk takes seconds.
+            // The registry stays available for flows, since a restore on a slow disk may lock the
+            // store for several seconds.
             Err(StoreError::Busy(_)) if self.busy_since.for_less_than(HELD_FOR) => Err(Unavailable),
             Err(error) => {
                 self.fail(tracked, &error);
@@ -166,11 +175,12 @@ impl Registry {
         }
     }
 
+    /// Makes the registry unavailable because of an error of its store.
     fn fail(&self, tracked: &TrackedStore, error: &StoreError) {
         self.set_problem(&format!("{}: {error}", tracked.store));
     }
 
-    /// Makes the registry unavailable, and logs the problem when it changes.
+    /// Makes the registry unavailable. Logs a problem that differs from the previous one.
     fn set_problem(&self, problem: &str) {
         let before = self.problem.replace(Some(problem));
         if before.is_none_or(|before| *before != problem) {
@@ -182,25 +192,29 @@ impl Registry {
     }
 }
 
-/// The time since which the store is locked by another process; `None` while it is not.
+/// When the store was first found locked by another process; `None` if it is not locked.
 #[derive(Default)]
 pub(super) struct BusySince(Mutex<Option<Instant>>);
 
 impl BusySince {
-    /// Whether the store is locked for less than `most`, counted from the first call.
+    /// Notes that the store is locked. Returns whether it has been locked for less than `most`.
     fn for_less_than(&self, most: Duration) -> bool {
         self.0.lock().get_or_insert_with(Instant::now).elapsed() < most
     }
 
+    /// Notes that the store is not locked.
     fn over(&self) {
         *self.0.lock() = None;
     }
 }
 
-/// Compares the system clock with the monotonic clock, to decide whether leases may be deleted.
+/// Compares the system clock with the monotonic clock, to decide whether leases may be pruned.
 struct Clock {
+    /// The system clock at the last comparison.
     wall: OffsetDateTime,
+    /// The monotonic clock at the last comparison.
     steady: Instant,
+    /// Leases may be pruned from this instant.
     trusted_from: Instant,
 }
 
@@ -214,8 +228,9 @@ impl Clock {
         }
     }
 
-    /// Whether leases may be deleted: `false` for an hour after start and after the clock was set.
-    /// If a wrong clock let leases expire, they are then still in the store when it is corrected.
+    /// Whether leases may be pruned: `false` for an hour after the start and after each jump of the
+    /// system clock. If a wrong clock is corrected within that hour, the leases that expired by the
+    /// wrong clock were not pruned meanwhile.
     fn is_steady(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }
@@ -223,7 +238,7 @@ impl Clock {
     fn note(&mut self, wall: OffsetDateTime, steady: Instant) -> bool {
         let passed = steady.duration_since(self.steady);
         if (wall - self.wall - passed).abs() > CLOCK_JUMP {
-            tracing::warn!("the system clock was set: expired registrations are kept for an hour");
+            tracing::warn!("the system clock jumped: expired registrations are kept for an hour");
             self.trusted_from = steady + KEPT_AFTER_EXPIRY;
         }
         self.wall = wall;
@@ -237,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_lease_is_deleted_for_an_hour_after_the_clock_was_set() {
+    fn leases_are_not_pruned_for_an_hour_after_the_start_and_after_each_clock_jump() {
         let mut clock = Clock::start();
         let (wall, steady) = (clock.wall, clock.steady);
         let hours = |count: u32| Duration::from_secs(3600) * count;

@@ -45,8 +45,8 @@ pub struct NewRegistration {
 }
 
 impl NewRegistration {
-    /// Begins a lease with a new id. Its times are truncated to milliseconds, the resolution of a
-    /// store, so that the lease is equal after a restart.
+    /// Begins a lease with a new lease id. Its times are truncated to milliseconds, the resolution
+    /// of a store, so that the lease that is read back after a restart is equal.
     fn begin(self, now: OffsetDateTime) -> Registration {
         Registration {
             id: self.id,
@@ -66,21 +66,22 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the container had a live lease with an equal registration, of which only the expiry
-    /// changed.
+    /// Whether the container's live lease was extended instead of replaced, since its registration
+    /// differs from the new one at most in the expiry.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
-    /// The containers whose leases ended because this one has their id or their source.
+    /// The containers whose leases ended because the new lease has their id or their source.
     pub replaced: Vec<ContainerId>,
 }
 
 /// Why a change failed.
 #[derive(Debug, Error)]
 pub enum ChangeError {
+    /// The store cannot be read, so flows are denied too; or another process has locked it.
     #[error("Registry unavailable")]
     Unavailable,
-    /// The store can be read, so flows continue.
+    /// The store could be read, but the change could not be written. Flows continue.
     #[error("Registry cannot be written: {0}")]
     Unwritten(String),
 }
@@ -95,11 +96,12 @@ impl From<Unavailable> for ChangeError {
 pub struct Registry {
     view: View,
     /// Locked on blocking threads, for one operation at a time. The view is changed under the same
-    /// lock, except by `expire`, so that it differs from the store only by changes of other
-    /// processes, by `over`, by ended leases and by standings that could not be written.
+    /// lock, except by `expire`. So the view and the store differ only by changes that other
+    /// processes made to the store, by the leases in `over`, by expired leases, and by standings
+    /// that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
-    /// The error of the deferred writes in the last round of maintenance; `None` if they succeeded.
+    /// The error of the last deferred writes; `None` if they succeeded.
     unwritten: Mutex<Option<String>>,
     busy_since: BusySince,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
@@ -110,7 +112,7 @@ impl Registry {
     /// Opens the store, or creates it if it is missing. Never fails: a store that cannot be read is
     /// not touched, and the registry is unavailable until [`Registry::run`] can read it.
     ///
-    /// Blocks; call it at start. The sockets of leases have their paths in `socket_dir`.
+    /// Blocks; call it at start. `socket_dir` is the directory of the leases' sockets.
     pub fn open(store: impl LeaseStore + 'static, socket_dir: &Path) -> Arc<Self> {
         let registry = Arc::new(Self {
             view: View::new(socket_dir),
@@ -129,8 +131,9 @@ impl Registry {
         self.problem.get()
     }
 
-    /// Registers a container, or extends its lease if the registration is equal except for the
-    /// expiry. The lease is on disk before the future is ready.
+    /// Registers a container, which ends the leases with the same id or source. If the registration
+    /// differs from the container's live lease at most in the expiry, extends that lease instead.
+    /// The lease is on disk before the future is ready.
     pub async fn register(
         self: &Arc<Self>,
         new: NewRegistration,
@@ -165,7 +168,7 @@ impl Registry {
         .await
     }
 
-    /// Ends a container's lease and deletes it. Returns `false` if the container has none.
+    /// Ends a container's lease and deletes it. Returns `false` if the container has no lease.
     pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
             let Some(container) = registry.view.get(&id) else {
@@ -194,8 +197,9 @@ impl Registry {
     }
 
     /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
-    /// latch if `reached` has it set. The change is in force even after an error; after success, it
-    /// is on disk.
+    /// latch if `reached` has it set. After success, the change is in force and on disk. After
+    /// [`ChangeError::Unwritten`], it is in force, and the next round of maintenance tries to write
+    /// it. After [`ChangeError::Unavailable`], nothing has changed.
     pub async fn reach(
         self: &Arc<Self>,
         container: Arc<Container>,
@@ -209,7 +213,7 @@ impl Registry {
         .await
     }
 
-    /// The live lease of a container; `None` if it has none.
+    /// The live lease of a container; `None` if the container has no live lease.
     pub fn get(&self, id: &ContainerId) -> Result<Option<Arc<Container>>, Unavailable> {
         self.readable()?;
         let now = OffsetDateTime::now_utc();
@@ -243,8 +247,9 @@ impl Registry {
         }
     }
 
-    /// Changes store and view on a blocking thread. Syncs with the store first, so that a damaged
-    /// store is never written to, and changes by other processes are read.
+    /// Changes the store and the view on a blocking thread. First syncs with the store, so that
+    /// changes by other processes are read and a damaged store is not written to. The change
+    /// completes even if the caller drops the future.
     async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self, &mut TrackedStore) -> Result<T, StoreError> + Send + 'static,
@@ -263,7 +268,7 @@ impl Registry {
     }
 }
 
-/// Writes the standing of leases, which tool calls raise, to the registry.
+/// Writes the standings that tool calls raise, security levels and abort latches, to the registry.
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {

@@ -4,13 +4,13 @@ use addons::contract::Repo;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A repository: its name, or an object with its name and the limit of a push to it.
+/// A repository: its name, or an object with its name and a limit on the size of a push to it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum RepoEntry {
     /// `owner/name`
     Name(String),
-    /// The name, and the most bytes that one push may send to it.
+    /// The name, and the limit on the size of one push to the repository, in bytes.
     WithLimit {
         name: String,
         max_receive_pack_bytes: u64,

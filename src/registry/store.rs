@@ -18,13 +18,14 @@ use time::OffsetDateTime;
 /// is not in the store is ignored.
 pub trait LeaseStore: fmt::Display + Send {
     /// Creates a missing store, and migrates the store of an older version. A store that cannot be
-    /// read is not touched. Called once, before every other method; these are called even if `open`
-    /// failed.
+    /// read is not touched. The registry calls `open` once, before every other method, and calls
+    /// the others even if `open` fails.
     fn open(&mut self) -> Result<(), StoreError>;
 
-    /// Checks that the store can be read. If `whole` is set, the store changed through another
-    /// process since the last call, or an operation failed since then, passes every lease to `take`
-    /// and returns `true`. After an error, discard the leases that were passed to `take`.
+    /// Checks that the store can be read. Passes every lease to `take` and returns `true` in three
+    /// cases: `whole` is set, another process changed the store since the last call, or an
+    /// operation failed since then. Otherwise returns `false`. After an error, discard the leases
+    /// that were passed to `take`.
     fn sync(&mut self, whole: bool, take: &mut dyn FnMut(Registration))
     -> Result<bool, StoreError>;
 
@@ -48,7 +49,7 @@ pub trait LeaseStore: fmt::Display + Send {
 /// Why a store could not be read or written.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Another process has locked the store, usually for seconds at most.
+    /// Another process has locked the store, usually for a few seconds at most.
     #[error("{0}")]
     Busy(#[source] Box<dyn Error + Send + Sync>),
     /// The operator has to act; the text says how.

@@ -21,7 +21,7 @@ impl TrackedStore {
         }
     }
 
-    /// [`LeaseStore::sync`].
+    /// Calls [`LeaseStore::sync`]. If it read the leases, copies their standings.
     pub(super) fn sync(
         &mut self,
         whole: bool,
@@ -46,7 +46,7 @@ impl TrackedStore {
         standing.unwrap_or_default() == container.standing()
     }
 
-    /// [`LeaseStore::set_standing`].
+    /// Calls [`LeaseStore::set_standing`], and copies the standing if that succeeded.
     pub(super) fn set_standing(
         &mut self,
         lease: LeaseId,

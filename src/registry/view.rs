@@ -16,19 +16,19 @@ use super::index::Index;
 pub struct LeaseListener {
     /// The container with the lease. When the lease ends, the socket must be closed.
     pub container: Arc<Container>,
-    /// The path of its socket.
+    /// The path of the listener's socket.
     pub socket: PathBuf,
-    /// Whether the first attempt to open the socket succeeded; unset until then.
+    /// Whether the first attempt to open the socket succeeded; not set before that attempt.
     pub opened: Arc<SetOnce<bool>>,
 }
 
-/// The file name of a lease's socket. It cannot contain the container's id, which has up to 128
-/// bytes: a socket's path has at most 107.
+/// The file name of a lease's socket. It does not contain the container's id, which may be 128
+/// bytes long, since the path of a Unix socket has at most 107 bytes.
 fn listener_name(lease: LeaseId) -> String {
     format!("sandbox-{}.sock", lease.short())
 }
 
-/// Whether a file name has the form of the file name of a lease's socket.
+/// Whether a file name has the form of a lease's socket: `sandbox-`, 12 hex digits, `.sock`.
 pub fn is_listener_name(name: &str) -> bool {
     let short = name
         .strip_prefix("sandbox-")
@@ -87,7 +87,8 @@ impl View {
         self.listeners.subscribe()
     }
 
-    /// The Unix listener of a lease; `None` if its source is an address.
+    /// The Unix listener of a lease; `None` if the lease's source is an address, or if the lease is
+    /// not in the view.
     pub(super) fn listener(&self, container: &Container) -> Option<LeaseListener> {
         self.listeners.borrow().get(&container.lease).cloned()
     }
@@ -99,7 +100,8 @@ impl View {
         }
     }
 
-    /// The containers with a live lease that has the id or the source of a registration.
+    /// The ids of the containers whose live leases the registration would replace: those with its
+    /// id or its source.
     pub(super) fn holders(&self, new: &NewRegistration, now: OffsetDateTime) -> Vec<ContainerId> {
         let found = [self.get(&new.id), self.find(&new.source)];
         let live = found.into_iter().flatten().filter(|old| old.is_live(now));
@@ -108,7 +110,7 @@ impl View {
         ids
     }
 
-    /// Inserts a lease. Ends the leases that had its id or its source.
+    /// Begins a lease. Ends the leases with the same id or the same source.
     pub(super) fn insert(&self, registration: Registration) -> Arc<Container> {
         let container = Arc::new(Container::new(registration));
         self.put(&container);
@@ -133,7 +135,7 @@ impl View {
         }
     }
 
-    /// Ends this lease and removes it from all indexes, but no other lease with its id or source.
+    /// Ends this lease and removes it from the view. Another lease with its id or its source stays.
     pub(super) fn remove(&self, container: &Arc<Container>) {
         let same = |found: &Arc<Container>| Arc::ptr_eq(found, container);
         self.by_source.remove(container);
@@ -149,7 +151,7 @@ impl View {
         container.end();
     }
 
-    /// Begins to update the view from the store.
+    /// Begins an update of the view from the store.
     pub(super) fn draft(&self) -> Draft<'_> {
         Draft {
             view: self,
@@ -159,7 +161,8 @@ impl View {
         }
     }
 
-    /// Ends the leases that have expired; they stay in the view.
+    /// Ends the leases that have expired. They stay in the view until they are pruned, so that
+    /// [`View::ended_too_early`] finds them.
     pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
@@ -168,9 +171,10 @@ impl View {
         });
     }
 
-    /// The replacements of leases that ended too early because the system clock jumped forward and
-    /// was corrected. An ended lease that is still in the view has ended by expiry. Each
-    /// replacement has a new lease id, since an ended lease never becomes live again.
+    /// Returns replacements for the leases that ended too early because the system clock jumped
+    /// forward and was corrected. These are the leases in the view that have ended but expire after
+    /// `now`: a lease that ends for another reason is removed from the view. Each replacement has a
+    /// new lease id, since an ended lease never becomes live again.
     pub(super) fn ended_too_early(&self, now: OffsetDateTime) -> Vec<Registration> {
         let ended = self.all_that(|container| container.has_ended() && !container.expired(now));
         let again = ended.iter().map(|container| Registration {
@@ -188,20 +192,22 @@ impl View {
     }
 }
 
-/// The differences between store and view. Rows are compared one by one, since all rows at once
-/// would take more memory than the view. The view is unchanged until [`Draft::follow`].
+/// Collects the differences between the store and the view. Rows are compared one by one, since all
+/// rows at once would take more memory than the view. The view is unchanged until
+/// [`Draft::follow`].
 pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
-    /// Those of them with another expiry or a stricter standing in the store, and these two.
+    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter;
+    /// each with the expiry and the standing in the store.
     moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
 }
 
 impl Draft<'_> {
-    /// Compares a row of the store with the view.
+    /// Compares a row of the store with the lease of the same container in the view.
     pub(super) fn add(&mut self, row: Registration) {
         let found = self.view.get(&row.id);
         let Some(container) = found.filter(|container| is_same_lease(container, &row)) else {
@@ -215,8 +221,9 @@ impl Draft<'_> {
         }
     }
 
-    /// Updates the view from the store. An unchanged lease keeps its `Container` and the state that
-    /// it owns; a lease that is not in the store ends.
+    /// Updates the view. A lease that is in the view and in the store keeps its `Container` with
+    /// all state, a lease that is only in the store begins, and a lease that is only in the view
+    /// ends.
     pub(super) fn follow(self) {
         let gone = |container: &Container| !self.kept.contains(&container.lease);
         for container in self.view.all_that(gone) {

@@ -22,7 +22,7 @@ pub struct AcceptBackoff {
 }
 
 impl AcceptBackoff {
-    /// A backoff for the socket of this name.
+    /// Makes a backoff for a socket, which its log lines call `what`.
     pub fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -32,12 +32,28 @@ impl AcceptBackoff {
         }
     }
 
+    /// Calls `accept` until it succeeds, with a delay after each failure.
+    pub async fn retry<T, F>(&mut self, mut accept: impl FnMut() -> F) -> T
+    where
+        F: Future<Output = io::Result<T>>,
+    {
+        loop {
+            match accept().await {
+                Ok(accepted) => {
+                    self.reset();
+                    return accepted;
+                }
+                Err(error) => self.after(&error).await,
+            }
+        }
+    }
+
     /// Resets the delay after a success.
     pub fn reset(&mut self) {
         self.next = SHORTEST;
     }
 
-    /// Waits after a failure. Returns at once for one that a peer caused.
+    /// Logs a failure if a log line is due, and waits. Ignores a failure that a peer caused.
     pub async fn after(&mut self, error: &io::Error) {
         use io::ErrorKind::{
             ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable,
@@ -91,7 +107,7 @@ mod tests {
             (Duration::from_secs(13)..Duration::from_secs(15)).contains(&grown),
             "{grown:?}"
         );
-        backoff.reset();
+        backoff.retry(|| std::future::ready(Ok(()))).await;
         backoff.after(&exhausted).await;
         assert!(began.elapsed() - grown < Duration::from_millis(20));
     }

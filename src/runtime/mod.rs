@@ -7,7 +7,9 @@ mod wake_gated;
 pub(crate) mod waker;
 
 use std::io;
+use std::num::NonZero;
 use std::os::fd::AsFd;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,10 +20,15 @@ pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
-/// Waits for `period`. Returns `false` at once when `shutdown` is cancelled.
+/// Waits for `period` and returns `true`. Returns `false` at once when `shutdown` is cancelled.
 pub(crate) async fn pause(period: Duration, shutdown: &CancellationToken) -> bool {
     let sleep = tokio::time::sleep(period);
     shutdown.run_until_cancelled(sleep).await.is_some()
+}
+
+/// The number of threads that serve connections: the CPUs available to the process.
+pub(crate) fn threads() -> usize {
+    available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Whether the peer of a socket has closed the connection or its sending side. Does not read from
@@ -34,8 +41,8 @@ pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
         && asked.iter().any(|answer| answer.revents().intersects(gone))
 }
 
-/// Whether a socket failed because this process or machine has run out of descriptors or memory,
-/// which is no fault of the peer.
+/// Whether a socket failed because this process or machine has run out of file descriptors or
+/// memory, and not because of the peer.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

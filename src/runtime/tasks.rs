@@ -2,7 +2,8 @@
 
 use addons::contract::{BoxFuture, Tasks};
 
-/// Spawns on the caller's runtime: every flow and every command of the admin API runs on one.
+/// Spawns tasks on the caller's Tokio runtime. Every flow and every command of the admin API runs
+/// inside a runtime.
 pub struct TokioTasks;
 
 impl Tasks for TokioTasks {

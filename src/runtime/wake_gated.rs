@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 ///
 /// The task of a connection is polled for every packet. Polling the other events that may end the
 /// connection (the end of its lease, a reload, a shutdown, a timeout) takes locks that all
-/// connections share; gated, each poll is one atomic load.
+/// connections share; gated, each poll is one atomic load. Without the gate, a denied request takes
+/// 3 % more instructions, another one 3.5 % (`scripts/bench --instructions --functions`).
 pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,
@@ -144,7 +145,7 @@ mod tests {
         let call = Arc::clone(&gated.call);
         for round in 0..3 {
             assert!(Pin::new(&mut gated).poll(&mut context).is_pending());
-            // The second is late: it was called before the poll, and wakes after it.
+            // The second call stands for a late wake-up, which began before the poll.
             call.wake_by_ref();
             call.wake_by_ref();
             assert_eq!(woken.times(), 2 * round + 2);

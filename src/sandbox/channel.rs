@@ -68,21 +68,21 @@ impl<Fd: AsFd> AsFd for Channel<Fd> {
 }
 
 impl<Fd: AsFd> Channel<Fd> {
-    /// A duplicate of the socket, to wait for readiness. Makes the socket non-blocking. Must be
-    /// called within a runtime.
+    /// Returns a duplicate of the socket, to wait for readiness. Both become non-blocking. Must be
+    /// called within a Tokio runtime.
     pub fn watch(&self) -> io::Result<UnixStream> {
         let same = std::os::unix::net::UnixStream::from(self.0.as_fd().try_clone_to_owned()?);
         same.set_nonblocking(true)?;
         UnixStream::from_std(same)
     }
 
-    /// Sends a message with descriptors, at most four.
+    /// Sends a message with descriptors; fails if there are more than four.
     pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(io::Error::other("too many descriptors for one message"));
+            return Err(io::Error::other("a message carries at most 4 descriptors"));
         }
         loop {
             match sendmsg(
@@ -103,7 +103,8 @@ impl<Fd: AsFd> Channel<Fd> {
         self.receive_with(RecvFlags::CMSG_CLOEXEC)
     }
 
-    /// Receives a message without waiting: an error of kind `WouldBlock` if there is none.
+    /// Receives a message without waiting. Fails with `WouldBlock` if there is none; returns `None`
+    /// when the other end is closed.
     pub fn try_receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
     }
@@ -143,7 +144,7 @@ pub(super) fn to_memory(value: &impl Serialize) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads a value that [`to_memory`] wrote.
+/// Reads a value that [`to_memory`] wrote. Fails if its JSON is longer than [`MAX_FILE`].
 pub(super) fn from_memory<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
     let mut bytes = Vec::new();
     std::fs::File::from(file)
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_end_is_the_end_of_the_messages() {
+    fn receive_returns_none_after_the_other_end_is_closed() {
         let (here, there) = Channel::pair().unwrap();
         drop(here);
         assert!(there.receive::<String>().unwrap().is_none());

@@ -10,7 +10,8 @@ const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const DEBIAN: &str = "/proc/sys/kernel/unprivileged_userns_clone";
 const MAXIMUM: &str = "/proc/sys/user/max_user_namespaces";
 
-/// The refusal of a step, with the setting that is its most likely cause.
+/// The refusal after a failed step, with advice on the machine's setting that is the most likely
+/// cause.
 pub fn refused(step: &str, error: &io::Error) -> Refused {
     let advice = advice(&Machine::look());
     Refused {
@@ -19,7 +20,8 @@ pub fn refused(step: &str, error: &io::Error) -> Refused {
     }
 }
 
-/// The machine's settings for user namespaces; `None` if the kernel does not have one.
+/// The machine's settings for user namespaces; a field is `None` if the kernel does not have that
+/// setting.
 #[derive(Debug, Default)]
 struct Machine {
     apparmor: Option<String>,
@@ -56,7 +58,7 @@ fn advice(machine: &Machine) -> &'static str {
                 kernel.unprivileged_userns_clone is 0): set it to 1";
     }
     if machine.filtered {
-        return "a seccomp filter is in force, as a container's default profile: start the \
+        return "a seccomp filter is in force, probably the container's default profile: start the \
                 container with packaging/seccomp/unified-proxy.json as its profile";
     }
     if machine.apparmor.as_deref() == Some("1") {
@@ -64,8 +66,8 @@ fn advice(machine: &Machine) -> &'static str {
                 kernel.apparmor_restrict_unprivileged_userns is 1): install \
                 packaging/apparmor/unified-proxy, which allows them to this program";
     }
-    "user namespaces, and mounts in them, must be allowed; in a container also an unmasked /proc \
-     (docs/sandboxes.md)"
+    "user namespaces, and mounts in them, must be allowed; a container also needs an unmasked \
+     /proc (docs/sandboxes.md)"
 }
 
 #[cfg(test)]
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setting_that_forbids_it_is_named_with_its_remedy() {
+    fn the_setting_that_forbids_user_namespaces_is_named_with_its_remedy() {
         let text = |text: &str| Some(text.to_owned());
         each_row(
             [

@@ -32,10 +32,12 @@ pub struct Refused {
 }
 
 impl Refused {
-    pub fn internal(what: &str, error: &io::Error) -> Self {
+    /// Returns the refusal for a failed step, with the exit code of an internal error. `step` is a
+    /// gerund with its object, for example "mounting its files".
+    pub fn internal(step: &str, error: &io::Error) -> Self {
         Self {
             code: code::SOFTWARE,
-            message: format!("cannot make a sandbox: {what}: {error}"),
+            message: format!("cannot make a sandbox: {step}: {error}"),
         }
     }
 }
@@ -74,7 +76,7 @@ pub enum Signalled {
 /// its messages could only stop or end its own sandbox.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum SandboxMessage {
-    /// The descriptor is the controlling end of the terminal.
+    /// Carries the descriptor of the terminal's controlling end.
     Terminal,
     Started,
     Stopped,
@@ -102,7 +104,7 @@ impl Ending {
 /// An event of a sandbox.
 #[derive(Debug)]
 pub enum Event {
-    /// The controlling end of its pseudo-terminal; before [`Event::Started`].
+    /// The controlling end of the sandbox's pseudo-terminal; precedes [`Event::Started`].
     Terminal(OwnedFd),
     Started,
     /// The command was stopped, by a key or a signal.
@@ -123,8 +125,9 @@ pub struct Sandbox {
 /// The path of this program, valid also after the file was replaced.
 pub const SELF_EXE: &str = "/proc/self/exe";
 
-/// Starts a forwarder, which creates the namespaces while the caller goes on. `program` is this
-/// program. Must be called within a runtime. The forwarder is killed when the calling thread ends.
+/// Starts a forwarder, which creates the namespaces while the caller goes on. `program` is the path
+/// of this program. Must be called within a Tokio runtime. The forwarder is killed when the calling
+/// thread ends.
 pub fn start(program: &Path) -> Result<Sandbox, Refused> {
     start_as(program, FORWARDER, true)
 }
@@ -161,16 +164,17 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
 }
 
 impl Sandbox {
-    /// Sends the specification, with which the command is started with these streams. Connections
-    /// go to `listener`; without one, they are refused.
+    /// Sends the specification and the streams with which PID 1 starts the command. Connections
+    /// from inside go to `listener`; without one, they are refused.
     pub fn begin(
         &self,
         listener: Option<&Path>,
         spec: &Spec,
         streams: [BorrowedFd<'_>; 3],
     ) -> Result<(), Refused> {
-        let failed = |error: io::Error| Refused::internal("telling its processes", &error);
-        // A process that failed has sent its refusal, which `next` returns.
+        let failed = |error: io::Error| Refused::internal("sending its specification", &error);
+        // Errors of the two sends are ignored: a process that failed has sent its refusal, which
+        // `next` returns.
         self.serve(listener);
         let spec = channel::to_memory(spec).map_err(failed)?;
         let [stdin, stdout, stderr] = streams;
@@ -179,7 +183,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Forwards new connections to another Unix listener.
+    /// Makes the forwarder connect new connections to another Unix listener.
     pub fn forward_to(&self, listener: &Path) {
         self.serve(Some(listener));
     }
@@ -196,7 +200,8 @@ impl Sandbox {
         let _ = self.pid1.channel.send(&ToPid1::Signal { number, to }, &[]);
     }
 
-    /// Waits for the next event. Cancel safe.
+    /// Waits for the next event. Fails if the sandbox could not be made, or ended before its
+    /// command. Cancel safe.
     pub async fn next(&mut self) -> Result<Event, Refused> {
         loop {
             let message = tokio::select! {
@@ -222,7 +227,8 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// Waits for the forwarder or supervisor to end after the command; kills it after a limit.
+    /// Waits for the forwarder (up to 500 ms) or the supervisor (up to 5 s) to end after the
+    /// command. Kills a forwarder that has not ended by then.
     pub async fn end(mut self) {
         // The forwarder only has to reap PID 1.
         let limit = if self.is_confined {
@@ -243,7 +249,7 @@ impl Sandbox {
         } = self;
         drop((to_forwarder, pid1));
         if is_confined {
-            // Fails if it has ended.
+            // Fails if the forwarder has ended.
             let _ = forwarder.start_kill();
         }
         let _ = tokio::time::timeout(SUPERVISOR_END_LIMIT, forwarder.wait()).await;

@@ -45,7 +45,7 @@ fn request() -> Vec<u8> {
 
 /// Checks the kernel's acknowledgement, an `nlmsgerr` whose error is 0 on success.
 fn acknowledged(answer: &[u8]) -> io::Result<()> {
-    let unreadable = || io::Error::other("the kernel's answer about lo cannot be read");
+    let unreadable = || io::Error::other("the kernel's answer to RTM_NEWLINK for lo is malformed");
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok());
     let error = answer.get(16..20).and_then(|bytes| bytes.try_into().ok());
     if kind.map(u16::from_ne_bytes) != Some(NLMSG_ERROR) {

@@ -1,9 +1,10 @@
 //! Confines a command: new namespaces, a private root file system, no capabilities, a seccomp
 //! filter, and one way out, a Unix listener.
 //!
-//! This module is the mechanism. The visible files, the command and the way out are given by a
-//! [`Spec`] from the caller: `run` for a person's command, the MCP gateway for its servers. The
-//! files of this machine that both show are in [`machine`].
+//! This module is the mechanism. Its callers are `run`, for a person's command, and the MCP
+//! gateway, for its servers. They give the visible files and the command in a [`Spec`], and the
+//! listener to [`Sandbox::begin`]. The files of this machine that both callers show are in
+//! [`machine`].
 //!
 //! There are three processes, the last two of which re-execute this binary: the caller of
 //! [`start`]; the *forwarder*, which creates the namespaces and carries bytes between loopback

@@ -11,13 +11,14 @@ use rustix::mount::MountFlags;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
     pub at: PathBuf,
-    /// Its flags. A remount must repeat them: those of a mount from outside are locked.
+    /// The mount's flags. A remount must repeat them: the kernel refuses to clear those of a mount
+    /// from outside.
     pub flags: MountFlags,
 }
 
-/// All mounts, in the order of their creation. `table` is the text of a `mountinfo` file (proc(5)).
+/// Reads all mounts, in the order of `table`, which is the text of a `mountinfo` file (proc(5)).
 pub fn read(table: &str) -> io::Result<Vec<Mount>> {
-    let broken = || io::Error::other("the table of mounts cannot be read");
+    let broken = || io::Error::other("a line of mountinfo has fewer than six fields");
     table
         .lines()
         .map(|line| {

@@ -9,11 +9,11 @@ use super::diagnosis;
 use super::handle::Refused;
 
 /// Enters new user, network, IPC and UTS namespaces; the next child is PID 1 of a new PID
-/// namespace. The mount namespace stays, so that the Unix listener can be reached. The calling
-/// process must have one thread.
+/// namespace. The mount namespace stays the machine's, so that the Unix listener can be reached.
+/// The calling process must have one thread.
 ///
-/// Only our user and group are mapped, to the same numbers, so that files of the working directory
-/// keep their owner.
+/// Only the user and group of this process are mapped, to the same numbers, so that files of the
+/// working directory keep their owner.
 pub fn enter() -> Result<(), Refused> {
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     unshare(
@@ -23,7 +23,7 @@ pub fn enter() -> Result<(), Refused> {
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS,
     )
-    .map_err(|errno| diagnosis::refused("new namespaces", &io::Error::from(errno)))?;
+    .map_err(|errno| diagnosis::refused("entering new namespaces", &io::Error::from(errno)))?;
     let (user, group) = (user.as_raw(), group.as_raw());
     // The kernel requires `setgroups` to be denied before an unprivileged process writes its
     // gid_map.
@@ -41,5 +41,5 @@ pub fn enter() -> Result<(), Refused> {
 /// Enters a new mount namespace, a copy of the machine's.
 pub fn enter_mounts() -> Result<(), Refused> {
     unshare(CloneFlags::CLONE_NEWNS)
-        .map_err(|errno| diagnosis::refused("new mounts", &io::Error::from(errno)))
+        .map_err(|errno| diagnosis::refused("entering a mount namespace", &io::Error::from(errno)))
 }

@@ -37,8 +37,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stdout", "/proc/self/fd/1"),
     ("stderr", "/proc/self/fd/2"),
 ];
-/// Files of /proc through which the whole machine can be changed. Their modes do not restrict the
-/// machine's root, which may have started the sandbox.
+/// Files of /proc through which the whole machine can be changed. Their permissions do not restrict
+/// the user root, who may have started the sandbox.
 const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// Files of /proc that reveal state of the whole machine.
 const HIDDEN_PROC: [&str; 9] = [
@@ -73,7 +73,7 @@ fn named(path: &Path, error: io::Error) -> io::Error {
 }
 
 impl Entry {
-    /// Its path in the sandbox.
+    /// The entry's path in the sandbox.
     pub fn at(&self) -> &Path {
         match self {
             Self::Scratch { at, .. }
@@ -286,8 +286,8 @@ impl Tree {
         resolve(self.new.as_fd(), at)
     }
 
-    /// Opens a directory of the new root, and creates it and its parents if they are missing. A
-    /// directory from outside is never changed.
+    /// Opens a directory of the new root, and creates it and its parents if they are missing. Fails
+    /// instead of creating one inside a directory from outside.
     fn directory(&self, at: &Path) -> io::Result<OwnedFd> {
         let mut directory = resolve(self.new.as_fd(), Path::new("/"))?;
         for name in at.components().filter_map(name_of) {
@@ -317,7 +317,7 @@ impl Tree {
             true => Ok(()),
             false => Err(io::Error::new(
                 io::ErrorKind::ReadOnlyFilesystem,
-                "it is missing, and nothing is added to a directory from outside",
+                "it does not exist, and a sandbox creates nothing in a directory from outside",
             )),
         }
     }
@@ -368,8 +368,8 @@ impl Tree {
 
     /// Sets the flags of every mount, enters the new root and unmounts the old one.
     fn finish(self) -> io::Result<()> {
-        // The table of the machine's /proc: the new one shows no process before the root is
-        // changed.
+        // Read through the machine's /proc, which is still mounted below /old. Paths in the table
+        // begin at the root of this process.
         let table = fs::read_to_string("/old/proc/self/mountinfo")?;
         for mount in mount_table::read(&table)? {
             let Ok(at) = mount.at.strip_prefix("/new") else {
@@ -377,7 +377,8 @@ impl Tree {
             };
             let flags = self.flags(&Path::new("/").join(at)) | mount.flags | MountFlags::BIND;
             match mount_remount(&mount.at, flags, c"") {
-                // If we may not enter a directory above it, the sandbox may not either.
+                // If this process may not enter a parent directory of the mount, the command may
+                // not either.
                 Ok(()) | Err(Errno::ACCESS) => {}
                 Err(error) => return Err(named(&mount.at, error.into())),
             }
@@ -393,7 +394,7 @@ impl Tree {
         let first = entries.next();
         let nearest = entries
             .filter(|(_, (path, _))| at.starts_with(path))
-            // Of two at one path, the later one is on top.
+            // Of two mounts at one path, the later one is on top.
             .max_by_key(|(number, (path, _))| (path.components().count(), *number));
         nearest
             .or(first)
@@ -430,7 +431,7 @@ fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
         ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
     );
     found.map_err(|error| match error {
-        Errno::LOOP => io::Error::other("a symbolic link is on the way"),
+        Errno::LOOP => io::Error::other("the path contains a symbolic link"),
         error => error.into(),
     })
 }

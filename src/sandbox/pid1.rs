@@ -40,34 +40,37 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-pid1");
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| Refused::internal("its PID 1", &error.into()))?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
+        let step = "tying PID 1 to the forwarder's life (PR_SET_PDEATHSIG)";
+        Refused::internal(step, &error.into())
+    })?;
+    let first_message = "receiving the launcher's first message";
     let (message, fds) = launcher
         .receive::<ToPid1>()
-        .map_err(failed("its first message"))?
-        .ok_or_else(|| Refused::internal("its first message", &ended()))?;
+        .map_err(failed(first_message))?
+        .ok_or_else(|| Refused::internal(first_message, &ended()))?;
     let (ToPid1::Start, Ok([spec, stdin, stdout, stderr])) = (message, <[_; 4]>::try_from(fds))
     else {
-        return Err(Refused::internal("its first message", &ended()));
+        return Err(Refused::internal(first_message, &ended()));
     };
-    let spec: Spec = channel::from_memory(spec).map_err(failed("its specification"))?;
+    let spec: Spec = channel::from_memory(spec).map_err(failed("reading its specification"))?;
     namespaces::enter_mounts()?;
     new_root::build(&spec.files).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => diagnosis::refused("its files", &error),
-        _ => Refused::internal("its files", &error),
+        io::ErrorKind::PermissionDenied => diagnosis::refused("mounting its files", &error),
+        _ => Refused::internal("mounting its files", &error),
     })?;
     rustix::system::sethostname(spec.hostname.as_bytes())
-        .map_err(|error| Refused::internal("its host name", &error.into()))?;
+        .map_err(|error| Refused::internal("setting its host name", &error.into()))?;
     // Keeps other processes of the same user from tracing this one.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .and_then(|()| setsid().map(drop))
-        .map_err(|error| Refused::internal("its session", &error.into()))?;
+        .map_err(|error| Refused::internal("starting its session", &error.into()))?;
     let streams = [stdin, stdout, stderr];
     let (streams, terminal) = match spec.terminal {
         None => (streams, None),
         Some(wanted) => {
             let (streams, terminal) =
-                open_terminal(launcher, wanted, streams).map_err(failed("its terminal"))?;
+                open_terminal(launcher, wanted, streams).map_err(failed("opening its terminal"))?;
             (streams, Some(terminal))
         }
     };
@@ -77,16 +80,18 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
         .map_err(failed("giving up privileges"))?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {
-        // Continues a command that read from the terminal before this, and was stopped as a
-        // background process.
+        // The command may have read from the terminal before it was in the foreground; the kernel
+        // has then stopped it, and SIGCONT continues it.
         let foreground = tcsetpgrp(terminal, command);
         foreground
             .and_then(|()| kill_process_group(command, Signal::CONT))
-            .map_err(|error| Refused::internal("its terminal", &error.into()))?;
+            .map_err(|error| {
+                Refused::internal("moving its command to the foreground", &error.into())
+            })?;
     }
     launcher
         .send(&SandboxMessage::Started, &[])
-        .map_err(failed("telling that it started"))?;
+        .map_err(failed("reporting its start"))?;
     std::thread::spawn(move || pass_signals(&Channel::from_stdin(), command, terminal.as_ref()));
     reap(launcher, command)
 }
@@ -111,7 +116,7 @@ fn open_terminal(
     unlockpt(&controlling)?;
     let terminal = ioctl_tiocgptpeer(&controlling, flags)?;
     if !wanted.interactive {
-        // The terminal outside already echoes and translates.
+        // The terminal outside already echoes, makes signals of keys and translates output.
         let mut modes = tcgetattr(&terminal)?;
         modes.local_modes -= LocalModes::ECHO | LocalModes::ISIG;
         modes.output_modes -= OutputModes::OPOST;
@@ -165,10 +170,10 @@ pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pi
         }
     })?;
     Pid::from_raw(child.id().cast_signed())
-        .ok_or_else(|| Refused::internal("its command", &ended()))
+        .ok_or_else(|| Refused::internal("starting its command", &ended()))
 }
 
-/// Forwards signals until the launcher has ended, then ends the sandbox.
+/// Forwards signals until the launcher has ended, then ends this process and so the sandbox.
 fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     while let Ok(Some((message, _))) = launcher.receive::<ToPid1>() {
         let ToPid1::Signal { number, to } = message else {
@@ -187,13 +192,16 @@ fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Reaps all processes of the sandbox until the command has ended.
+/// Reaps all processes of the sandbox until the command has ended, then reports how it ended and
+/// exits.
 fn reap(launcher: &Launcher, command: Pid) -> Result<Infallible, Refused> {
     loop {
         let (pid, status) = match wait(WaitOptions::UNTRACED) {
             Ok(Some(waited)) => waited,
             Ok(None) | Err(Errno::INTR) => continue,
-            Err(error) => return Err(Refused::internal("waiting for it", &error.into())),
+            Err(error) => {
+                return Err(Refused::internal("waiting for its command", &error.into()));
+            }
         };
         if pid != command {
             continue;

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Spec {
     pub hostname: String,
-    /// The visible files, applied in order: later entries may lie inside earlier ones. Nothing else
-    /// is visible.
+    /// The visible files besides /dev and /proc, applied in order: later entries may lie inside
+    /// earlier ones. No other file of the machine is visible.
     pub files: Vec<Entry>,
     pub command: Command,
-    /// The pseudo-terminal for those of the command's streams that are terminals outside.
+    /// The pseudo-terminal for those of the command's streams that are terminals outside; `None` if
+    /// no stream is a terminal.
     pub terminal: Option<Terminal>,
 }
 
@@ -36,14 +37,14 @@ pub enum Entry {
     /// A file or directory of the sandbox, bind-mounted over itself, so that it can be neither
     /// renamed nor removed. A symbolic link in the path is an error.
     Pin { at: PathBuf, access: Access },
-    /// An empty read-only file or directory mounted over an existing one; without one, no effect. A
-    /// symbolic link in the path is an error.
+    /// An empty read-only file or directory mounted over an existing one. Has no effect if the path
+    /// does not exist. A symbolic link in the path is an error.
     Hide { at: PathBuf },
     /// A read-only file with this text, mounted over an existing one.
     Replace { at: PathBuf, text: String },
 }
 
-/// Access to a bind mount. It is always `nosuid` and `nodev`.
+/// Access to a bind mount. The mount is always `nosuid` and `nodev`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Access {
     ReadOnly,
@@ -58,18 +59,18 @@ pub struct Command {
     /// The whole environment.
     pub environment: Vec<(OsString, OsString)>,
     pub directory: PathBuf,
-    /// Text of the error if the program is not found, which says how to make it visible.
+    /// Text of the error if the program is not found. Says how to make the program visible.
     pub if_missing: String,
 }
 
 /// The pseudo-terminal of a sandbox.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Terminal {
-    /// Which of the streams 0 to 2 it replaces.
+    /// Which of standard input, output and error the pseudo-terminal replaces.
     pub streams: [bool; 3],
     pub rows: u16,
     pub columns: u16,
-    /// Whether the terminal outside is in raw mode, so that this one handles echo, line editing and
-    /// signals.
+    /// Whether the terminal outside is in raw mode, so that the pseudo-terminal handles echo, line
+    /// editing and signals.
     pub interactive: bool,
 }

@@ -30,7 +30,7 @@ pub fn run() -> ExitCode {
     ExitCode::from(code::SOFTWARE)
 }
 
-/// Takes the channel from standard output, and replaces that by /dev/null.
+/// Duplicates the channel from standard output, and replaces standard output by /dev/null.
 fn take_launcher() -> io::Result<Channel> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(fs::File::open("/dev/null")?)?;
@@ -38,7 +38,7 @@ fn take_launcher() -> io::Result<Channel> {
 }
 
 fn serve(launcher: &Arc<Channel>) -> Result<Infallible, Refused> {
-    let failed = |error: io::Error| Refused::internal("its supervisor", &error);
+    let failed = |error: io::Error| Refused::internal("starting its supervisor", &error);
     let ended = || failed(io::ErrorKind::UnexpectedEof.into());
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-supervisor");
@@ -73,13 +73,16 @@ fn follow(launcher: &Channel, command: Pid) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Reaps the command and its orphans. When the command has ended, kills the remaining processes.
+/// Reaps the command and its orphans. When the command has ended, reports how, kills the remaining
+/// processes and exits.
 fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
     loop {
         let (pid, status) = match wait(WaitOptions::empty()) {
             Ok(Some(waited)) => waited,
             Ok(None) | Err(Errno::INTR) => continue,
-            Err(error) => return Err(Refused::internal("waiting for it", &error.into())),
+            Err(error) => {
+                return Err(Refused::internal("waiting for its command", &error.into()));
+            }
         };
         if pid != command {
             continue;
@@ -95,7 +98,8 @@ fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
     }
 }
 
-/// Kills all children until there is none: those of a killed child become ours.
+/// Kills all children until none is left. When a child is killed, its children become children of
+/// this process.
 fn kill_all() {
     loop {
         for child in children() {
@@ -114,8 +118,8 @@ fn children() -> Vec<Pid> {
     let children = processes.filter_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-        // The name before it may contain spaces and parentheses. The state is the first field after
-        // it, the parent the second.
+        // The program's name, in parentheses, may contain spaces and parentheses. The fields after
+        // it begin with the state and the parent.
         let (_, fields) = stat.rsplit_once(')')?;
         let parent = fields.split_ascii_whitespace().nth(1)?;
         (parent == own).then(|| Pid::from_raw(pid))?

@@ -1,7 +1,7 @@
 //! The system calls that the command may make, as two seccomp filters.
 //!
 //! The first allows the numbers of this architecture's table up to the newest call that was
-//! reviewed; others fail with `ENOSYS`. This covers calls of later kernels, and those of x32, whose
+//! reviewed; other calls fail with `ENOSYS`: those of later kernels, and those of x32, whose
 //! numbers begin far above. Calls of another architecture's table (i386 on x86-64) kill the
 //! process. The second filter denies calls that a confined program does not need.
 
@@ -39,8 +39,8 @@ const ABSENT: [i64; 5] = [
 ];
 
 /// Calls that are denied with `EPERM`: they change mounts, namespaces, the kernel or the clock,
-/// access keys of other processes, or observe the machine. Without capabilities most of them fail
-/// anyway; denied here, they cannot be used to exploit a bug in the kernel either.
+/// access keys of other processes, or observe the machine. Without capabilities most of them would
+/// fail in the kernel; denied here, they cannot reach a bug in the kernel either.
 const DENIED: [i64; 48] = [
     // mounts and roots
     libc::SYS_mount,
@@ -121,8 +121,9 @@ const NEW_NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
-/// The allowed socket families. Others (vsock, packet, Bluetooth, …) reach beyond the network
-/// namespace, or are seldom tested parts of the kernel.
+/// The allowed socket families, of `AF_NETLINK` only the protocol `NETLINK_ROUTE`. Other families
+/// (vsock, packet, Bluetooth, …) reach beyond the network namespace, or are rarely tested parts of
+/// the kernel.
 const FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,
@@ -133,8 +134,8 @@ const FAMILIES: [i32; 4] = [
 /// Requests of `ioctl` that insert input into a terminal, or change its line discipline.
 const TERMINAL_INPUT: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 
-/// Set-user-ID and set-group-ID bits. Such a file in a bind mount would run with its owner's rights
-/// outside.
+/// Set-user-ID and set-group-ID bits. Outside, a file with such a bit in a bind mount would run
+/// with the rights of its owner or group.
 const SET_ID: [u32; 2] = [libc::S_ISUID, libc::S_ISGID];
 /// Calls with a mode, and the index of that argument.
 const WITH_MODE: [(i64, u8); 5] = [
@@ -144,8 +145,8 @@ const WITH_MODE: [(i64, u8); 5] = [
     (libc::SYS_mknodat, 2),
     (libc::SYS_mkdirat, 2),
 ];
-/// Calls whose mode counts only with certain flags, and the index of the mode; the flags are the
-/// argument before it.
+/// Calls that use their mode only with a flag of [`MAKING`], and the index of the mode; the flags
+/// are the argument before the mode.
 const OPENING: [(i64, u8); 1] = [(libc::SYS_openat, 3)];
 /// Further calls with a mode, which only x86-64 has.
 #[cfg(target_arch = "x86_64")]
@@ -160,7 +161,8 @@ const OPENING_HERE: [(i64, u8); 1] = [(libc::SYS_open, 2)];
 const WITH_MODE_HERE: [(i64, u8); 0] = [];
 #[cfg(target_arch = "aarch64")]
 const OPENING_HERE: [(i64, u8); 0] = [];
-/// Flags that create a file; `O_TMPFILE` without its part that is `O_DIRECTORY`.
+/// Flags that create a file. `O_TMPFILE` includes the bit of `O_DIRECTORY`, which alone creates no
+/// file.
 const MAKING: [i32; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
 /// Installs the filters for this process and its children.

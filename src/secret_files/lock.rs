@@ -1,4 +1,4 @@
-//! Locks token files, so that processes that share one do not spend its refresh token twice.
+//! Locks token files, so that processes that share a file do not spend its refresh token twice.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,20 +9,22 @@ use std::time::{Duration, Instant};
 use addons::contract::FileLock;
 use rustix::fs::{Gid, OFlags, Uid, fchown};
 
-/// The longest wait for another process's refresh: its request may take 20 s, then it writes.
+/// Limit on the wait for a lock. Another process holds the lock during a refresh: its request may
+/// take 20 s, and then it writes the file.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two attempts to take a lock.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
-/// The lock of a token file. The kernel releases it with the last handle, also when the process is
-/// killed. It locks a file beside the token file, since every refresh replaces the token file.
+/// The lock of a token file: a locked file beside the token file, since every refresh replaces the
+/// token file.
+/// The kernel releases the lock when the last handle is closed, also when the process is killed.
 pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] File);
 
 impl FileLock for LockBeside {}
 
 impl LockBeside {
-    /// Waits for the lock, for at most 30 s. Blocks. An error names the file that another process
-    /// has locked or that cannot be locked.
+    /// Waits for the lock, for at most 30 s. Blocks. Fails if another process still holds the lock
+    /// then, or if the lock file cannot be opened or locked; the error names the lock file.
     pub fn acquire(token_file: &Path) -> Result<Self, String> {
         Self::acquire_within(token_file, PATIENCE)
     }
@@ -44,7 +46,7 @@ impl LockBeside {
                 Err(TryLockError::WouldBlock) => {
                     let (path, file) = (path.display(), token_file.display());
                     return Err(format!(
-                        "another process has held {path} for {} s, so {file} is not refreshed here",
+                        "another process has held {path} for {} s, so this process does not refresh {file}",
                         patience.as_secs()
                     ));
                 }
@@ -64,11 +66,12 @@ fn open(path: &Path, token_file: &Path) -> io::Result<File> {
         Ok(file) => {
             let owner = token_file.metadata()?;
             let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-            // Only root may change the owner; other users' lock files are their own anyway.
+            // Only root may change the owner. If this process is not root, the error is ignored,
+            // and its user owns the lock file.
             let _ = fchown(&file, Some(uid), Some(gid));
             Ok(file)
         }
-        // Locking needs no write permission.
+        // For reading only, since that suffices for a lock.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             File::options().read(true).custom_flags(flags).open(path)
         }
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_file_has_one_lock_at_a_time_which_ends_when_dropped() {
+    fn a_second_lock_waits_until_the_first_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("auth.json");
         std::fs::write(&file, "{}").unwrap();

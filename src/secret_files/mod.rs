@@ -1,5 +1,5 @@
-//! Files that hold secrets: read again after changes, locked by a file beside them, and replaced
-//! atomically.
+//! Reads files that contain secrets, and reads them again after each change. Locks each by a lock
+//! file beside it, and replaces them atomically.
 
 mod lock;
 mod replacement;
@@ -18,7 +18,7 @@ use lock::LockBeside;
 use replacement::TempBeside;
 use source::InFile;
 
-/// The largest token file, in bytes. A larger one is a mistake in the path.
+/// Limit on the size of a token file, in bytes. If a file is larger, its configured path is wrong.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Files on the disks of this machine.
@@ -30,7 +30,7 @@ impl SecretFiles for FilesOnDisk {
     }
 
     fn check(&self, path: &Path) -> io::Result<()> {
-        // Checked before it is opened, since opening a pipe waits for a writer.
+        // Checked before the file is opened, since opening a FIFO waits for a writer.
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
@@ -44,9 +44,10 @@ impl SecretFiles for FilesOnDisk {
     fn read(&self, path: &Path, known: Option<&FileVersion>) -> io::Result<Option<SecretText>> {
         let metadata = fs::metadata(path)?;
         if !metadata.is_file() || metadata.len() > MAX_BYTES {
-            return Err(io::Error::other("it is no token file"));
+            return Err(io::Error::other("not a regular file of at most 1 MiB"));
         }
-        // The version before the text, so that a change in between is seen at the next read.
+        // The version is older than the text, so that a change between the two is noticed by the
+        // next read.
         let version = version(&metadata);
         if known == Some(&version) {
             return Ok(None);

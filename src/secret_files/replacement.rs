@@ -18,12 +18,13 @@ pub struct TempBeside {
 }
 
 impl TempBeside {
-    /// Creates the temporary file. An error says why the target cannot be replaced.
+    /// Creates the temporary file. Fails if the target does not exist or is a mount point, or if
+    /// its directory cannot be written to.
     pub fn create(path: &Path) -> io::Result<Self> {
         let target = fs::canonicalize(path)?;
         let dir = dir_of(&target);
         if is_mounted(&target, dir)? {
-            let why = "it is mounted by itself, and what is mounted cannot be replaced: mount its directory";
+            let why = "it is a mount point, which cannot be replaced: mount its directory instead";
             return Err(io::Error::other(why));
         }
         let file = NamedTempFile::new_in(dir)?;
@@ -38,8 +39,8 @@ impl Replacement for TempBeside {
         let file = self.file.as_file();
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         let owner = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-        // Only root may change the owner. Otherwise another user's file becomes ours, as with most
-        // editors.
+        // Only root may change the owner. If this process is not root, the error is ignored, and
+        // its user owns the new file, as with most editors.
         let _ = fchown(file, Some(owner.0), Some(owner.1));
         self.file.write_all(text)?;
         self.file.as_file().sync_all()
@@ -47,7 +48,7 @@ impl Replacement for TempBeside {
 
     fn commit(self: Box<Self>) -> io::Result<FileVersion> {
         let file = self.file.persist(&self.target)?;
-        // Renamed; not yet flushed to disk.
+        // An error is ignored: the file is replaced, and only the flush of its directory failed.
         let _ = File::open(dir_of(&self.target)).and_then(|dir| dir.sync_all());
         Ok(version(&file.metadata()?))
     }
@@ -65,7 +66,7 @@ fn is_mounted(target: &Path, dir: &Path) -> io::Result<bool> {
             return Ok(stat.stx_attributes.contains(root));
         }
     }
-    // A kernel without this attribute: a mount from the same file system is not detected.
+    // An old kernel lacks the attribute. Then a mount from the same file system is not detected.
     Ok(fs::metadata(target)?.dev() != fs::metadata(dir)?.dev())
 }
 
@@ -103,9 +104,10 @@ mod tests {
         assert!(FILES.read(&link, Some(&before)).unwrap().is_some());
     }
 
-    /// Runs in a process of its own, since a mount namespace belongs to a whole process.
+    /// Runs this test again in a child process with its own mount namespace, in which the file is a
+    /// mount point.
     #[test]
-    fn replacing_a_file_that_is_a_mount_point_is_refused_at_the_start() {
+    fn no_replacement_is_created_for_a_file_that_is_a_mount_point() {
         const MOUNTED: &str = "TOKEN_FILE_THAT_IS_MOUNTED";
         if let Some(file) = std::env::var_os(MOUNTED) {
             let refused = TempBeside::create(Path::new(&file)).err().unwrap();

@@ -13,20 +13,21 @@ use zeroize::Zeroizing;
 
 use super::version;
 
-/// How long a value is used before its file's metadata is read again.
+/// How long a value is used before the metadata of its file is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The longest secret, in bytes. A larger file is a mistake in the path.
+/// Limit on the size of a file with a secret, in bytes. If a file is larger, its configured path is
+/// wrong.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// A secret in a file.
 pub struct InFile {
     path: PathBuf,
     began: Instant,
-    /// The time of the next look at the file, in milliseconds since `began`.
+    /// When the file's metadata must be read again, in milliseconds since `began`.
     fresh_until: AtomicU64,
-    /// The number of changes of `seen`.
+    /// The number of times that `seen` changed.
     version: AtomicU64,
-    /// The last content of the file; `None` if it could not be read.
+    /// The last content of the file; `None` before the first read and after a failed one.
     seen: Mutex<Option<Seen>>,
 }
 
@@ -55,7 +56,9 @@ impl InFile {
         self.millis() < self.fresh_until.load(Ordering::Acquire)
     }
 
-    /// The content of the file. It is read only if its version is not that of `seen`.
+    /// Returns the content of the file. Reads the file only if its version differs from that of
+    /// `seen`. Fails if the file cannot be read, is empty, or is larger than [`MAX_BYTES`]; the
+    /// error contains the path, never the content.
     fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
         let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
@@ -64,12 +67,14 @@ impl InFile {
             return Ok(seen.clone());
         }
         if version.length > MAX_BYTES {
-            return Err(failed(&"it is too large to be a secret"));
+            return Err(failed(
+                &"larger than 64 KiB, which is too large for a secret",
+            ));
         }
         let text = Zeroizing::new(fs::read_to_string(&self.path).map_err(|error| failed(&error))?);
         let value = Arc::new(Zeroizing::new(text.trim().to_owned()));
         if value.is_empty() {
-            return Err(failed(&"it is empty"));
+            return Err(failed(&"the file is empty"));
         }
         Ok(Seen { version, value })
     }
@@ -87,7 +92,8 @@ impl SecretSource for InFile {
         if now != seen.as_ref().map(|seen| &seen.version) {
             self.version.fetch_add(1, Ordering::Release);
         }
-        // A file that cannot be read is looked at each time, so that a correction is seen at once.
+        // A file that could not be read is tried again at each call, so that a correction takes
+        // effect at once.
         let until = if found.is_ok() { until } else { 0 };
         *seen = found.clone().ok();
         self.fresh_until.store(until, Ordering::Release);
@@ -123,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_changes_exactly_when_the_file_does() {
+    fn the_version_changes_if_and_only_if_the_file_does() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_alone_shows_a_change_within_a_second() {
+    fn the_version_changes_soon_after_the_file_without_a_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);

@@ -11,7 +11,6 @@ use super::audit_file::{AuditFile, unrecorded_loss};
 use super::audit_head::AuditHead;
 use super::flow_log::FlowLog;
 use super::health_flag::{HealthFlag, HealthGuard};
-use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
 /// The longest time from a line to its write while the disk works, apart from [`GATHERING`].
@@ -83,17 +82,16 @@ struct Writer {
 
 impl Writer {
     fn run(mut self) {
-        let mut batch = LineBuffer::default();
         let mut unflushed: Option<Instant> = None;
         let mut recovered = Instant::now();
         let mut more = true;
         while more {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
             more = self.flow_log.wait(patience);
-            self.flow_log.take(&mut batch);
-            if !batch.is_empty() {
+            let lines = self.flow_log.take();
+            if !lines.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);
-                batch.iter().for_each(|(_, line)| self.append(line));
+                lines.iter().for_each(|line| self.append(line));
             }
             if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
                 self.flush();
@@ -202,12 +200,16 @@ mod tests {
     use std::thread;
 
     use addons::observe::{AuditSink, Destination};
-    use addons::shards;
     use serde_json::Value;
 
     use super::*;
     use crate::telemetry::audit_verify::verify;
     use crate::telemetry::ended::end_flows;
+    use crate::telemetry::newest_flows::Line;
+
+    fn line_text(line: Line) -> String {
+        String::from_utf8(line.to_vec()).unwrap()
+    }
 
     fn start(path: PathBuf) -> AuditLog {
         start_with(path, HealthFlag::default())
@@ -244,10 +246,9 @@ mod tests {
         let log = start(path.clone());
         let (flow_log, done) = (log.flow_log(), AtomicBool::new(false));
         let write = |thread| {
-            shards::claim(thread);
             for number in 0..LINES {
                 let line = format!(r#"{{"thread":{thread},"number":{number}}}"#);
-                flow_log.write(line.as_bytes(), Instant::now(), Destination::Both);
+                flow_log.write(line.as_bytes(), Destination::Both);
             }
         };
         thread::scope(|scope| {
@@ -289,24 +290,21 @@ mod tests {
         let mut reader = flow_log.subscribe();
         for round in 0..5 {
             let write = |number: usize, to| {
-                flow_log.write(number.to_string().as_bytes(), Instant::now(), to);
+                flow_log.write(number.to_string().as_bytes(), to);
             };
             thread::scope(|scope| {
                 for thread in 0..2 {
                     scope.spawn(move || {
-                        shards::claim(thread);
                         for number in 0..200 {
                             let number = 2 * (200 * round + number) + thread;
-                            write(
-                                number,
-                                [Destination::Both, Destination::Live][number % 3 / 2],
-                            );
+                            let to = [Destination::Both, Destination::Live][number % 3 / 2];
+                            write(number, to);
                         }
                     });
                 }
             });
-            let seen = (0..400).map(|_| reader.blocking_recv().unwrap().parse().unwrap());
-            let seen: Vec<usize> = seen.collect();
+            let seen = (0..400).map(|_| line_text(reader.blocking_recv().unwrap()));
+            let seen: Vec<usize> = seen.map(|line| line.parse().unwrap()).collect();
             for thread in 0..2 {
                 let of_thread = seen.iter().filter(|number| *number % 2 == thread);
                 let written = (0..200).map(|number| 2 * (200 * round + number) + thread);
@@ -365,8 +363,7 @@ mod tests {
             (&record["kind"], &record["count"]),
             (&"lost".into(), &18.into())
         );
-        log.flow_log.newest();
-        let mut shown = std::iter::from_fn(|| reader.try_recv().ok());
+        let mut shown = std::iter::from_fn(|| reader.try_recv().ok().map(line_text));
         let shown = shown.find(|line| line.contains("\"lost\""));
         assert!(text.starts_with(shown.unwrap().trim_end_matches('}')));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set while a part works. Cleared when the guard is dropped, also on panic.
+/// Set while a part of the appliance works. Cleared when its guard is dropped, also on panic.
 #[derive(Clone, Default)]
 pub struct HealthFlag(Arc<AtomicBool>);
 

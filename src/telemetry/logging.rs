@@ -1,4 +1,4 @@
-//! Log lines on standard error.
+//! Logs to standard error.
 
 use std::io::IsTerminal;
 
@@ -6,8 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::Logging;
 
-/// Starts to log to standard error. The error is a sentence: the level is invalid, or logging was
-/// started before.
+/// Starts to log to standard error. Fails if the level is invalid, or if logging was already
+/// started.
 pub fn init(logging: &Logging) -> Result<(), String> {
     let filter = EnvFilter::try_new(directives(&logging.level))
         .map_err(|error| format!("logging.level {:?}: {error}", logging.level))?;
@@ -24,12 +24,24 @@ pub fn init(logging: &Logging) -> Result<(), String> {
     started.map_err(|error| error.to_string())
 }
 
-/// The filter for a level: a bare level applies to the lines of this crate, and libraries log
-/// warnings. Any other text is used as the filter.
+/// Returns the filter for `logging.level`. A bare level applies to the crates of the product, and
+/// all others log warnings and errors. Any other text is a filter already.
 fn directives(level: &str) -> String {
     if level.parse::<tracing::Level>().is_ok() {
-        format!("warn,unified_proxy={level}")
+        format!("warn,unified_proxy={level},addons={level}")
     } else {
         level.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_level_applies_to_the_crates_of_the_product() {
+        assert_eq!(directives("info"), "warn,unified_proxy=info,addons=info");
+        let own = "info,unified_proxy=debug";
+        assert_eq!(directives(own), own);
     }
 }

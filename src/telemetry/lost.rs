@@ -1,4 +1,4 @@
-//! Lines that the audit log lost, and their record in the log.
+//! Counts the lines that the audit log lost, and formats their record in the log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Lines that are dropped now.
+    /// The loss of `count` lines that are dropped now.
     pub fn now(count: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or_default();

@@ -9,12 +9,9 @@ mod audit_verify;
 mod ended;
 mod flow_log;
 mod health_flag;
-mod line_buffer;
 mod logging;
 mod lost;
 mod newest_flows;
-mod newest_lines;
-mod thread_buffer;
 
 pub use audit_file::AuditFile;
 pub use audit_log::AuditLog;

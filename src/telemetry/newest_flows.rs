@@ -1,47 +1,49 @@
 //! The flows that ended last, for `tail` and the admin API.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use super::newest_lines::{KEPT, NewestLines};
+/// A line: one JSON object without a line feed.
+pub type Line = Arc<[u8]>;
+
+/// The number of lines that are kept, and that a reader may fall behind.
+const KEPT: usize = 1000;
 
 /// A bounded list of finished flows as lines of JSON, and the channel to live readers.
 #[derive(Default)]
 pub struct NewestFlows {
-    lines: NewestLines,
+    /// Oldest first.
+    lines: VecDeque<Line>,
     /// The channel to the readers; `None` if there are none. A reader that falls more than 1024
     /// lines behind ([`KEPT`] rounded up to a power of two) misses the oldest.
-    live: Option<broadcast::Sender<Arc<str>>>,
+    live: Option<broadcast::Sender<Line>>,
 }
 
 impl NewestFlows {
-    /// Adds a line. Never waits: a reader that is too slow gets the number of lines that it missed.
-    pub fn push(&mut self, line: &[u8]) {
+    /// Adds a line. Never waits for a reader: a reader that is too slow gets the number of lines
+    /// that it missed.
+    pub fn push(&mut self, line: Line) {
         if let Some(live) = &self.live
-            && live.send(String::from_utf8_lossy(line).into()).is_err()
+            && live.send(Arc::clone(&line)).is_err()
         {
             // There is no reader left.
             self.live = None;
         }
-        self.lines.push(line, ());
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
     }
 
-    /// The newest flows as a JSON array, newest first.
-    pub fn newest(&self) -> Vec<u8> {
-        let mut array = vec![b'['];
-        for (at, (_, line)) in self.lines.iter().rev().take(KEPT).enumerate() {
-            if at > 0 {
-                array.push(b',');
-            }
-            array.extend_from_slice(line);
-        }
-        array.push(b']');
-        array
+    /// The newest flows, newest first.
+    pub fn list(&self) -> Vec<Line> {
+        self.lines.iter().rev().cloned().collect()
     }
 
     /// Subscribes to the flows that are pushed from now on.
-    pub fn subscribe(&mut self) -> broadcast::Receiver<Arc<str>> {
+    pub fn subscribe(&mut self) -> broadcast::Receiver<Line> {
         let live = self
             .live
             .get_or_insert_with(|| broadcast::Sender::new(KEPT));
@@ -57,11 +59,12 @@ mod tests {
     use super::*;
 
     fn push(log: &mut NewestFlows, numbers: std::ops::Range<usize>) {
-        numbers.for_each(|number| log.push(number.to_string().as_bytes()));
+        numbers.for_each(|number| log.push(number.to_string().as_bytes().into()));
     }
 
     fn newest(log: &NewestFlows) -> Vec<usize> {
-        serde_json::from_slice(&log.newest()).unwrap()
+        let number = |line: &Line| str::from_utf8(line).unwrap().parse().unwrap();
+        log.list().iter().map(number).collect()
     }
 
     #[test]
@@ -78,13 +81,12 @@ mod tests {
     fn a_live_reader_gets_the_line_that_is_kept() {
         let mut log = NewestFlows::default();
         let mut reader = log.subscribe();
-        log.push(b"{\"port\":1}");
-        let line = reader.try_recv().unwrap();
-        assert_eq!(log.newest(), format!("[{line}]").into_bytes());
+        push(&mut log, 7..8);
+        assert_eq!(log.list(), [reader.try_recv().unwrap()]);
     }
 
     #[test]
-    fn readers_subscribe_and_unsubscribe() {
+    fn a_readers_end_affects_no_other_reader_and_the_last_closes_the_channel() {
         let mut log = NewestFlows::default();
         for _ in 0..2 {
             let (mut one, mut other) = (log.subscribe(), log.subscribe());
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_gets_the_number_of_missed_lines_and_delays_nothing() {
+    fn a_slow_reader_gets_the_number_of_missed_lines_and_does_not_delay_push() {
         let mut log = NewestFlows::default();
         let mut reader = log.subscribe();
         push(&mut log, 0..2 * KEPT + 100);

@@ -21,12 +21,12 @@ use super::ca_files::{Ca, CaError, CaFiles};
 
 /// The most cached leaves; each takes a few KiB of memory.
 const CACHE_CAPACITY: u64 = 4096;
-/// A leaf's validity after its minting, and before it, for clients whose clock is behind: 25 hours
-/// together.
+/// A leaf's validity after its minting, and before it for clients whose clock is behind: 25 hours
+/// in all.
 const LEAF_LIFETIME: Duration = Duration::hours(24);
 const LEAF_SKEW: Duration = Duration::hours(1);
-/// Half of the lifetime: a leaf from the cache is valid for 12 more hours, unless the CA expires
-/// earlier.
+/// How long a leaf is cached. A leaf from the cache is valid for at least 12 more hours, unless the
+/// CA expires earlier.
 const CACHE_LIFETIME: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
 /// TLS 1.3 session tickets sent after a handshake. A ticket resumes one connection, and each
 /// connection gets a new one.
@@ -173,8 +173,8 @@ impl Authority {
     }
 }
 
-/// Makes the settings that all hosts share. Made once, since rustls allocates a large session store
-/// for each configuration, which is not used here.
+/// Makes the settings that all hosts share. Called once: rustls allocates a large session store for
+/// each new configuration, although this function replaces the store.
 fn common_config(provider: &Arc<CryptoProvider>) -> Result<ServerConfig, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()?
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_tunnel_to_a_host_mints_nothing() {
+    fn a_second_mint_for_a_host_returns_the_cached_leaf() {
         let dir = tempfile::tempdir().unwrap();
         let authority = authority(dir.path());
         let host = Host::parse("a.example.com").unwrap();

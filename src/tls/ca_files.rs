@@ -17,7 +17,8 @@ use super::trusted::Trusted;
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
-/// How far a container's clock may be behind the proxy's for a CA that signs at once.
+/// Backdating of `notBefore` for a CA that signs at once, so that containers whose clocks lag the
+/// proxy's by up to this much accept it.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
@@ -33,7 +34,7 @@ pub enum CaError {
     },
     /// One of key and certificate is missing.
     #[error(
-        "{missing} is missing although {present} is there; restore it from a backup, or move {present} away \
+        "{missing} is missing, but {present} exists; restore it from a backup, or move {present} away \
          to have a new CA made (sandboxes must then trust the new one)"
     )]
     Half { missing: PathBuf, present: PathBuf },
@@ -44,7 +45,7 @@ pub enum CaError {
     Broken { path: PathBuf, why: String },
     /// The system clock is before the certificate's `notBefore`.
     #[error(
-        "the clock says {now}, which is before the CA became valid ({not_before}); set the clock"
+        "the system clock says {now}, but the CA is valid only from {not_before}; set the clock"
     )]
     NotYetValid {
         now: OffsetDateTime,
@@ -97,8 +98,9 @@ impl CaFiles {
         self.certs_dir.join("ca.pem")
     }
 
-    /// Loads the CA that signs now. Generates it on the first start, promotes a rotated one at the
-    /// end of its grace period, and writes the public files.
+    /// Loads the CA that signs now. Generates it on the first start, replaces it by the next CA at
+    /// the end of the grace period, and writes the public files. Fails if the CA is not yet valid
+    /// or has expired.
     pub(super) fn load_or_create(&self, now: OffsetDateTime) -> Result<Ca, CaError> {
         let mut next = self.load("ca-next")?;
         let mut current = self.load("ca")?;
@@ -122,9 +124,9 @@ impl CaFiles {
         Ok(current)
     }
 
-    /// Generates the next CA and publishes it beside the current one. It signs after
-    /// [`ROTATION_GRACE`], or at once if the current one has expired. Returns the time from which
-    /// on it signs.
+    /// Generates the next CA and publishes it beside the current one. The next CA signs after
+    /// [`ROTATION_GRACE`], or at once if the current one is missing or has expired. Returns the
+    /// time from which it signs.
     pub fn rotate(&self, now: OffsetDateTime) -> Result<OffsetDateTime, CaError> {
         if let Some(next) = self.load("ca-next")? {
             let from = next.not_before;
@@ -197,7 +199,7 @@ impl CaFiles {
         if certified.as_ref() != key.public_key_raw() {
             return Err(broken(
                 &cert_path,
-                "it does not belong to the key beside it".to_owned(),
+                format!("the certificate does not belong to {}", key_path.display()),
             ));
         }
         let validity = parsed.validity();
@@ -252,8 +254,8 @@ impl CaFiles {
         })
     }
 
-    /// Renames the files of the next CA to those of the current one, the certificate last. A crash
-    /// in between is reported at the next start.
+    /// Renames the files of the next CA to those of the current one, the certificate last. After a
+    /// crash between the renames, the next start reports the missing file.
     fn promote(&self) -> Result<(), CaError> {
         for extension in ["key", "crt"] {
             let (from, to) = (self.path("ca-next", extension), self.path("ca", extension));
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_ca_is_reported_and_none_is_generated() {
+    fn a_missing_key_or_certificate_is_reported_and_no_ca_is_generated() {
         each_row(
             [("ca.key", "ca.crt"), ("ca.crt", "ca.key")],
             |(gone, left)| {
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_publishes_first_and_signs_after_the_grace() {
+    fn a_rotated_ca_is_published_at_once_and_signs_after_the_grace() {
         let (_dir, files) = files();
         let now = OffsetDateTime::now_utc();
         let old = files.load_or_create(now).unwrap();

@@ -1,9 +1,25 @@
 //! Caches the verification of signatures on the certificates of upstreams.
 //!
-//! Many hosts have the same few intermediates, and many share a certificate. Whether a signature is
-//! valid depends only on key, message and signature, so a valid one stays valid. Names, validity
-//! periods, usages and the chain up to a root are checked each time, and so is the signature of the
-//! handshake, by which a server proves that it holds the certificate's key.
+//! Many hosts have the same few intermediates, many share a certificate, and each lease opens its own
+//! connections. The first tunnel to a host takes 4.23 million instructions without the cache and 3.51
+//! million with it, 17 % less, if the certificate has one P-256 signature and is cached
+//! (`scripts/bench --instructions`, with and without [`caching`]).
+//!
+//! The cache accepts no signature that the algorithm refuses:
+//!
+//! - Verifying is a function of key, message (the certificate without its signature) and signature
+//!   alone. It reads no clock, so a valid signature stays valid and entries need no lifetime.
+//! - The key of an entry is the SHA-256 of these three, each after its length. Each algorithm, which
+//!   is a kind of key with a kind of signature, has its own entries. A hit for other bytes would be
+//!   a collision of SHA-256, on which the certificates themselves rely.
+//! - Only valid signatures are cached. Invalid ones are verified again each time.
+//! - Names, validity periods, usages and the chain up to a root are checked each time, outside of
+//!   this cache. So is the signature of the handshake, by which a server proves that it holds the
+//!   certificate's key.
+//!
+//! An upstream that fills the cache with its own certificates only makes others be verified again.
+//! The time of a handshake can show that another lease met the same certificate, as the time of a
+//! look-up can show that another lease asked for the same name.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -14,7 +30,8 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
-/// The most valid signatures cached for each algorithm; the next one empties the cache.
+/// Limit on the number of valid signatures cached for each algorithm, of 32 bytes each; the next
+/// one empties the cache.
 const MAX_CACHED: usize = 512;
 
 static CACHING: LazyLock<Vec<CachingVerifier>> = LazyLock::new(|| {
@@ -39,7 +56,7 @@ pub(super) fn caching(provider: &CryptoProvider) -> CryptoProvider {
     );
     provider.signature_verification_algorithms = WebPkiSupportedAlgorithms {
         all: &ALL,
-        // Verifies handshakes, whose signatures never repeat, so they are not cached.
+        // Used only for the signatures of handshakes, which never repeat, so it does not cache.
         mapping: provider.signature_verification_algorithms.mapping,
     };
     provider
@@ -163,7 +180,7 @@ mod tests {
         };
         assert_eq!(asked("key", "message", "good"), (true, 1));
         assert_eq!(asked("key", "message", "good"), (true, 0));
-        // Another part, or the same bytes split elsewhere.
+        // Inputs with one other part, and the same bytes split elsewhere, are not in the cache.
         assert_eq!(asked("kez", "message", "good"), (true, 1));
         assert_eq!(asked("key", "massage", "good"), (true, 1));
         assert_eq!(asked("key", "message", "good too"), (true, 1));

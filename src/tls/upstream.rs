@@ -36,7 +36,7 @@ impl UpstreamTls {
                 added += 1;
             }
             if added == 0 {
-                return Err(unusable(&"it holds no certificate"));
+                return Err(unusable(&"the file contains no certificate"));
             }
         }
         let mut config = ClientConfig::builder_with_provider(Arc::new(caching(&provider)))

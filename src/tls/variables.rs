@@ -52,7 +52,7 @@ const BUNDLE: [&str; 15] = [
     "AWS_CA_BUNDLE",
     // gcloud.
     "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
-    // Python's httplib2, below Google's API client: its roots are certifi's.
+    // Python's httplib2, which Google's API client uses; it takes its roots from certifi.
     "HTTPLIB2_CA_CERTS",
     // gRPC in C++, Python, Ruby, PHP and Node.
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
@@ -76,9 +76,9 @@ const ADDED: [&str; 2] = [
 
 /// Variables with the same value for every proxy.
 const FIXED: [(&str, &str); 2] = [
-    // Makes Node's fetch and https obey the proxy variables, from 22.21 and 24 on.
+    // Makes fetch and https of Node.js obey the proxy variables, since versions 22.21 and 24.
     ("NODE_USE_ENV_PROXY", "1"),
-    // Makes the installer of Electron, which downloads it, obey them.
+    // Makes Electron's installer, which downloads Electron, obey the proxy variables.
     ("ELECTRON_GET_USE_PROXY", "1"),
 ];
 
@@ -100,7 +100,7 @@ pub(crate) fn variables(
     // For scripts.
     variables.push(("UNIFIED_PROXY_HOST", host.to_owned()));
     variables.push(("UNIFIED_PROXY_PORT", port.to_owned()));
-    // For agents, and for `mcp` of this program.
+    // For agents, and for the subcommand `mcp` of this program.
     variables.extend(gateway.map(|url| (GATEWAY_VARIABLE, url.to_owned())));
     variables.extend(BUNDLE.map(|name| (name, bundle.clone())));
     variables.extend(ADDED.map(|name| (name, ca.clone())));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn no_variable_is_listed_twice_and_none_carries_a_header() {
+    fn no_variable_is_listed_twice_and_none_adds_a_header_to_git_requests() {
         let gateway = Some("http://proxy:8090/mcp");
         let all = variables("http://proxy:8080", Path::new("/certs"), gateway);
         let names: HashMap<_, _> = all.iter().cloned().collect();

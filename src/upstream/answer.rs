@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::Record;
 
-/// The records of one type that a name has.
+/// A nameserver's answer to a question for the records of one type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// `NoError`, with or without records, or `NXDomain`.

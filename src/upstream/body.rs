@@ -1,4 +1,4 @@
-//! The body of a request, as connections to upstreams send it.
+//! The type of the request bodies that connections to upstreams send.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// Why a request's body broke off: the client's fault or a denial.
+/// Why a request's body broke off: the client's failure to send it, or a denial.
 pub type BodyError = Box<dyn Error + Send + Sync>;
 
 /// A request's body; most requests have none. Boxed, since a request is moved several times on its

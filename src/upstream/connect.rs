@@ -43,6 +43,7 @@ pub enum DialError {
 }
 
 impl DialError {
+    /// Returns the denial for a caller that does not try HTTP/2.
     pub fn into_denial(self) -> Denial {
         match self {
             Self::OnlyHttp2 => {
@@ -100,7 +101,8 @@ pub async fn open_http(
     }
 }
 
-/// TLS over a connection, with the upstream's certificate verified for the host.
+/// Does the TLS handshake within the connect timeout, and verifies the upstream's certificate for
+/// the host.
 pub async fn handshake(
     network: &Network,
     host: &Host,
@@ -128,8 +130,8 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
     }
 }
 
-/// The denial names the handshake and the host. It repeats rustls' words only if they say what is
-/// wrong with the certificate.
+/// Returns the error for a failed handshake. The denial names the host; it quotes rustls only if
+/// rustls rejected the certificate.
 fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
     let cause = error
         .get_ref()

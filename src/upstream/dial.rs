@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_out_of_sockets_is_no_fault_of_the_upstream() {
+    fn running_out_of_sockets_is_an_internal_error_and_not_blamed_on_the_upstream() {
         let host = Host::parse("far.example").unwrap();
         each_row([24, 23, 105, 12], |errno| {
             let denial = failed(&host, &io::Error::from_raw_os_error(errno));

@@ -11,13 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::WakeGated;
-
-/// Polls of the connection in one turn of the task before it yields.
+/// The most polls of the connection in one poll of the task; then the task yields.
 const ROUNDS: usize = 8;
 
 /// Owns the future of a connection, which is ready when the connection has ended.
@@ -37,7 +34,8 @@ type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Whether the connection wants to be polled, and the task that polls it.
 struct Call {
     called: AtomicBool,
-    /// A task is polling and reads `called` before it returns, so it need not be woken.
+    /// A task is polling, or will poll next, and reads `called` before it returns, so it need not
+    /// be woken.
     attended: AtomicBool,
     task: AtomicWaker,
 }
@@ -61,8 +59,9 @@ impl Driver {
     }
 
     /// Polls `wanted`, which only progress of this connection can make ready, and the connection
-    /// for as long as it makes progress. `wanted` must register the waker that it gets only after
-    /// the connection was detached; until then this driver wakes the task.
+    /// for as long as it makes progress. This driver then wakes the task, and `wanted` gets a waker
+    /// without effect. Once the connection has ended or was detached, `wanted` gets the task's
+    /// waker and must register it.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -99,8 +98,8 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Runs `act`. A wake-up of the connection in it wakes no task, so the caller must call
-    /// [`Driver::poll`] next.
+    /// Runs `act`, which may make the connection ready for progress, for example by sending a
+    /// request. This wakes no task, so the caller must call [`Driver::poll`] next.
     pub fn before_poll<T>(&self, act: impl FnOnce() -> T) -> T {
         self.call.attended.store(true, Ordering::Relaxed);
         let done = act();
@@ -123,8 +122,8 @@ impl Driver {
     /// Moves the connection to a separate task, for an exchange that stops polling it.
     pub fn detach(&mut self) {
         if let Some(connection) = self.connection.take() {
-            let lease_ended = WakeGated::new(self.lease_ended.clone().cancelled_owned());
-            tokio::spawn(select(connection, lease_ended));
+            let lease_ended = self.lease_ended.clone();
+            tokio::spawn(lease_ended.run_until_cancelled_owned(connection));
         }
     }
 

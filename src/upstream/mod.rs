@@ -7,6 +7,7 @@ mod connect;
 mod datagram;
 mod dial;
 mod driver;
+mod failure;
 mod outbound;
 mod own_listeners;
 mod pool;
@@ -33,6 +34,7 @@ pub use body::{BodyError, RequestBody};
 pub use connect::{DialError, handshake, open_raw};
 pub use dial::dial;
 pub use driver::Driver;
+pub use failure::{broke_off, not_answered, not_answered_in_time};
 pub use outbound::OutboundClient;
 pub use own_listeners::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
@@ -41,7 +43,6 @@ pub use socket::{SocketBudget, SocketPermit, UpstreamSocket};
 pub use watch::NameserverWatch;
 
 /// Everything needed to connect to upstreams under one configuration.
-#[derive(Clone)]
 pub struct Network {
     /// Number of the configuration; a later one is larger.
     pub generation: u64,
@@ -58,7 +59,8 @@ pub struct Network {
 pub struct Http1 {
     pub sender: http1::SendRequest<RequestBody>,
     pub endpoint: Endpoint,
-    /// The configuration that it was dialled under. Flows of another one do not use it.
+    /// The number of the configuration under which the connection was dialled. Flows under another
+    /// configuration do not use it.
     pub generation: u64,
     pub address: SocketAddr,
     /// The `Host` header of its requests.
@@ -76,7 +78,7 @@ pub struct Http1 {
 /// Limits the wait for a response head.
 pub type Timer = Pin<Box<Sleep>>;
 
-/// A handle to an HTTP/2 connection, which all requests of the lease to the endpoint share. A
+/// A handle to an HTTP/2 connection, which concurrent requests of a lease to the endpoint share. A
 /// separate task polls the connection.
 #[derive(Clone)]
 pub struct Http2 {

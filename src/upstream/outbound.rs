@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, BoxFuture, Buffered, Client, Code, Container, Denial, Endpoint, Kind,
-    LiveFlow, Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, Stage,
-    System,
+    self, Authority, BoxFuture, Buffered, Client, Container, Denial, Endpoint, Kind, LiveFlow,
+    Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, System,
 };
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
@@ -19,17 +18,19 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::{DialError, Network, handshake, open_raw};
+use super::{
+    DialError, Network, broke_off, handshake, not_answered, not_answered_in_time, open_raw,
+};
 
 /// Limit for a whole exchange, from the chain's judgement to the last byte of the response. A
 /// client's request may wait for it.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The same for a look-up at a git forge, which runs within the deadline of a hook.
+/// Limit for the whole exchange of a look-up at a git forge, which runs within a hook's deadline.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// The longest response body in bytes: tokens and answers of APIs are far shorter.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// The network of the configuration in force; `None` once the process has no configuration.
+/// Returns the network of the configuration in force; `None` once the process is shutting down.
 type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
 
 /// Sends requests of addons: HTTP/1.1 over TLS with verified certificates, or in clear text if the
@@ -41,9 +42,10 @@ pub struct OutboundClient {
 }
 
 impl OutboundClient {
-    /// Uses the network that `current` returns from now on.
+    /// Makes each later request use the network that `current` returns at that time. Until this is
+    /// called, requests fail.
     pub fn follow(&self, current: CurrentNetwork) {
-        // A second call would set the same one.
+        // Called once; a second call would have no effect.
         let _ = self.current.set(current);
     }
 
@@ -64,11 +66,7 @@ impl OutboundClient {
         live.record().path = Some(Path::parse(request.uri().path()).normal().into());
         let answered = match timeout(limit, exchange(&mut live, &network, request)).await {
             Ok(answered) => answered,
-            Err(_elapsed) => Err(Denial::new(
-                Code::UpstreamTimeout,
-                format!("{} did not answer in time", live.host()),
-            )
-            .at(Stage::Response)),
+            Err(_elapsed) => Err(not_answered_in_time(live.host())),
         };
         match &answered {
             Ok(response) => {
@@ -140,15 +138,15 @@ async fn converse(
     let chain = Arc::clone(&live.chain);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| broke_off(live, &error))?;
+        .map_err(|error| broke_off(live.host(), &error))?;
     let asking = async {
         let response = sender.send_request(origin_form(request)?).await;
-        let response = response.map_err(|error| broke_off(live, &error))?;
+        let response = response.map_err(|error| broke_off(live.host(), &error))?;
         let mut head = contract::Response::new(response.status(), response.headers().clone());
         chain.response(&mut live.flow, &mut head).await?;
         read_whole(live, response).await
     };
-    // The connection ends with the exchange: no other request may use it.
+    // The connection is closed with the exchange, since no other request may use it.
     let mut connection = std::pin::pin!(connection);
     let mut asking = std::pin::pin!(asking);
     tokio::select! {
@@ -209,20 +207,8 @@ async fn read_whole(
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|_| {
-        let sentence = format!(
-            "{} closed the connection within the body, or sent more than 1 MiB",
-            live.host()
-        );
-        Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
+        let why = "closed the connection within the body, or sent more than 1 MiB";
+        not_answered(live.host(), why)
     })?;
     Ok(Response::from_parts(parts, body.to_bytes()))
-}
-
-fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
-    let why = if error.is_parse() {
-        "sent a malformed HTTP response"
-    } else {
-        "closed the connection"
-    };
-    Denial::new(Code::UpstreamUnreachable, format!("{} {why}", live.host())).at(Stage::Response)
 }

@@ -16,7 +16,7 @@ pub struct OwnListeners {
 }
 
 impl OwnListeners {
-    /// Guards the ports of these addresses, which are those of the bound listeners.
+    /// Collects the ports of these addresses, at which the appliance's listeners are bound.
     pub fn new(listeners: impl IntoIterator<Item = SocketAddr>) -> Self {
         let ports = listeners.into_iter().map(|address| address.port());
         Self {
@@ -26,15 +26,16 @@ impl OwnListeners {
 }
 
 impl OwnAddresses for OwnListeners {
-    /// A listener on one address of this machine counts on all of them: a restart may bind it to
-    /// another one.
+    /// Whether the port is that of a listener, and the address one of this machine. It need not be
+    /// the address at which the listener is bound: a restart may bind the listener to another one.
     fn is_ours(&self, address: SocketAddr) -> bool {
         self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
     }
 }
 
-/// Asks the kernel, which knows all current interfaces: only an address of this machine can be
-/// bound. Any other error counts as ours, which denies.
+/// Whether an address is one of this machine's. Tries to bind it: the kernel knows all current
+/// interfaces, and fails with `EADDRNOTAVAIL` for a foreign address. After any other error the
+/// address counts as this machine's, so that the flow is denied.
 fn is_this_machine(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_interface_is_this_machine() {
+    fn the_address_of_an_interface_is_one_of_this_machine() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
             assert!(is_this_machine(socket.local_addr().unwrap().ip()));

@@ -66,7 +66,7 @@ struct Idle {
     serves_several: bool,
 }
 
-/// The HTTP/2 connection to an endpoint, if there is one, and the result of the last attempt.
+/// The HTTP/2 connection to an endpoint, if there is one, and the failure of the last attempt.
 struct Shared {
     /// Locked while dialling, so that requests that begin together share one connection.
     state: tokio::sync::Mutex<State>,
@@ -84,7 +84,8 @@ struct State {
 struct Current(Mutex<Arc<LeasePool>>);
 
 impl LeasePool {
-    /// The pool of a lease under the configuration of `network`, which is the flow's.
+    /// Returns the pool of a lease under the configuration of `network`, under which the flow
+    /// began. If that configuration is no longer in force, returns a new pool that is not kept.
     pub fn of(container: &Container, network: &Network) -> Arc<Self> {
         let current = container.state_or_init(|| Current(Mutex::new(Self::new(network))));
         let mut current = current.0.lock();
@@ -166,8 +167,8 @@ impl LeasePool {
         }
     }
 
-    /// The HTTP/2 connection of an endpoint, or a place for one. Ending a lease empties the pool
-    /// exactly once, so nothing is put into it afterwards.
+    /// Returns the entry for an endpoint's HTTP/2 connection; adds an empty one if there is none.
+    /// Ending a lease empties the pool exactly once, so a new entry is not stored afterwards.
     fn shared(&self, container: &Container, endpoint: &Endpoint) -> Arc<Shared> {
         let mut connections = self.connections.lock();
         if let Some(shared) = connections.shared.get(endpoint) {
@@ -200,8 +201,8 @@ impl LeasePool {
         if let Some(present) = present.filter(|present| !present.sender.is_closed()) {
             return Ok(Upstream::Http2(present.clone()));
         }
-        // Requests that waited for a dial share its failure: dialling in turn, the last of them
-        // would wait for the time-outs of all.
+        // Requests that waited for a dial share its failure: if they dialled one after the other,
+        // the last one would wait for all their timeouts.
         if let Some((_, denial)) = state.failed.as_ref().filter(|(at, _)| *at >= asked) {
             live.flow.put_slot(SharedFault);
             return Err(denial.clone());
@@ -239,7 +240,7 @@ impl LeasePool {
             return;
         }
         connection.idle_since = Instant::now();
-        // Both hold a waker of the task that used the connection.
+        // The driver and the timer hold a waker of the task that used the connection.
         connection.driver.release();
         connection.timer = None;
         // A refused connection is dropped, and so closed, after the lock is released.
@@ -315,7 +316,7 @@ impl Connections {
             !idle.connections.is_empty()
         });
         self.shared.retain(|_, shared| {
-            // A second reference means that it is being dialled.
+            // A request that dials the connection, or waits for the dial, holds a second reference.
             Arc::strong_count(shared) > 1 || shared.used.lock().elapsed() < SHARED_LIFETIME
         });
     }
@@ -327,8 +328,8 @@ fn is_open(idle: &mut Box<Http1>) -> bool {
     !idle.sender.is_closed()
 }
 
-/// Waits until the connection can take a request, for 100 ms at most; false if the upstream closed
-/// it or it is not ready by then.
+/// Waits until the connection can take a request, for 100 ms at most. Returns `false` if the
+/// upstream closed it or it is not ready by then.
 pub async fn ready(connection: &mut Http1) -> bool {
     let Http1 { sender, driver, .. } = connection;
     driver.look();
@@ -367,7 +368,7 @@ mod tests {
         })
     }
 
-    /// A connection of this thread, and its other end, which closes it when it is dropped.
+    /// A connection of this thread, and its other end. Dropping the other end closes it.
     async fn connection(container: &Container) -> (Box<Http1>, DuplexStream) {
         let endpoint = Endpoint {
             scheme: Scheme::Http,
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_of_one_connection_at_a_time_gets_requests_on_the_open_one() {
+    async fn a_server_that_serves_one_connection_at_a_time_gets_requests_on_the_open_one() {
         let (container, mut connections) = (container(), Connections::default());
         let (closed, other_end) = foreign(&container).await;
         let endpoint = closed.endpoint.clone();

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One lease may take a quarter of all sockets. Another quarter is reserved for the appliance's own
-/// requests.
+/// The number of all sockets is divided by this: one lease may take a quarter of them, and another
+/// quarter is reserved for the appliance's own requests.
 const PART: usize = 4;
 
 /// Limits the connections to upstreams.
@@ -36,8 +36,8 @@ pub struct SocketPermit {
 }
 
 impl SocketBudget {
-    /// Allows `all` sockets in total: three quarters to all leases together, at least one, and the
-    /// rest to the appliance.
+    /// Allows `all` sockets in total: a quarter, rounded up, to the appliance, and the rest, at
+    /// least one, to all leases together.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
         let part = all.div_ceil(PART);
@@ -48,8 +48,8 @@ impl SocketBudget {
         }
     }
 
-    /// Takes a permit for a principal; `None` if its lease, all sandboxes or the appliance have
-    /// used up theirs.
+    /// Takes a permit for a principal; `None` if no permit is left for its lease, for all sandboxes
+    /// together, or for the appliance.
     pub fn take(&self, principal: &Principal) -> Option<SocketPermit> {
         let Some(container) = principal.lease() else {
             return Some(SocketPermit {

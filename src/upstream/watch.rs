@@ -9,7 +9,7 @@ use prometheus::{IntCounter, Registry};
 /// The shortest time between two log lines about failures.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// Gets the outcomes of questions to the nameservers; kept over reloads.
+/// Records the outcome of each question to the nameservers. One instance is kept over reloads.
 pub struct NameserverWatch {
     failures: IntCounter,
     /// Whether the last question failed. Read with each answer, so it is outside the lock.
@@ -113,7 +113,7 @@ mod tests {
         outage.failed(start);
         assert!(outage.ended());
         assert!(!outage.ended());
-        // A nameserver that comes and goes within the minute adds no lines.
+        // A nameserver that fails and recovers again within the minute adds no lines.
         assert_eq!(outage.failed(start + Duration::from_secs(1)), None);
         assert!(!outage.ended());
     }

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Runs `check` on every row. Rows that panic do not stop those after them.
+/// Runs `check` on every row. A row that panics does not stop the following rows.
 ///
 /// # Panics
 ///
@@ -25,7 +25,7 @@ pub fn each_row<R: Debug>(rows: impl IntoIterator<Item = R>, mut check: impl FnM
     report.finish();
 }
 
-/// Like [`each_row`], for a body that awaits. The rows run one after the other.
+/// Like [`each_row`], for an asynchronous `check`. The rows run one after the other.
 ///
 /// # Panics
 ///

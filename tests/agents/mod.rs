@@ -1,5 +1,6 @@
-//! Coding agents as npm installs them, with a new home directory and the files of `sandbox-files`,
-//! through the real binary. The stand-ins for their APIs get the real credential.
+//! Coding agents as npm installs them, with a new home directory and the files of `sandbox-files`.
+//! They converse through the real binary with stand-ins for their APIs, which must get the real
+//! credential.
 
 mod packages;
 mod stand_ins;
@@ -24,10 +25,13 @@ use stand_ins::{ACCOUNT, HOSTS, REPLY};
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 const PLACEHOLDER: &str = "up-placeholder-";
-/// Bound on the time of a run through the proxy, relative to one through a relay that only copies.
+/// The most time of a run through the proxy, relative to one through a relay that only copies
+/// bytes.
 const SLOWER: f64 = 1.5;
-/// Most runs with each of proxy and relay. The fastest counts, because other load slows runs down.
+/// The most runs with the proxy, and with the relay. The fastest of each is compared, because other
+/// load on the machine slows runs down.
 const ROUNDS: u32 = 3;
+/// Time limit of an agent, in seconds.
 const PATIENCE: &str = "90";
 
 /// An agent, its login and its command.
@@ -105,7 +109,7 @@ struct Run {
     took: Duration,
 }
 
-/// The variables and files that an agent's process gets.
+/// The environment and the files of an agent's process.
 struct Sandbox<'a> {
     agent: &'a Agent,
     programs: &'a Path,
@@ -134,7 +138,7 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// The same environment with the relay as proxy and another CA.
+    /// The same environment with the relay instead of the proxy, and with this CA file.
     fn direct(&self, proxy: &Proxy, relay: &RawOrigin, ca: &Path) -> Self {
         let value = |value: &str| match value {
             url if url == proxy.url() => format!("http://{}", relay.address),
@@ -171,7 +175,7 @@ impl<'a> Sandbox<'a> {
         if let Some((_, file)) = self.agent.mounted.filter(|_| self.agent.login.is_some())
             && file.contains(".claude")
         {
-            // The variable would take precedence over the file, which this run is to use.
+            // The variable would take precedence over the file, which this run must use.
             command.env_remove("CLAUDE_CODE_OAUTH_TOKEN");
         }
         command
@@ -285,7 +289,7 @@ fn claude_code_converses_with_an_api_key() {
 }
 
 #[test]
-fn claude_code_converses_with_a_token_of_its_setup() {
+fn claude_code_converses_with_a_setup_token() {
     converses(&claude(
         "Claude Code with a token of `claude setup-token`",
         json!({
@@ -406,7 +410,8 @@ fn opencode_converses_with_a_chatgpt_login() {
 }
 
 /// Starts an agent for the first time in a terminal, with a home directory that has only the files
-/// of `sandbox-files`. Asserts that it prints `greeting` and runs until the terminal is closed.
+/// of `sandbox-files`. Asserts that it prints `greeting` without a connection error. `None` if the
+/// agents cannot be installed.
 fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<World> {
     let programs = packages::programs(agent.name)?;
     let world = World::start();
@@ -456,7 +461,7 @@ fn visible(output: &str) -> String {
     said
 }
 
-/// Kills processes that Codex left behind, which it finds by their `HOME`.
+/// Kills the processes with this `HOME`, some of which Codex leaves running.
 fn end_what_is_left(home: &Path) {
     let home = format!("HOME={}", home.display());
     for process in fs::read_dir("/proc").unwrap().flatten() {

@@ -9,7 +9,7 @@ use crate::support::installed;
 const PINNED: &str = include_str!("package.json");
 
 /// The directory of the agents' programs. `None` if they cannot be installed; then the output and
-/// the summary that `scripts/test` prints say why.
+/// the summary that `scripts/test` prints have the reason.
 pub fn programs(test: &str) -> Option<PathBuf> {
     let (dir, _lock) = installed::directory("agents");
     let result = installed::once(&dir, "npm", PINNED, || npm(&dir));

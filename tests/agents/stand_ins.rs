@@ -27,7 +27,7 @@ pub fn answer(seen: &Seen, body: &str) -> (u16, Value) {
         return match seen.method.as_str() {
             "POST" => (200, responses()),
             // A WebSocket: Codex falls back to plain HTTP on this status.
-            _ => (426, json!({ "error": "plain HTTP alone" })),
+            _ => (426, json!({ "error": "only plain HTTP" })),
         };
     }
     if path.contains(":streamGenerateContent") {
@@ -47,7 +47,7 @@ pub fn answer(seen: &Seen, body: &str) -> (u16, Value) {
     }
 }
 
-/// Codex looks for its own account in the list.
+/// The list of accounts, in which Codex looks for its own account.
 fn accounts() -> Value {
     json!({
         "accounts": [{

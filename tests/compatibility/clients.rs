@@ -5,14 +5,15 @@ use super::stand_ins::{GIT_MESSAGE, PIECES, PLACEHOLDER};
 use super::tools::{Tool, Tools};
 use crate::support::PACE;
 
-/// The host that no client may reach.
+/// A host that is not on the allowlist.
 pub const DENIED_HOST: &str = "denied.example.com";
 
 /// Exit code of `timeout` if the program took too long.
 const TIMED_OUT: i32 = 124;
 
-/// Code before every script. In PATH, programs that were installed for the tests come before the
-/// machine's, and the toolchain's Cargo before rustup's, which would look for it in `HOME`.
+/// Code that precedes every script. In PATH, programs that were installed for the tests precede the
+/// machine's, and the toolchain's Cargo precedes rustup's, which would look for a toolchain in
+/// `HOME`.
 const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modules/.bin:$PATH\"
     export GIT_TERMINAL_PROMPT=0
     export OPENAI_API_KEY=$KEY OPENAI_BASE_URL=https://$HOST/v1
@@ -27,14 +28,14 @@ pub struct Client {
     pub needs: &'static [Tool],
     /// An allowed host.
     host: &'static str,
-    /// A script of sh that uses it on `$HOST`. It finds what was installed below `$TOOLS`.
+    /// A script of sh that uses the client with `$HOST`; installed programs are below `$TOOLS`.
     script: &'static str,
     expects: Expects,
-    /// Further settings that the client needs, as the table says them.
+    /// Further settings that the client needs, in the words of the table; empty if none.
     with: &'static str,
 }
 
-/// What the script must print for the allowed host.
+/// The required output of the script for the allowed host.
 #[derive(Clone, Copy, Debug)]
 enum Expects {
     Text(&'static str),
@@ -100,8 +101,8 @@ impl Client {
         Self { with, ..self }
     }
 
-    /// Runs the script with an allowed host, where it must work, and with a denied one, where it
-    /// must fail without a timeout. Returns what it shows of the denial.
+    /// Runs the script with an allowed host, for which it must succeed, and with a denied one, for
+    /// which it must fail without a timeout. Returns the part of the denial that the script prints.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
         let allowed = place.run(&self.script(self.host, tools));
         assert_eq!(allowed.code, Some(0), "{allowed:?}");
@@ -163,7 +164,7 @@ fn assert_streamed(printed: &Printed) {
     let sent = PACE.as_millis() * (PIECES.len() as u128 - 1);
     assert!(
         between >= sent / 2,
-        "{sent} ms, but arrived within {between} ms"
+        "the reply was sent over {sent} ms, but arrived within {between} ms"
     );
 }
 
@@ -201,7 +202,7 @@ pub const CLIENTS: [Client; 29] = [
         &[Tool::Program("wget")],
         "wget --no-verbose --output-document=- --ca-certificate=\"$SSL_CERT_FILE\" https://$HOST/echo",
     )
-    .with("`--ca-certificate` where it is built with GnuTLS"),
+    .with("`--ca-certificate` if it is built with GnuTLS"),
     git!("git, protocol v0", "0"),
     git!("git, protocol v1", "1"),
     git!("git, protocol v2", "2"),
@@ -211,7 +212,7 @@ pub const CLIENTS: [Client; 29] = [
         ..fetch(
             "gh",
             &[Tool::Program("gh")],
-            // gh takes other hosts than api.github.com for GitHub Enterprise servers.
+            // For gh, every host other than api.github.com is a GitHub Enterprise server.
             "export GH_TOKEN=token GH_ENTERPRISE_TOKEN=token
             [ $HOST = api.github.com ] || enterprise=\"--hostname $HOST\"
             gh api $enterprise zen",
@@ -316,5 +317,5 @@ pub const CLIENTS: [Client; 29] = [
     .with(NODE),
 ];
 
-/// Name in the table; earlier versions ignore the proxy variables.
+/// The versions of Node.js that read the proxy variables, in the words of the table.
 const NODE: &str = "Node.js 24, or 22 from 22.21 on";

@@ -1,5 +1,6 @@
-//! Clients of many kinds through the real binary, with only the variables of `unified-proxy env`.
-//! An allowed host works, a denied one fails, and `docs/compatibility.md` has the results.
+//! Clients of many kinds, which use the real binary with only the variables of `unified-proxy env`.
+//! Requests to an allowed host must succeed, requests to a denied one must fail.
+//! `docs/compatibility.md` has the results.
 
 mod clients;
 mod place;
@@ -110,7 +111,7 @@ fn every_client_works_the_same_inside_a_sandbox_of_run() {
     table::compare(&rows);
 }
 
-/// Runs every client that this machine has in a place; `denials` returns the number of audited
+/// Runs, in a place, every client that is installed; `denials` returns the number of audited
 /// denials of [`clients::DENIED_HOST`]. Returns name and table line of each client that ran.
 fn try_all(
     place: &Place<'_>,

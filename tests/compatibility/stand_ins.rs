@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::tools::{Tool, Tools};
 use crate::support::{Origin, Seen};
 
-/// Names of the origin besides those of [`Setup::new`].
+/// Host names of the origin besides those of [`Setup::new`].
 pub const HOSTS: [&str; 4] = [
     "packages.example.com",
     "api.github.com",
@@ -31,7 +31,8 @@ pub fn credentials() -> [Value; 2] {
     ]
 }
 
-/// Replies of the APIs, as lists of events, to requests with the real credential.
+/// Replies of the APIs, as lists of events, to requests with the real credential. A request without
+/// it gets a 401; `None` for other paths.
 pub fn answer(seen: &Seen, _body: &str) -> Option<(u16, Value)> {
     let (credential, reply) = match seen.target.as_str() {
         "/v1/chat/completions" => (seen.header("authorization"), completions()),

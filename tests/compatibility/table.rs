@@ -9,14 +9,14 @@ const RECORD: &str = "RECORD_COMPATIBILITY";
 const HEAD: &str = "\
 # Compatibility
 
-Clients that work with the variables of `unified-proxy env` ([certificates.md](certificates.md)), what else they need, and what
-they show of a host that is not on the allowlist. `tests/compatibility` makes this table: it runs each client before a stand-in of what it
-talks to, over TLS, with those variables and nothing else, and fails when a line differs.
-`RECORD_COMPATIBILITY=1 ./scripts/test compatibility::` writes it anew.
+Clients that work with the variables of `unified-proxy env` ([certificates.md](certificates.md)), further settings that they need, and
+their output for a host that is not on the allowlist. `tests/compatibility` makes this table: it runs each client with only these variables, over
+TLS, against a stand-in for the server that the client uses, and fails when a line differs.
+`RECORD_COMPATIBILITY=1 ./scripts/test compatibility::` writes the table again.
 
-The proxy refuses a CONNECT with the sentence as its reason phrase, `Domain not allowed: NAME`. A client that shows less hides why;
-`unified-proxy tail --denied` shows it for all. A request that is denied inside a tunnel is answered with the sentence in a JSON
-body, which every client hands on.
+The response to a denied CONNECT has the sentence of the denial as its reason phrase, `Domain not allowed: NAME`. A client that shows only the
+status hides the reason; `unified-proxy tail --denied` shows it for every client. The response to a request that is denied inside a tunnel
+has the sentence in a JSON body, which every client passes on.
 
 | client | an allowed host | a denied host |
 | --- | --- | --- |
@@ -50,6 +50,6 @@ pub fn compare(rows: &[(&str, String)]) {
     }
     assert!(
         found == recorded,
-        "docs/compatibility.md differs: {RECORD}=1 writes it anew"
+        "docs/compatibility.md differs: {RECORD}=1 writes it again"
     );
 }

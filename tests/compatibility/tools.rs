@@ -10,7 +10,7 @@ const REQUIREMENTS: &str = include_str!("requirements.txt");
 const NODE: &str = include_str!("node.json");
 const GO: &str = include_str!("programs/fetch.go");
 const JAVA: &str = include_str!("programs/Fetch.java");
-/// Scripts and their paths. Those of Node.js are beside its packages, where imports look for them.
+/// Scripts and their paths. The scripts of Node.js are beside its packages, as imports require.
 const PROGRAMS: [(&str, &str); 4] = [
     ("fetch.py", include_str!("programs/fetch.py")),
     ("stream.py", include_str!("programs/stream.py")),

@@ -48,7 +48,7 @@ impl Ears {
         })
     }
 
-    /// What arrived since the last call, after a short wait.
+    /// The packets and connections that arrived since the last call, after a wait of 300 ms.
     pub fn heard(&self) -> Vec<String> {
         std::thread::sleep(PATIENCE);
         let mut heard = Vec::new();
@@ -107,7 +107,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     };
     let udp = UdpSocket::bind((any, 0)).unwrap();
     for port in UDP.into_iter().chain([53]) {
-        // Sending may fail because there is no route, which is a wanted result.
+        // Sending may fail because there is no route, which also prevents the attempt.
         let _ = udp.send_to(b"out", (target, port));
     }
     if let IpAddr::V4(target) = target {
@@ -122,7 +122,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     answered
 }
 
-/// What [`Ears::heard`] returns for the packets of [`reach`] if no firewall is between.
+/// The result of [`Ears::heard`] for the packets of [`reach`] if no firewall drops any.
 pub fn everything(from: Ipv4Addr) -> Vec<String> {
     let tcp = TCP.map(|port| format!("tcp/{port} from {from}"));
     let udp = UDP.map(|port| format!("udp/{port} from {from}"));

@@ -43,7 +43,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     std::fs::write(dir.join("docker"), STAND_IN).unwrap();
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.join("docker"), executable).unwrap();
-    // In place of the program that an image may contain.
+    // Stands in for the program that the script mounts into the container.
     symlink(
         env!("CARGO_BIN_EXE_unified-proxy"),
         dir.join("unified-proxy"),
@@ -147,7 +147,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     let token = world.read("a", "token");
     let supervisor = token.split('.').next().unwrap().parse().unwrap();
     kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
-    eventually("it is unregistered", SOON, || {
+    eventually("a is unregistered", SOON, || {
         world.registration("a").is_none()
     });
     assert!(
@@ -157,7 +157,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     );
 }
 
-/// Puts a network namespace at the bridge, as an engine does with a container.
+/// Connects a network namespace to the bridge, as an engine connects a container.
 fn attach(world: &World, container: &Machine, sandbox: &Sandbox) {
     let (address, device, proxy) = (sandbox.address, &sandbox.device, sandbox.proxy);
     let settings = world.read("a", "settings");

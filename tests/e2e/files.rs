@@ -9,7 +9,7 @@ use crate::summary::can_run;
 use crate::world::World;
 
 const SECRET: &str = "sk-ant-real-4f9a1c7be02d58c36e";
-/// A user of the host that owns a project; no process runs as it.
+/// A user of the host who owns a project and has no processes.
 const USER: u32 = 64_123;
 
 #[test]
@@ -90,8 +90,8 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
 }
 
 #[test]
-fn write_and_read_options_open_their_paths_only() {
-    if !can_run("write_and_read_options_open_their_paths_only") {
+fn write_and_read_options_open_only_their_paths() {
+    if !can_run("write_and_read_options_open_only_their_paths") {
         return;
     }
     let world = World::start();

@@ -9,7 +9,7 @@ use crate::summary::can_run;
 use crate::world::{HOST, INTERNET, Sandbox, World};
 
 /// Gives a sandbox default routes and IPv6, on both ends of its link, so that only the firewall
-/// holds its packets back.
+/// prevents its packets from leaving.
 fn open_up(world: &World, sandbox: &Sandbox) {
     let (device, proxy) = (&sandbox.device, sandbox.proxy);
     world.host.sh(&format!(
@@ -25,8 +25,8 @@ fn open_up(world: &World, sandbox: &Sandbox) {
 }
 
 #[test]
-fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
-    if !can_run("nothing_but_the_proxy_is_reached_from_a_sandbox") {
+fn a_sandbox_reaches_only_the_proxy() {
+    if !can_run("a_sandbox_reaches_only_the_proxy") {
         return;
     }
     let world = World::start();
@@ -86,8 +86,8 @@ fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
 }
 
 #[test]
-fn another_address_or_hardware_address_is_dropped() {
-    if !can_run("another_address_or_hardware_address_is_dropped") {
+fn packets_with_another_ip_or_mac_address_are_dropped() {
+    if !can_run("packets_with_another_ip_or_mac_address_are_dropped") {
         return;
     }
     let world = World::start();
@@ -125,7 +125,7 @@ fn another_address_or_hardware_address_is_dropped() {
     assert_eq!(
         ask(b.address, &inside),
         "0",
-        "it is the rules that keep it from b's address"
+        "without the rules, a reaches the proxy from b's address"
     );
     world
         .proxy

@@ -33,7 +33,8 @@ fn undertaker(world: &World, name: &str) -> u32 {
     pids.find(is_it).unwrap()
 }
 
-/// Waits until a sandbox is unregistered, and asserts that nothing of it is left by then.
+/// Waits until a sandbox is unregistered, and asserts that its first process, link, firewall rules
+/// and routes no longer exist. Then waits up to 2 s for the removal of its state.
 fn assert_gone(world: &World, name: &str, sandbox: &Sandbox) {
     eventually(&format!("{name} is unregistered"), SOON, || {
         world.registration(name).is_none()
@@ -42,9 +43,11 @@ fn assert_gone(world: &World, name: &str, sandbox: &Sandbox) {
     let left = world.host.sh("nft list tables; ip -brief link; ip route");
     assert!(!left.contains(&sandbox.device), "{left}");
     let state = world.state_of(name);
-    eventually("its state is gone", Duration::from_secs(2), || {
-        !state.exists()
-    });
+    eventually(
+        "the sandbox's state is removed",
+        Duration::from_secs(2),
+        || !state.exists(),
+    );
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
     ];
     for (name, end) in ends {
         let sandbox = world.up(name, &[]);
-        // A daemon, in a session of its own.
+        // A daemon in its own session.
         world
             .exec(name, "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
             .ok();
@@ -71,7 +74,7 @@ fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
             "pgrep --ns {} --nslist pid --count sleep || true",
             sandbox.init
         );
-        eventually("its processes sleep", SOON, || {
+        eventually("the sandbox's processes sleep", SOON, || {
             world.host.sh(&sleeping).trim() == "2"
         });
         end(name, &sandbox);

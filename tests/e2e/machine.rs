@@ -9,8 +9,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::{SOON, eventually};
 
-/// A network namespace. A new one is kept by a process that the kernel kills when the test's thread
-/// ends; its links, routes and rules then end too.
+/// A network namespace. A child process keeps a new namespace alive. The kernel kills the child
+/// when the test's thread ends, and then removes the links, routes and rules of the namespace.
 pub struct Machine {
     namespace: File,
     holder: Option<Child>,
@@ -33,7 +33,7 @@ impl Machine {
             .spawn()
             .unwrap();
         let path = format!("/proc/{}/ns/net", holder.id());
-        eventually("a network namespace", SOON, || {
+        eventually("the child has a new network namespace", SOON, || {
             std::fs::read_link(&path).is_ok_and(|link| link != own)
         });
         let machine = Self {
@@ -52,7 +52,8 @@ impl Machine {
         }
     }
 
-    /// Pid of the process that keeps a new namespace; panics for one of [`Self::of`].
+    /// Pid of the process that keeps a new namespace alive; panics if the namespace was opened with
+    /// [`Self::of`].
     pub fn pid(&self) -> u32 {
         self.holder.as_ref().unwrap().id()
     }

@@ -1,11 +1,11 @@
 //! Sandboxes of `scripts/sandbox`, the real binary and an origin, in separate network namespaces.
-//! The tests need root; if they cannot run, the summary that `scripts/test` prints says so.
+//! The tests need root; if they cannot run, the summary that `scripts/test` prints has the reason.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test that panics has said what it had to say"
+    reason = "a test fails by panicking"
 )]
 
 #[path = "../support/mcp_servers.rs"]

@@ -42,8 +42,8 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
     // The gateway identifies the sandbox by its address.
     let call = json!({ "container_id": "a", "kind": "mcp", "method": "tools/call" });
     world.proxy.audited(call);
-    // Login shells have the variable and the program, and the gateway is reached by its name too,
-    // without the proxy.
+    // Login shells have the variable and the program. Clients reach the gateway by its host name
+    // too, without the proxy.
     let login = "env -i HOME=$HOME bash -lc 'echo $UNIFIED_PROXY_MCP_URL; unified-proxy mcp list'";
     let said = world.exec("a", login).ok();
     assert!(
@@ -124,7 +124,7 @@ fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     let servers = appliance.run(McpServers::start);
     let mut setup = Setup::new(&origin);
     setup.containers = vec![(inside.to_string(), "sandbox".to_owned())];
-    // The proxy listens where the shipped proxy.yaml says, which the compose file mounts.
+    // The compose file mounts the shipped proxy.yaml, so the proxy listens at the default addresses.
     let shipped = yaml(&fs::read_to_string(root.join("config/proxy.yaml")).unwrap());
     assert_eq!(shipped.get("listen"), None, "the defaults");
     let admin = setup.proxy["listen"]["admin"].clone();

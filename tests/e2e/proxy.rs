@@ -1,4 +1,4 @@
-//! Requests of sandboxes through the proxy, and what they reach while it is not running.
+//! Requests of sandboxes through the proxy, while the proxy runs and after it was killed.
 
 use std::time::{Duration, Instant};
 
@@ -76,8 +76,8 @@ fn a_sandbox_cannot_use_the_repositories_of_another() {
 }
 
 #[test]
-fn a_proxy_that_is_killed_stops_traffic_and_comes_back_without_registrations() {
-    if !can_run("a_proxy_that_is_killed_stops_traffic_and_comes_back_without_registrations") {
+fn a_killed_proxy_stops_traffic_and_restarts_with_its_registrations() {
+    if !can_run("a_killed_proxy_stops_traffic_and_restarts_with_its_registrations") {
         return;
     }
     let mut world = World::start();

@@ -1,5 +1,5 @@
 //! Runs `tests/security/redteam-sandbox.sh` in sandboxes of `scripts/sandbox` and of `run`. The
-//! targets outside listen, and nothing may arrive there.
+//! targets outside record every packet and connection that arrives; none may arrive.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::summary::can_run;
 use crate::support::Ran;
 use crate::world::{INTERNET, World, ran};
 
-/// Least number of attempts; fewer mean that the script ended early.
+/// Minimum number of attempts that must fail; fewer mean that the script ended early.
 const ATTEMPTS: usize = 150;
 
 /// Options of the script: addresses outside and an allowed host.
@@ -33,8 +33,8 @@ fn script() -> File {
     File::open(root.join("tests/security/redteam-sandbox.sh")).unwrap()
 }
 
-/// Asserts that every attempt was held, that there are at least [`ATTEMPTS`], and that nothing
-/// arrived outside.
+/// Asserts that the sandbox prevented every attempt (the script prints `held`), that there are at
+/// least [`ATTEMPTS`], and that no packet or connection arrived outside.
 fn assert_held(ran: &Ran, ears: &Ears) {
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let held = ran.stdout.lines().filter(|line| line.starts_with("held "));

@@ -58,7 +58,7 @@ fn a_reused_address_gets_no_tunnel_credential_or_rate_of_the_earlier_sandbox() {
     let before = world.origin.seen().len();
 
     world.sandbox(&["down", "first"]).ok();
-    eventually("its connections are closed", SOON, || {
+    eventually("the first sandbox's connections are closed", SOON, || {
         world.proxy.metric("proxy_active_connections", &[]) == 0.0 && world.origin.open() == 0
     });
     world.up("second", &["--address", ADDRESS]);

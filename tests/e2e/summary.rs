@@ -9,7 +9,7 @@ const PROGRAMS: [&str; 10] = [
     "ip", "nft", "ss", "unshare", "nsenter", "setpriv", "perl", "ping", "dig", "git",
 ];
 
-/// Whether a test can run on this machine; if not, the summary says why.
+/// Whether a test can run on this machine; if not, the summary has the reason.
 pub fn can_run(test: &str) -> bool {
     let can = obstacle().map_or(Ok(()), Err);
     summarize("e2e", test, &can);

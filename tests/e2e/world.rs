@@ -1,4 +1,4 @@
-//! Stand-in for the internet, a host with the proxy, and its sandboxes.
+//! A stand-in for the internet, a host with the proxy, and the sandboxes of the host.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 pub const INTERNET: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
 /// One host with a proxy that listens on all its addresses. The host forwards packets, and the
-/// internet has a route back to its sandboxes: only the firewall is between them.
+/// internet has a route back to the sandboxes, so that only the firewall separates them.
 pub struct World {
     pub internet: Machine,
     pub host: Machine,
@@ -30,7 +30,7 @@ pub struct Sandbox {
     pub address: Ipv4Addr,
     /// The host's address on the sandbox's link, where the proxy is.
     pub proxy: Ipv4Addr,
-    /// The first process of the sandbox, as the host numbers it.
+    /// Pid of the sandbox's first process on the host; 0 for a docker sandbox.
     pub init: u32,
     /// The host's end of the sandbox's link.
     pub device: String,

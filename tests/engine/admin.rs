@@ -1,4 +1,4 @@
-//! The admin API over a real Unix socket: bodies, statuses and errors that the contract defines.
+//! The admin API over a real Unix socket: its bodies, statuses and errors, on which clients rely.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -276,7 +276,7 @@ async fn a_container_is_registered_shown_and_unregistered() {
 }
 
 #[tokio::test]
-async fn the_path_of_a_containers_socket_is_answered_once_it_is_open() {
+async fn a_registration_returns_the_socket_once_it_is_open_and_fails_if_it_cannot_be_opened() {
     let server = Server::start();
     let mut wanted = server.registry.subscribe_listeners();
     tokio::spawn(async move {
@@ -454,7 +454,7 @@ async fn only_critical_checks_degrade_health() {
 }
 
 #[tokio::test]
-async fn metrics_reload_and_explain_are_passed_on() {
+async fn metrics_reload_and_explain_return_the_engines_answers() {
     let server = Server::start();
     let metrics = server.get("/internal/metrics").await;
     assert!(

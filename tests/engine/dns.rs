@@ -74,7 +74,7 @@ async fn dig_gets_the_answers_that_the_chain_passes_over_udp_and_tcp() {
 }
 
 #[tokio::test]
-async fn answers_echo_id_and_question_and_stay_fresh() {
+async fn answers_echo_id_and_question_and_have_a_short_ttl() {
     let fixture = DnsFixture::open().await;
     let socket = fixture.socket(ONE).await;
     let mut question = question("wWw.ExamPLE.com", RecordType::A);
@@ -89,7 +89,7 @@ async fn answers_echo_id_and_question_and_stay_fresh() {
     assert_eq!(answer.edns.as_ref().unwrap().max_payload(), 1232);
     assert!(
         answer.answers[0].ttl <= 300,
-        "a changed allowlist acts soon"
+        "a longer TTL delays changes of the allowlist"
     );
     assert_eq!(answer.answers[0].name, *question.queries[0].name());
 }
@@ -136,17 +136,21 @@ async fn unknown_sources_are_refused_before_parsing() {
         ("www.example.com", 0, "ok"),
         ("", 2, "failed"),
     ];
-    assert_eq!(flows, [of_each, of_each].concat(), "refused without a look");
+    assert_eq!(
+        flows,
+        [of_each, of_each].concat(),
+        "refused without parsing"
+    );
 
     let mut nonsense = question("www.example.com", RecordType::A).to_vec().unwrap();
     nonsense.truncate(15);
     let socket = fixture.socket(STRANGER).await;
     let answer = ask(&socket, &nonsense).await.unwrap();
-    assert_eq!(answer[3] & 0x0f, 5, "refused before it could be malformed");
+    assert_eq!(answer[3] & 0x0f, 5, "refused before the packet is parsed");
 }
 
 #[tokio::test]
-async fn responses_are_never_answered() {
+async fn messages_with_the_response_flag_are_never_answered() {
     let fixture = DnsFixture::open().await;
     each_row_async([ONE, STRANGER], async |source| {
         let socket = fixture.socket(source).await;
@@ -220,7 +224,7 @@ async fn every_flow_ends_once_with_its_response_code() {
 }
 
 #[tokio::test]
-async fn denied_names_are_never_asked_upstream() {
+async fn denied_names_and_types_are_not_sent_to_the_nameserver() {
     let fixture = DnsFixture::open().await;
     let socket = fixture.socket(ONE).await;
     for name in [

@@ -36,10 +36,10 @@ async fn responses_to_unknown_sources_are_rate_limited() {
     );
 }
 
-/// A thread floods the server with queries for different names that the nameserver does not
-/// answer; meanwhile the other container asks for one that it does.
+/// A thread floods the server with queries of one container for different names that the nameserver
+/// does not answer. Meanwhile, the other container queries names that the nameserver answers.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
+async fn a_flood_from_one_container_does_not_delay_the_answers_of_another() {
     let fixture = DnsFixture::open().await;
     let flooding = Arc::new(AtomicBool::new(true));
     let sent = Arc::new(AtomicU32::new(0));

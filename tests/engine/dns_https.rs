@@ -46,7 +46,7 @@ async fn an_answer_of_any_length_arrives_whole() {
 }
 
 #[tokio::test]
-async fn the_lease_of_the_connection_identifies_the_client_whatever_its_source() {
+async fn the_lease_of_the_connection_identifies_the_client_with_any_source_address() {
     let fixture = DnsFixture::open().await;
     let container = fixture.containers.get(ONE);
     let known = code(&fixture, "www.example.com", bound(container)).await;

@@ -72,12 +72,13 @@ impl Sources {
             .into_iter()
             .filter_map(|path| self.resolve(module, path))
             .collect();
-        // A file may use what the `mod.rs` of its own folder defines.
+        // A file may import from the `mod.rs` of each folder that contains it.
         imports.retain(|import| !module.starts_with(import));
         imports
     }
 
-    /// The file that a path names, also through a folder's re-export.
+    /// The file in which the item of a path is defined, also if a folder re-exports the item;
+    /// `None` for a path into another crate.
     fn resolve(&self, from: &Module, path: Vec<String>) -> Option<Module> {
         let mut absolute = match path.first()?.as_str() {
             "crate" => path[1..].to_vec(),
@@ -155,7 +156,7 @@ fn code(source: &str) -> String {
 }
 
 /// Every path that a file imports, or that it names with `crate::` or `super::`. Re-exports
-/// (`pub use`) are no imports.
+/// (`pub use`) do not count as imports.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let uses = Regex::new(r"(?m)^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);").unwrap();
     let named = Regex::new(r"\b(?:crate|super)(?:::\w+)+").unwrap();
@@ -219,7 +220,7 @@ fn no_folder_of_the_engine_imports_from_one_above_it() {
     let gone = LAYERS
         .iter()
         .find(|layer| !folders.contains(&layer.to_string()));
-    assert_eq!(gone, None, "a layer that is no folder or file of src");
+    assert_eq!(gone, None, "a layer without a folder or file in src");
     let mut upward = Vec::new();
     for module in sources.0.keys() {
         for import in sources.imports(module) {
@@ -235,14 +236,14 @@ fn no_folder_of_the_engine_imports_from_one_above_it() {
 }
 
 #[test]
-fn no_files_import_each_other_in_a_circle() {
+fn no_files_import_each_other_in_a_cycle() {
     for sources in ["src", "addons/src"] {
         assert_eq!(Sources::read(&root(sources)).circle(), None, "{sources}");
     }
 }
 
 #[test]
-fn a_circle_and_an_import_through_a_folder_are_found() {
+fn a_cycle_and_an_import_through_a_folder_are_found() {
     let source = |path: &str, code: &str| (expand(path).remove(0), code.to_owned());
     let sources = |last: &str| {
         Sources(BTreeMap::from([

@@ -62,7 +62,6 @@ pub async fn permitted(chain: &Chain, host: &str) -> (OwnedFlow, ResolvePermit) 
             file: "allowlist.yaml".into(),
             line: 1,
         },
-        state: TypeMap::default(),
     };
     let entry = Some(Arc::new(entry));
     let endpoint = Endpoint {
@@ -115,7 +114,7 @@ async fn hosts_resolve_to_the_addresses_to_dial() {
 }
 
 #[tokio::test]
-async fn a_family_that_never_answers_does_not_hold_up_the_other() {
+async fn an_address_family_without_an_answer_does_not_delay_the_other() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     let start = Instant::now();
@@ -129,7 +128,7 @@ async fn a_family_that_never_answers_does_not_hold_up_the_other() {
 }
 
 #[tokio::test]
-async fn resolution_errors_say_only_the_name_and_the_step() {
+async fn resolution_errors_name_only_the_host_and_the_cause() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     each_row_async(
@@ -184,7 +183,7 @@ async fn identical_queries_are_sent_once_and_then_cached() {
 }
 
 #[tokio::test]
-async fn nameservers_are_asked_in_random_case() {
+async fn names_in_queries_have_random_letter_case() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     for _ in 0..3 {

@@ -253,8 +253,8 @@ impl Fixture {
         connector.connect(name, stream).await.unwrap()
     }
 
-    /// Waits until a flow waits in the chain, then drops its client. Returns how long the proxy took
-    /// to abort the flow.
+    /// Waits until a flow waits in the chain, then drops its client. Returns the time until the
+    /// proxy aborted the flow.
     async fn abandon<C>(&self, client: C) -> Duration {
         while self.waiter.begun.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -265,7 +265,7 @@ impl Fixture {
         let gone = Instant::now();
         drop(client);
         while self.waiter.abandoned.load(Ordering::SeqCst) == 0 {
-            assert!(gone.elapsed() < NOTICED, "nobody noticed");
+            assert!(gone.elapsed() < NOTICED, "the proxy did not notice");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         gone.elapsed()
@@ -280,12 +280,13 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A request with its whole body, which is not read while the chain waits.
+/// A request with its whole body, which the proxy does not read while the chain waits.
 fn post(target: &str, host: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
 }
 
-/// The head of a request and a part of its body that exceeds what is read before the verdict.
+/// The head of a request and a part of its body, which is longer than the proxy reads before the
+/// verdict.
 fn upload(target: &str, host: &str) -> Vec<u8> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n");
     [head.into_bytes(), vec![b'x'; 60_000]].concat()
@@ -317,7 +318,7 @@ fn get(host: &str) -> http::Request<Empty<Bytes>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_in_the_clear_waits_longer_than_the_idle_timeout() {
+async fn a_plain_http_request_waits_longer_than_the_idle_timeout() {
     let fixture = Fixture::start().await;
     let mut client = fixture.connect(fixture.proxy).await;
     let asked = post("http://held.example.com/", "held.example.com");

@@ -115,7 +115,8 @@ pub struct Found {
 }
 
 impl Client {
-    /// Lists the tools and calls some of them.
+    /// Runs the client against the gateway. The client lists the tools and makes `calls`, a JSON
+    /// list of pairs of tool and arguments. Panics if the client fails or takes over 60 s.
     pub fn run(
         &self,
         tools: &Tools,
@@ -146,7 +147,7 @@ const FILESYSTEM: &str = "server-filesystem/dist/index.js";
 
 /// A mounted server, the tool that each client calls, and the tool's expected answer.
 pub struct Mount {
-    /// Its column in the table.
+    /// The heading of the server's column in the table.
     pub name: &'static str,
     key: &'static str,
     definition: Value,
@@ -235,7 +236,7 @@ impl Behind {
         ]
     }
 
-    /// The server may read one more directory, which is its argument.
+    /// The filesystem server. It may read one more directory, which is its argument.
     fn filesystem(&self, mut definition: Value) -> Mount {
         let directory = self.directory.path().display().to_string();
         for list in ["args", "read"] {
@@ -253,7 +254,7 @@ impl Behind {
     }
 }
 
-/// The server reaches one host, through the proxy.
+/// The fetch server. It reaches one host, through the proxy.
 fn fetch(mut definition: Value) -> Mount {
     definition["hosts"] = json!(["api.example.com"]);
     Mount {

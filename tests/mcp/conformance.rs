@@ -34,10 +34,14 @@ fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
         unexpected.join("\n")
     );
     let stale = expected.stale();
-    assert!(stale.is_empty(), "no longer different: {stale:#?}");
+    assert!(
+        stale.is_empty(),
+        "expected-differences.txt has lines without a difference: {stale:#?}"
+    );
 }
 
-/// The suite's results for the server without a gateway, where every scored scenario passes.
+/// The suite's results for the server without a gateway; panics unless every scored scenario
+/// passes.
 fn bare(tools: &Tools, revision: &str) -> Checks {
     let server = Server::everything(tools);
     let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
@@ -97,7 +101,7 @@ fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
     }
 }
 
-/// Time limit for the client in a scenario: the suite stops it after 30 s.
+/// Time limit for the client in a scenario; the suite stops the client after 30 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
 /// Guards against a suite that stops at the first refused connection, which would report no
@@ -127,7 +131,7 @@ fn scenarios<'a>(checks: impl Iterator<Item = &'a Check>) -> BTreeSet<&'a str> {
     names.filter(|name| !name.starts_with("tasks-")).collect()
 }
 
-/// The client that the Python SDK is tested with. It implements each scenario by name.
+/// The client with which the Python SDK is tested. It implements each scenario by name.
 fn client(tools: &Tools) -> String {
     tools.text("source/.github/actions/conformance/client.py")
 }
@@ -145,8 +149,8 @@ fn without_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks 
     bare
 }
 
-/// The suite passes its server's address to the client when it starts it, so the client waits for
-/// the gateway.
+/// The suite gives its server's address only to the client that it starts. So the client passes the
+/// address on to the test, and waits until the gateway that mounts this server has started.
 fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let (meeting, origin) = (TempDir::new().unwrap(), Origin::start());
     let at = |name: &str| meeting.path().join(name);
@@ -164,7 +168,8 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let gateway = Gateway::start(&origin, &over_http(&server));
     appear(&at("gateway"), &gateway.url("/mcp"));
     eventually("the client ends", CLIENT_ENDS, || at("done").exists());
-    // The suite's server ends once no client is connected, and the gateway keeps its sessions open.
+    // The suite's server ends only when no client is connected, but the gateway keeps its session
+    // open.
     drop(gateway);
     run.end("through").checks
 }

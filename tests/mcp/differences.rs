@@ -6,10 +6,10 @@ use crate::suite::{Check, Checks};
 const FILE: &str = include_str!("expected-differences.txt");
 const SUCCESS: &str = "SUCCESS";
 const FAILURE: &str = "FAILURE";
-/// Stands for a check: the whole scenario is not run.
+/// Replaces the check in a line whose scenario is not run.
 const NOT_TRIED: &str = "not tried";
 
-/// The parties that the gateway is between.
+/// The two parties that the gateway connects.
 #[derive(Clone, Copy, Debug)]
 pub enum Leg {
     /// The suite and a server of both eras that is mounted over HTTP.
@@ -61,7 +61,10 @@ impl Expected {
                 let [of_leg, of_revision, scenario, check, reason] = columns[..] else {
                     panic!("expected-differences.txt: not five columns: {text}");
                 };
-                assert!(!reason.is_empty(), "without a reason: {text}");
+                assert!(
+                    !reason.is_empty(),
+                    "expected-differences.txt: no reason: {text}"
+                );
                 let applies = of_leg == leg && matches(of_revision, revision);
                 applies.then_some(Line {
                     text,
@@ -83,7 +86,7 @@ impl Expected {
         self.covers(scenario, NOT_TRIED)
     }
 
-    /// The differences that no line expects, as lines without a reason.
+    /// The differences that no line expects, as lines with the statuses in place of the reason.
     pub fn unexpected(&mut self, bare: &Checks, through: &Checks) -> Vec<String> {
         let mut found = differences(bare, through);
         found.retain(|((scenario, check), _)| !self.covers(scenario, check));
@@ -112,7 +115,7 @@ impl Expected {
     }
 }
 
-/// A name, or the beginning of one and `*`.
+/// Whether a name equals a pattern, or begins with it if the pattern ends with `*`.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Origin, Proxy, Setup, eventually, free_address, read_reply};
 
-/// Time limit for servers to start, which is slow on a busy machine; a list does not wait for them.
+/// Time limit for servers to start, which is slow on a busy machine. The gateway responds to
+/// `tools/list` without waiting for them.
 const STARTUP: Duration = Duration::from_secs(60);
 
 pub struct Gateway {
@@ -17,7 +18,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts it with the content of `mcp.yaml`.
+    /// Starts a proxy with this content of `mcp.yaml`.
     pub fn start(origin: &Origin, mcp: &Value) -> Self {
         let mut setup = Setup::new(origin);
         let address = free_address();
@@ -30,7 +31,7 @@ impl Gateway {
         }
     }
 
-    /// Waits until the list of tools has all of these.
+    /// Waits until the gateway lists all of these tools.
     pub fn wait_for(&self, tools: &[String]) {
         eventually(&format!("all of {tools:?} are listed"), STARTUP, || {
             let listed = self.list().unwrap_or_default();

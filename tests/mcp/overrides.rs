@@ -1,4 +1,4 @@
-//! An agent of LangChain sees a simplified tool, and the server receives what it needs.
+//! An agent of LangChain sees a simplified tool, and the server receives the hidden arguments too.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,8 @@ use crate::programs::{Server, program};
 use crate::support::Origin;
 use crate::tools::Tools;
 
-/// A configuration with an override that hides fields and sets defaults, one computed per call.
+/// A configuration with an override that hides fields and sets defaults. The gateway computes the
+/// default of `request_id` for each call.
 fn configuration(url: &str) -> Value {
     json!({
         "mcpServers": { "weather": { "type": "http", "url": url } },
@@ -67,7 +68,7 @@ fn an_agent_calls_a_simplified_tool_and_the_server_gets_the_hidden_fields() {
     let found = call(&tools, &gateway, &[json!({ "city": "Oslo" }), hidden]);
 
     let [tool] = &found.tools[..] else {
-        panic!("not one tool: {:?}", found.tools);
+        panic!("the gateway lists other tools than one: {:?}", found.tools);
     };
     assert_eq!(tool["name"], "get_weather");
     assert_eq!(tool["description"], "Get the weather for a city");

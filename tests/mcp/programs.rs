@@ -1,4 +1,4 @@
-//! Third-party programs as child processes, which end when the value is dropped.
+//! Third-party programs as child processes, which are killed on drop.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use crate::tools::Tools;
 /// Time limit for a program to start; interpreters start slowly on a busy machine.
 const STARTUP: Duration = Duration::from_secs(60);
 
-/// The program with an environment that contains only `PATH`.
+/// A command, not started yet, with only `PATH` and `PYTHONDONTWRITEBYTECODE` as environment.
 pub fn program(program: &str) -> Command {
     let mut command = Command::new(program);
     command
@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server of a command for this listening address.
+    /// Starts the server that `command` runs at a free address, and waits until it listens.
     pub fn start(command: impl FnOnce(SocketAddr) -> Command) -> Self {
         let address = free_address();
         let mut command = command(address);
@@ -57,7 +57,7 @@ impl Server {
         })
     }
 
-    /// Starts that server in one era: `legacy` or `modern`.
+    /// Starts the server that the conformance suite expects in one era: `legacy` or `modern`.
     pub fn everything_in(era: &str, tools: &Tools) -> Self {
         Self::start(|address| {
             let mut command = program(&tools.python(2));
@@ -81,7 +81,7 @@ impl Drop for Server {
     }
 }
 
-/// The path of that server in the source distribution.
+/// The path of the everything-server in the source distribution.
 const EVERYTHING: &str = "source/examples/servers/everything-server";
 
 /// The server that the conformance suite expects, as a stdio mount.

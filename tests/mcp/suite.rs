@@ -59,7 +59,7 @@ impl Run {
         })
     }
 
-    /// Starts one scenario with a client; `set` extends the environment of the client's command.
+    /// Starts one scenario with a client; `set` adds the client's command and its environment.
     pub fn client(
         tools: &Tools,
         revision: &str,

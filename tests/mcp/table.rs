@@ -5,15 +5,15 @@ use std::path::Path;
 
 use crate::clients::{Client, Found, Mount, Transport};
 
-/// The environment variable with which the document is written instead of compared.
+/// The environment variable that makes the test write the document instead of comparing it.
 const RECORD: &str = "RECORD_COMPATIBILITY";
 
 const HEAD: &str = "\
 # MCP clients and servers
 
-Clients that use the MCP gateway, and the revision of the protocol that each agrees on with it. `tests/mcp` makes this table: one
+Clients that use the MCP gateway, and the revision of the protocol that each negotiates with it. `tests/mcp` makes this table: one
 gateway mounts all the servers, each client lists the tools and calls one of each server, and the test fails when a line differs.
-`RECORD_COMPATIBILITY=1 ./scripts/test every_client_calls_a_tool` writes it anew.
+`RECORD_COMPATIBILITY=1 ./scripts/test every_client_calls_a_tool` writes the table again.
 
 ";
 
@@ -39,7 +39,7 @@ pub fn compare(mounts: &[Mount], lines: &[String]) {
     }
     assert!(
         found == recorded,
-        "docs/mcp-compatibility.md differs: {RECORD}=1 writes it anew"
+        "docs/mcp-compatibility.md differs: {RECORD}=1 writes it again"
     );
 }
 

@@ -12,8 +12,8 @@ const PYTHON: [(&str, &str); 2] = [
     ("python-1", include_str!("requirements-1.txt")),
     ("python-2", include_str!("requirements-2.txt")),
 ];
-/// The source distribution with the server and the client that the SDK is tested with, which the
-/// installed package lacks.
+/// The source distribution, which contains the server and the client with which the SDK is tested.
+/// The installed package lacks both.
 const SOURCE: &str = "mcp==2.3.0";
 const PROGRAMS: [(&str, &str); 5] = [
     ("client.py", include_str!("programs/client.py")),
@@ -33,7 +33,7 @@ impl Tools {
         let (dir, _lock) = installed::directory("mcp");
         for (name, text) in PROGRAMS {
             let path = dir.join(name);
-            // Another test may be reading it.
+            // Does not write an unchanged file again, since another test may be reading the file.
             if fs::read_to_string(&path).is_ok_and(|there| there == text) {
                 continue;
             }
@@ -67,8 +67,8 @@ impl Tools {
         self.text(&format!("node_modules/@modelcontextprotocol/{file}"))
     }
 
-    /// The paths that servers in a sandbox must read: these directories, and the Python that the
-    /// environments refer to if it is not the system's.
+    /// The paths that servers in a sandbox must read: the installation directory, and the Python
+    /// that the environments refer to, unless it is below `/usr`.
     pub fn readable(&self) -> Vec<String> {
         let python = fs::canonicalize(self.python(2)).unwrap();
         let prefix = python.ancestors().nth(2).unwrap();

@@ -136,8 +136,8 @@ def serve(root):
         time.sleep(0.1)
     require(True, f"healthy after {time.monotonic() - began:.1f} s")
 
-    require(ask_dns("api.github.com") == REFUSED, "DNS on port 53 refuses who is not registered")
-    require("unknown_source" in ask_proxy("http://example.com/"), "the proxy denies who is not registered")
+    require(ask_dns("api.github.com") == REFUSED, "DNS on port 53 refuses an unregistered source")
+    require("unknown_source" in ask_proxy("http://example.com/"), "the proxy denies an unregistered source")
     code, output = run(root, "container", "add", "sandbox", "--ip", "127.0.0.1")
     require(code == 0, f"a container is registered: {output}")
     require(ask_dns("example.com") == NXDOMAIN, "DNS denies a name that is not listed")

@@ -1,5 +1,5 @@
-//! Coding agents in a sandbox of `run`: they see placeholders, and the stand-ins for their APIs get
-//! the credential of the user who started it.
+//! Coding agents in a sandbox of `run`: the agents see placeholders, and the stand-ins for their
+//! APIs get the credential of the user who started `run`.
 
 #[path = "../agents/packages.rs"]
 mod packages;
@@ -32,8 +32,8 @@ struct Agent {
     login: Option<(&'static str, Value)>,
 }
 
-/// The user who starts the runs. It is root if the tests are, as the agents' programs may be in a
-/// directory that only root can read.
+/// The user who starts the runs: root if the tests run as root, since the agents' programs may then
+/// be in a directory that only root can read.
 fn user() -> User {
     match is_root() {
         true => User::Root,
@@ -83,7 +83,7 @@ fn converses(agent: &Agent) {
     assert_nothing_leaked(&ran, &person, &bodies.lock());
 }
 
-/// A grep pattern that matches the secret but not its own text.
+/// A grep pattern that matches the secret but not the pattern itself, which is visible inside.
 fn cut(secret: &str) -> String {
     let (first, rest) = secret.split_at(1);
     format!("'[{first}]{rest}'")
@@ -105,7 +105,7 @@ fn assert_nothing_leaked(ran: &Ran, person: &Person, bodies: &str) {
 }
 
 #[test]
-fn claude_code_converses_inside_with_the_key_of_its_person() {
+fn claude_code_converses_in_a_run_with_the_users_key() {
     converses(&Agent {
         name: "Claude Code in a sandbox, with an API key",
         command: "claude -p 'say pong'",
@@ -115,7 +115,7 @@ fn claude_code_converses_inside_with_the_key_of_its_person() {
 }
 
 #[test]
-fn claude_code_converses_inside_with_the_subscription_of_its_person() {
+fn claude_code_converses_in_a_run_with_the_users_subscription() {
     let login = json!({ "claudeAiOauth": {
         "accessToken": SECRET, "refreshToken": SECRET, "expiresAt": FAR * 1000,
         "scopes": ["user:inference", "user:profile"], "subscriptionType": "max",
@@ -129,7 +129,7 @@ fn claude_code_converses_inside_with_the_subscription_of_its_person() {
 }
 
 #[test]
-fn codex_converses_inside_with_the_login_of_its_person() {
+fn codex_converses_in_a_run_with_the_users_login() {
     let claims = json!({
         "exp": FAR, "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT },
     });
@@ -149,7 +149,7 @@ fn codex_converses_inside_with_the_login_of_its_person() {
 }
 
 #[test]
-fn gemini_converses_inside_with_the_key_of_its_person() {
+fn gemini_converses_in_a_run_with_the_users_key() {
     converses(&Agent {
         name: "Gemini in a sandbox, with an API key",
         command: "gemini --skip-trust -m gemini-2.5-flash -p 'say pong'",
@@ -159,7 +159,7 @@ fn gemini_converses_inside_with_the_key_of_its_person() {
 }
 
 #[test]
-fn opencode_converses_inside_with_the_key_of_its_person() {
+fn opencode_converses_in_a_run_with_the_users_key() {
     converses(&Agent {
         name: "OpenCode in a sandbox, with an API key",
         command: "opencode run -m openai/gpt-5 'say pong'",

@@ -8,7 +8,7 @@ def report(name, held, said=""):
 
 
 def fails(name, attempt, *codes):
-    """The attempt must end with an error of the system, one of `codes` where some are named."""
+    """Reports an attempt, which must raise an OSError; if `codes` are given, with one of them."""
     try:
         said = attempt()
     except OSError as error:
@@ -21,7 +21,7 @@ def fails(name, attempt, *codes):
 
 
 def holds(name, test):
-    """The test must answer with something that is true."""
+    """Reports a test, which must return a true value."""
     try:
         said = test()
         report(name, said, said)
@@ -30,7 +30,7 @@ def holds(name, test):
 
 
 def call(number, *arguments):
-    """A system call by its number."""
+    """Makes a system call by its number; raises an OSError if it fails."""
     ctypes.set_errno(0)
     packed = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     answer = libc.syscall(ctypes.c_long(number), *packed)
@@ -41,7 +41,7 @@ def call(number, *arguments):
 
 
 def in_child(attempt):
-    """Runs an attempt in a child; its end as `waitpid` tells it."""
+    """Runs an attempt in a child process; returns its status from `waitpid`."""
     child = os.fork()
     if child == 0:
         try:

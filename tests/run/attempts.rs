@@ -1,4 +1,5 @@
-//! Tables of attempts, which a Python script makes inside a sandbox; it prints the result of each.
+//! Tables of attempts that a Python script makes inside a sandbox. The script prints the result of
+//! each attempt.
 
 use serde::Deserialize;
 use testkit::each_row;
@@ -6,7 +7,7 @@ use testkit::each_row;
 use crate::fixture::Person;
 use crate::support::Ran;
 
-/// Code before every script.
+/// Python code that precedes every script.
 const PRELUDE: &str = include_str!("attempts.py");
 
 /// The result of an attempt.

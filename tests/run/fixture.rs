@@ -1,4 +1,5 @@
-//! The user who starts `unified-proxy run`, with home directory, working directory, configuration.
+//! The user who starts `unified-proxy run`, with a home directory, a working directory and a
+//! configuration.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{Origin, Ran, Setup, summarize};
 
-/// The user and group `nobody`.
+/// Uid and gid of `nobody`.
 pub const NOBODY: u32 = 65_534;
 /// `PATH` with directories that every user may read.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
@@ -23,7 +24,7 @@ pub enum User {
 }
 
 impl User {
-    /// The name in the summary of what ran.
+    /// The name in the summary that `scripts/test` prints.
     fn summarized(self) -> &'static str {
         match self {
             Self::Unprivileged => "sandboxes of an unprivileged user",
@@ -32,11 +33,11 @@ impl User {
     }
 }
 
-/// A user, an origin in place of the internet, and a configuration with the origin's addresses.
+/// A user, an origin instead of the internet, and a configuration with the origin's addresses.
 pub struct Person {
     pub user: User,
     pub origin: Origin,
-    /// Written by [`Person::run`] and [`Person::command`].
+    /// The configuration; [`Person::run`] and [`Person::command`] write it to its files.
     pub setup: Setup,
     /// Further variables of the user's environment.
     pub env: Vec<(String, String)>,
@@ -44,18 +45,19 @@ pub struct Person {
 }
 
 impl Person {
-    /// An unprivileged user. `None` if user namespaces do not work, which the summary that
-    /// `scripts/test` prints then says.
+    /// An unprivileged user. `None` if user namespaces do not work; then the summary that
+    /// `scripts/test` prints has the reason.
     pub fn new() -> Option<Self> {
         Self::with(User::Unprivileged, Origin::start())
     }
 
-    /// Root. `None` if the tests do not run as root.
+    /// Root. `None` if the tests do not run as root, or if user namespaces do not work.
     pub fn root() -> Option<Self> {
         Self::with(User::Root, Origin::start())
     }
 
-    /// A user with this account and this origin. `None` if the machine does not allow it sandboxes.
+    /// A user with this account and this origin. `None` if the account cannot create sandboxes on
+    /// this machine.
     pub fn with(user: User, origin: Origin) -> Option<Self> {
         let possible = possible(user);
         summarize("run", user.summarized(), &possible);
@@ -87,7 +89,7 @@ impl Person {
         self.base().join("runtime")
     }
 
-    /// A link to, or copy of, the binary that every user can execute.
+    /// A hard link to the binary, or a copy of it, which every user can execute.
     pub fn binary(&self) -> PathBuf {
         self.base().join("bin/unified-proxy")
     }
@@ -129,7 +131,8 @@ impl Person {
         self.user == User::Unprivileged && is_root()
     }
 
-    /// A program that this user starts in the working directory, outside any sandbox.
+    /// A command, not started yet, that runs a program as this user in the working directory,
+    /// outside any sandbox.
     pub fn outside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.changes_user() {
             true => {
@@ -166,17 +169,17 @@ impl Person {
         self.bare(&flags, command)
     }
 
-    /// Runs a command to its end.
+    /// Runs a command in a sandbox to its end.
     pub fn run(&self, flags: &[&str], command: &[&str]) -> Ran {
         Ran::of(&mut self.command(flags, command))
     }
 
-    /// Runs a script with `sh` to its end.
+    /// Runs a script with `sh` in a sandbox to its end.
     pub fn sh(&self, flags: &[&str], script: &str) -> Ran {
         self.run(flags, &["sh", "-c", script])
     }
 
-    /// Starts a command whose input and output are pipes.
+    /// Starts a command in a sandbox, with pipes as its three standard streams.
     pub fn spawn(&self, flags: &[&str], command: &[&str]) -> Child {
         self.command(flags, command)
             .stdin(Stdio::piped())
@@ -199,7 +202,8 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether this machine lets the user create the namespaces of a sandbox; the error says why not.
+/// Checks that the user can create the namespaces of a sandbox on this machine; the error is the
+/// reason why not.
 fn possible(user: User) -> Result<(), String> {
     if user == User::Root && !is_root() {
         return Err("the tests are not started by root".to_owned());

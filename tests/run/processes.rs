@@ -54,7 +54,7 @@ pub fn command_line(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// Pids of the processes whose link `/proc/PID/LINK` has a target for which `to` is true.
+/// Pids of the processes for which `to` returns true for the target of `/proc/PID/LINK`.
 fn leading(link: &str, to: impl Fn(&Path) -> bool) -> Vec<u32> {
     let leads =
         |pid: &u32| fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|found| to(&found));
@@ -66,8 +66,8 @@ pub fn of(binary: &Path) -> Vec<u32> {
     leading("exe", |found| found == binary)
 }
 
-/// Pids of the processes with this working directory, also those in sandboxes, where it has the
-/// same path.
+/// Pids of the processes with this working directory. A sandbox mounts the directory at the same
+/// path, so the processes inside are included.
 pub fn in_directory(directory: &Path) -> Vec<u32> {
     leading("cwd", |found| {
         found.ends_with(directory.strip_prefix("/").unwrap_or(directory))
@@ -83,11 +83,15 @@ pub fn runs(pid: u32) -> bool {
 #[track_caller]
 pub fn below(launcher: u32, end: &str) -> u32 {
     let mut found = None;
-    eventually(&format!("{end} below {launcher}"), SOON, || {
-        let mut below = descendants(launcher).into_iter();
-        found = below.find(|pid| command_line(*pid).trim_end().ends_with(end));
-        found.is_some()
-    });
+    eventually(
+        &format!("a descendant of {launcher} runs {end}"),
+        SOON,
+        || {
+            let mut below = descendants(launcher).into_iter();
+            found = below.find(|pid| command_line(*pid).trim_end().ends_with(end));
+            found.is_some()
+        },
+    );
     found.unwrap()
 }
 
@@ -96,7 +100,7 @@ pub fn below(launcher: u32, end: &str) -> u32 {
 #[track_caller]
 pub fn state(launcher: u32) -> PathBuf {
     let mut found = None;
-    eventually("the launcher has a directory of state", SOON, || {
+    eventually("the launcher has a state directory", SOON, || {
         let entries = fs::read_dir(format!("/proc/{launcher}/fd"))
             .into_iter()
             .flatten()
@@ -108,7 +112,7 @@ pub fn state(launcher: u32) -> PathBuf {
     found.unwrap()
 }
 
-/// Whether a directory is the one that holds a user's state directories.
+/// Whether a directory is a user's directory for the state of runs, `/tmp/unified-proxy-UID`.
 fn is_state(directory: &Path) -> bool {
     let name = directory.file_name().unwrap_or_default();
     directory.starts_with("/tmp") && name.to_string_lossy().starts_with("unified-proxy-")

@@ -37,8 +37,8 @@ pub async fn git(root: &Path, parts: &Parts, body: Bytes) -> Response<Body> {
     let output = tokio::task::spawn_blocking(move || {
         let mut child = backend.spawn()?;
         let mut stdin = child.stdin.take().unwrap();
-        // Written on another thread while this one reads the output: otherwise both pipes can fill
-        // up and each process waits for the other.
+        // Another thread writes the body while this one reads the output: otherwise both pipes
+        // could fill up, and git and this process would wait for each other.
         std::thread::spawn(move || stdin.write_all(&body));
         child.wait_with_output()
     });
@@ -51,7 +51,7 @@ pub async fn git(root: &Path, parts: &Parts, body: Bytes) -> Response<Body> {
 fn parse(output: &[u8]) -> Response<Body> {
     let end = output.windows(4).position(|four| four == b"\r\n\r\n");
     let Some(end) = end else {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, "no answer from git");
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "no response from git");
     };
     let mut response = Response::new(full(output[end + 4..].to_vec()));
     for line in String::from_utf8_lossy(&output[..end]).lines() {

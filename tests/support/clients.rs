@@ -22,7 +22,7 @@ pub const NODE_AGENT: &str = "
         }
     }";
 
-/// The exit code (`None` if a signal killed it) and the output of a program that has ended.
+/// The exit code of a program that has ended (`None` if a signal killed it), and its output.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -81,9 +81,9 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// A program with the proxy variables and with the variables in which OpenSSL, curl, git,
-    /// Python requests and Node.js look for a CA file. It starts in the proxy's directory, without
-    /// git configuration of the user or the system.
+    /// A command, not started yet, with the proxy variables and with the variables in which
+    /// OpenSSL, curl, git, Python requests and Node.js look for a CA file. It starts in the proxy's
+    /// directory, without git configuration of the user or the system.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
@@ -115,7 +115,8 @@ impl Proxy {
         Ran::of(self.command(program).args(arguments))
     }
 
-    /// Runs a script in node, with [`NODE_AGENT`] before it, which defines the class `Tunnels`.
+    /// Runs a script in node. The source of [`NODE_AGENT`] precedes it and defines the class
+    /// `Tunnels`.
     pub fn node(&self, script: &str) -> Ran {
         self.run("node", &["-e", &format!("{NODE_AGENT}{script}")])
     }
@@ -134,12 +135,13 @@ impl Proxy {
         Ran::of(command.args(arguments))
     }
 
-    /// Runs `unified-proxy` in the proxy's directory with its admin socket, to its end.
+    /// Runs `unified-proxy` to its end, in the directory and with the admin socket of this proxy.
     pub fn cli(&self, arguments: &[&str]) -> Ran {
         Ran::of(&mut self.own_command(arguments))
     }
 
-    /// `unified-proxy` in the proxy's directory with its admin socket, not started yet.
+    /// A command of `unified-proxy`, not started yet, in the directory and with the admin socket of
+    /// this proxy.
     pub fn own_command(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_unified-proxy"));
         command

@@ -29,7 +29,7 @@ impl Dev {
         Self::start_at(origin, (free_address(), free_address()), arguments, env)
     }
 
-    /// Like [`Self::start`]; `addresses` are the proxy's and the DNS server's in proxy.yaml.
+    /// Like [`Self::start`]; `addresses` are those of the proxy and of DNS in proxy.yaml.
     pub fn start_at(
         origin: &Origin,
         addresses: (SocketAddr, SocketAddr),
@@ -73,12 +73,12 @@ impl Dev {
             dir,
             child,
         };
-        // It prints commands to try, and then an empty line, once it is ready.
-        eventually("dev says what to try", STARTUP, || {
+        // When it is ready, `dev` prints commands to try, and then an empty line.
+        eventually("dev prints commands to try", STARTUP, || {
             let ended = dev.child.try_wait().unwrap();
             assert!(
                 ended.is_none(),
-                "ended with {ended:?}: {}",
+                "dev ended with {ended:?}: {}",
                 dev.said("stderr")
             );
             dev.said("stdout").ends_with("\n\n")
@@ -86,7 +86,7 @@ impl Dev {
         dev
     }
 
-    /// What it has printed so far to `where_to`: `stdout` or `stderr`.
+    /// The text that `dev` has printed so far; `where_to` is `stdout` or `stderr`.
     pub fn said(&self, where_to: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(where_to)).unwrap()
     }

@@ -25,7 +25,7 @@ impl Reply {
     #[track_caller]
     pub fn only(&self, name: &str) -> Option<&str> {
         let count = self.headers.iter().filter(|(n, _)| n == name).count();
-        assert!(count < 2, "{name} came {count} times");
+        assert!(count < 2, "{name} was sent {count} times");
         self.header(name)
     }
 
@@ -56,8 +56,8 @@ impl Reply {
         );
     }
 
-    /// Like [`Self::assert_denied`], for a CONNECT: the reason phrase must also be the whole
-    /// error, since many clients show nothing else.
+    /// Like [`Self::assert_denied`], for a CONNECT: the reason phrase must also equal the error in
+    /// the body, since many clients show only the reason phrase.
     #[track_caller]
     pub fn assert_connect_denied(&self, status: u16, code: &str, sentence: &str) {
         self.assert_denied(status, code, sentence);
@@ -65,7 +65,8 @@ impl Reply {
     }
 }
 
-/// Reads one response, which must not be one to HEAD, and leaves the bytes after it in the stream.
+/// Reads one response and leaves the bytes after it in the stream. The request must not be a HEAD,
+/// whose response has no body despite its `Content-Length`.
 pub fn read_reply(stream: &mut impl Read) -> io::Result<Reply> {
     let mut reply = read_reply_head(stream)?;
     if reply.status >= 200 && reply.status != 204 && reply.status != 304 {

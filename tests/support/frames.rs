@@ -47,7 +47,7 @@ pub fn get(host: &str, path: &str) -> Vec<u8> {
     head(0x82, host, path)
 }
 
-/// HPACK block of a POST, coded as that of [`get`].
+/// HPACK block of a POST to `path` at `https://host`, in the same encoding as [`get`].
 pub fn post(host: &str, path: &str) -> Vec<u8> {
     head(0x83, host, path)
 }

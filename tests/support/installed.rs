@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long the error of a failed installation is returned without another attempt: each test is a
-/// process, and each would try again.
+/// Time after a failed installation during which [`once`] returns its error without another
+/// attempt. Each test may run in its own process and would otherwise try again.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
 
 /// A directory below the target directory that survives test runs, and a lock on it that is held
@@ -45,8 +45,8 @@ pub fn once(
     result
 }
 
-/// Runs a command of an installation. The error is one line: `what` and the first line of standard
-/// error, or that the program cannot be run.
+/// Runs a command of an installation. The error is one line: `what` and the first non-empty line of
+/// standard error, or, if the program cannot be started, its name and the reason.
 pub fn run(what: &str, command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output();

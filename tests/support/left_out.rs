@@ -1,12 +1,12 @@
 //! Records in a file which parts of a test ran, and why others did not: test runners hide the
-//! output of tests that pass. `scripts/test` shows the parts that did not run, and `.ci/run`
-//! compares them with what may be left out.
+//! output of tests that pass. `scripts/test` prints the file, and `.ci/run` compares the parts that
+//! did not run with a list of those that need not run.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-/// Adds a line to the summary of a group, `target/GROUP/summary`.
+/// Prints a line and adds it to the summary of a group, `target/GROUP/summary`.
 pub fn summarize(group: &str, name: &str, result: &Result<(), String>) {
     let said = match result {
         Ok(()) => format!("ran: {name}"),
@@ -20,7 +20,7 @@ pub fn summarize(group: &str, name: &str, result: &Result<(), String>) {
     writeln!(summary.unwrap(), "{said}").unwrap();
 }
 
-/// Adds the line that `name` was not run, with the reason.
+/// Adds a line to the summary: `name` was not run, because of `why`.
 pub fn left_out(group: &str, name: &str, why: &str) {
     summarize(group, name, &Err(why.to_owned()));
 }

@@ -1,5 +1,5 @@
-//! A Git LFS server: the batch API, locks, and a file store on another host that requires the
-//! token of an action.
+//! A Git LFS server: the batch API, locks, and a file store on another host. The store accepts only
+//! requests with a token from an action of the batch API.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +23,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The size of an uploaded file in bytes.
+    /// The size of an uploaded file in bytes; `None` if the file was not uploaded.
     pub fn size_of(&self, oid: &str) -> Option<usize> {
         self.files.lock().get(oid).map(Bytes::len)
     }

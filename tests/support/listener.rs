@@ -24,7 +24,7 @@ impl Proxy {
         let reply = self.admin("POST", "/internal/containers", Some(body));
         assert_eq!(reply.status, 201, "{}", reply.text());
         let socket = PathBuf::from(reply.json()["socket"].as_str().unwrap());
-        eventually("it listens", SOON, || socket.exists());
+        eventually("the socket exists", SOON, || socket.exists());
         socket
     }
 }
@@ -77,7 +77,7 @@ pub fn response_code(reply: &Reply) -> u8 {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.only("content-type"), Some("application/dns-message"));
     assert_eq!(reply.only("cache-control"), Some("no-store"));
-    assert_eq!(reply.body[2] & 0x80, 0x80, "it is an answer");
+    assert_eq!(reply.body[2] & 0x80, 0x80, "the QR bit is not set");
     reply.body[3] & 15
 }
 
@@ -86,6 +86,10 @@ pub fn response_code(reply: &Reply) -> u8 {
 pub fn assert_ends(stream: &mut UnixStream) {
     let mut rest = Vec::new();
     if let Err(error) = stream.read_to_end(&mut rest) {
-        assert_ne!(error.kind(), ErrorKind::WouldBlock, "it still stands");
+        assert_ne!(
+            error.kind(),
+            ErrorKind::WouldBlock,
+            "the connection is still open"
+        );
     }
 }

@@ -14,7 +14,7 @@ use hickory_proto::rr::rdata::CNAME;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
 
-/// Prefix of names in the table whose A queries get an empty answer with the TC bit over UDP.
+/// Prefix of names in the table whose A queries over UDP get an empty answer with the TC bit.
 const TRUNCATED: &str = "long.";
 
 /// The nameserver's response to a query.
@@ -99,14 +99,16 @@ impl Nameserver {
         server
     }
 
-    /// Answers what `zone` returns for a name in lower case, without its last dot, and a type.
+    /// Answers each query with the result of `zone`, which gets the type and the name, in lower
+    /// case and without the final dot.
     pub fn with_zone(zone: impl Fn(&str, RecordType) -> Reply + Send + Sync + 'static) -> Self {
         let state = Arc::new(State {
             table: Mutex::default(),
             zone: Box::new(zone),
             asked: Mutex::default(),
         });
-        // TCP needs the port that UDP got; if another process holds it, both are bound again.
+        // TCP needs the port that the kernel chose for UDP; if another process has it, both sockets
+        // are bound again.
         let (udp, tcp) = std::iter::repeat_with(|| {
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
             let tcp = TcpListener::bind(udp.local_addr().unwrap());
@@ -205,7 +207,8 @@ fn read_framed(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 impl State {
-    /// The response to a question and how long to delay it; `None` if none is sent.
+    /// The response to a question and how long to delay it; `None` if the message cannot be parsed
+    /// or the zone's reply is [`Reply::Silence`].
     fn answer(&self, question: &[u8], transport: Transport) -> Option<(Duration, Vec<u8>)> {
         let question = Message::from_vec(question).ok()?;
         let query = question.queries.first()?.clone();

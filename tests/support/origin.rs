@@ -1,4 +1,4 @@
-//! An upstream on loopback that records what reaches it.
+//! An upstream that records the requests and connections that reach it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -20,7 +20,7 @@ use super::certificates::Certificates;
 use super::lfs::Store;
 use super::routes;
 
-/// One request as the origin saw it.
+/// A request that the origin received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: String,
@@ -31,7 +31,7 @@ pub struct Seen {
     /// `HTTP/1.1` or `HTTP/2.0`.
     pub version: String,
     pub headers: Vec<(String, String)>,
-    /// Which of the origin's connections it came on.
+    /// Number of the request's connection to the origin, counted from 0.
     pub connection: usize,
     pub(super) received: Arc<AtomicU64>,
     pub(super) sent: Arc<AtomicU64>,
@@ -57,20 +57,22 @@ impl Seen {
         self.trailers.lock().clone()
     }
 
-    /// How many bytes of the request body have arrived by now.
+    /// Number of bytes of the request body that have arrived by now.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Acquire)
     }
 
-    /// How many bytes of the body of `/bytes/…` or `/chunked/…` hyper has taken by now.
+    /// Number of bytes of the response body of `/bytes/…` or `/chunked/…` that hyper has taken by
+    /// now.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 }
 
-/// A test's function that answers a request, given its body (the first MiB) as text: with a status
-/// and JSON, or with `None` to leave the answer to the routes. A JSON string is sent as the whole
-/// body of an event stream, a list of strings as an event stream with [`super::PACE`] before each.
+/// A test's function that gets a request and the first MiB of its body as text. It returns a status
+/// and a JSON body, or `None` to leave the answer to the routes. The origin sends a JSON string as
+/// the whole body of an event stream, and a list of strings as the events of a stream, with a pause
+/// of [`super::PACE`] before each.
 pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
 
 pub(super) struct Shared {
@@ -109,7 +111,7 @@ impl Origin {
     }
 
     /// Starts an origin that calls `script` first, except for git, Git LFS, `/early` and
-    /// `/websocket`; if it returns `None`, the routes answer.
+    /// `/websocket`; if `script` returns `None`, the routes answer.
     pub fn scripted(
         script: impl Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync + 'static,
     ) -> Self {
@@ -181,12 +183,12 @@ impl Origin {
         seen[0].clone()
     }
 
-    /// How many TCP connections were accepted so far, with or without a request.
+    /// Number of TCP connections that were accepted so far, with or without a request.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    /// How many connections are open whose TLS handshake, if any, is done.
+    /// Number of open connections. A TLS connection counts from the end of its handshake.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::Acquire)
     }
@@ -215,7 +217,8 @@ impl Origin {
         bare
     }
 
-    /// Directory whose files the origin serves by their path, a directory as its `index.html`.
+    /// Directory whose files the origin serves by their paths. For the path of a directory, it
+    /// serves `index.html`.
     pub fn files(&self) -> &Path {
         self.shared.files.path()
     }
@@ -274,8 +277,8 @@ where
     shared.open.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// A TCP server that runs a test's function on each connection, to send what no HTTP library
-/// would.
+/// A TCP server that runs a test's function on each connection, to send bytes that no HTTP library
+/// would send.
 pub struct RawOrigin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -302,7 +305,7 @@ impl RawOrigin {
         }
     }
 
-    /// How many connections were accepted so far.
+    /// Number of connections that were accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Acquire)
     }

@@ -16,16 +16,16 @@ use super::exchange::{Reply, read_reply};
 use super::ports::free_address;
 use super::{Origin, eventually};
 
-/// The container that is registered at 127.0.0.1 unless a test says otherwise.
+/// The container that is registered at 127.0.0.1 unless a test changes [`Setup::containers`].
 pub const SANDBOX: &str = "sandbox";
 
 const STARTUP: Duration = Duration::from_secs(20);
 
 /// The configuration, as values (JSON is YAML) that a test changes before the start.
 pub struct Setup {
-    /// Where it will listen for proxy connections.
+    /// Address of the proxy listener.
     pub address: SocketAddr,
-    /// Where it will listen for DNS.
+    /// Address of the DNS listener.
     pub dns: SocketAddr,
     pub proxy: Value,
     pub allowlist: Value,
@@ -34,14 +34,15 @@ pub struct Setup {
     /// Address and id of each container that is registered at the start.
     pub containers: Vec<(String, String)>,
     pub env: Vec<(String, String)>,
-    /// Limit on the proxy's open file descriptors; `None` keeps that of the test.
+    /// Limit on the proxy's open file descriptors; `None` keeps the test's limit.
     pub open_files: Option<u32>,
     dir: TempDir,
 }
 
 impl Setup {
-    /// A configuration for most tests: names of example.com have the origin as static address and
-    /// are allowed, its CA is trusted, 127.0.0.0/8 may be dialled, and no nameserver answers.
+    /// A configuration for most tests: some names of example.com have the origin as static address
+    /// and are allowed, the origin's CA is trusted, 127.0.0.0/8 may be dialled, and no nameserver
+    /// answers.
     pub fn new(origin: &Origin) -> Self {
         let dir = TempDir::new().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
@@ -130,8 +131,8 @@ impl Setup {
         }
     }
 
-    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for starts that must fail. Returns
-    /// the exit code and the output.
+    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for `check` and for starts that must
+    /// fail. Returns the exit code and the output.
     pub fn run(&self, command: &str) -> (i32, String) {
         let output = binary(&self.env)
             .arg(command)
@@ -216,7 +217,7 @@ impl Proxy {
         read_reply(&mut stream)
     }
 
-    /// Registers a container without repositories, for the default time.
+    /// Registers a container without repositories and with the default lifetime.
     pub fn register(&self, address: &str, id: &str) {
         self.register_as(json!({ "container_ip": address, "container_id": id, "repos": [] }));
     }
@@ -235,7 +236,7 @@ impl Proxy {
         self.admin("GET", "/internal/health", None)
     }
 
-    /// The sum of a metric's series whose labels contain all the given texts.
+    /// The sum of a metric's series whose labels contain all the given texts; 0 if there is none.
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = self.admin("GET", "/internal/metrics", None).text();
         let of_this = |line: &&str| {
@@ -294,20 +295,20 @@ impl Proxy {
         status.unwrap()
     }
 
-    /// Kills it with SIGKILL, and starts it again on the same state.
+    /// Kills the process with SIGKILL, and starts it again with the same state.
     pub fn crash_and_restart(&mut self) {
         self.signal(Signal::KILL);
         self.wait(STARTUP);
         self.restart();
     }
 
-    /// Starts it again after it has ended, and waits until it is healthy.
+    /// Starts the process again after it has ended, and waits until it is healthy.
     pub fn restart(&mut self) {
         self.start_again();
         self.wait_until_healthy();
     }
 
-    /// Starts it again after it has ended, without waiting until it is healthy.
+    /// Starts the process again after it has ended, without waiting until it is healthy.
     pub fn start_again(&mut self) {
         self.child = serve(self.dir.path(), &self.env, self.open_files);
     }
@@ -316,12 +317,20 @@ impl Proxy {
         let until = Instant::now() + STARTUP;
         loop {
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "ended with {ended:?}:\n{}", self.log());
+            assert!(
+                ended.is_none(),
+                "the proxy ended with {ended:?}:\n{}",
+                self.log()
+            );
             let reply = self.try_admin("GET", "/internal/health", None);
             if reply.is_ok_and(|reply| reply.status == 200) {
                 return;
             }
-            assert!(Instant::now() < until, "not healthy:\n{}", self.log());
+            assert!(
+                Instant::now() < until,
+                "the proxy is not healthy:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -33,7 +33,7 @@ pub const PACE: Duration = Duration::from_millis(100);
 /// Bytes of a request body that routes and scripts get; further bytes are only counted.
 const KEPT: usize = 1 << 20;
 
-/// The accept key that belongs to the `Sec-WebSocket-Key` of RFC 6455's own example.
+/// The `Sec-WebSocket-Accept` for the `Sec-WebSocket-Key` of the example in RFC 6455, section 1.3.
 const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 pub async fn answer(
@@ -104,7 +104,7 @@ pub async fn answer(
         ["v1", "models"] => text(StatusCode::OK, "{\"data\":[]}"),
         ["reflect", how] => reflect(how, &parts.headers),
         _ => match file(&origin.files.path().join(path.trim_start_matches('/'))) {
-            // Over HTTP/2 an answer to HEAD would be sent with its body.
+            // Over HTTP/2, hyper would send a response to HEAD with its body.
             Some(_) if parts.method == Method::HEAD => text(StatusCode::METHOD_NOT_ALLOWED, ""),
             Some(response) => response,
             None => text(StatusCode::NOT_FOUND, "no such route"),
@@ -160,7 +160,7 @@ fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Se
     seen
 }
 
-/// Whether a path is a service of a repository, whose name may lack `.git`.
+/// Whether a path belongs to a git repository: below `NAME.git`, or a service of smart HTTP.
 fn is_git(path: &str) -> bool {
     let services = ["/info/refs", "/git-upload-pack", "/git-receive-pack"];
     path.contains(".git/") || services.iter().any(|service| path.ends_with(service))
@@ -267,7 +267,8 @@ fn websocket(request: Request<Incoming>) -> Response<Body> {
     response
 }
 
-/// Echoes the credential that arrived in `X-Api-Key` or `Authorization`, in the form `how`.
+/// Echoes the credential that arrived in `X-Api-Key` or `Authorization`. `how` is the encoding or
+/// the part of the response; for any other value, the credential is in the plain body.
 fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
     let secret = ["x-api-key", "authorization"]
         .iter()

@@ -43,7 +43,7 @@ impl Sidecar {
         }
     }
 
-    /// The root of its workspace.
+    /// The root of the sidecar's workspace.
     pub fn workspace(&self) -> PathBuf {
         self.directory.path().join("workspace")
     }
@@ -60,13 +60,13 @@ impl Sidecar {
         json!({ "coding_sidecar": endpoint })
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the sidecar with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again with the same workspace, socket and address.
+    /// Starts the sidecar again with the same workspace, socket and address.
     pub fn restart(&mut self) {
         self.child = spawn(self.directory.path(), self.address, self.transport);
     }
@@ -74,7 +74,7 @@ impl Sidecar {
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // A test may have killed the process already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -98,7 +98,7 @@ fn spawn(directory: &Path, address: SocketAddr, transport: Transport) -> Child {
 }
 
 /// Path of the sidecar's binary, of the same profile as the proxy's. Cargo does not build another
-/// package's binary for these tests, so it is built here if it is missing or older than its
+/// package's binary for these tests, so this function builds it if it is missing or older than its
 /// sources.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();

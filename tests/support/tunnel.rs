@@ -105,7 +105,8 @@ impl Proxy {
         tls_config_trusting(&std::fs::read(self.ca()).unwrap(), alpn)
     }
 
-    /// Sends a GET over HTTPS. Returns its response, or that of the CONNECT if it is not 200.
+    /// Sends a GET over HTTPS. Returns its response, or the response to the CONNECT if that is not
+    /// 200.
     pub fn fetch(&self, host: &str, path: &str) -> Reply {
         let (reply, stream) = self.connect(&format!("{host}:443"));
         if reply.status != 200 {
@@ -199,11 +200,14 @@ pub fn handshake(mut stream: TcpStream, sni: &str, config: ClientConfig) -> io::
     Ok(StreamOwned::new(session, stream))
 }
 
-/// Reads until the connection ends or a read fails, also by its timeout, and asserts that no byte
-/// came.
+/// Asserts that the connection ends or fails before the read timeout, and that no byte arrives.
 #[track_caller]
 pub fn assert_closes(stream: &mut impl Read) {
     let mut rest = Vec::new();
-    let _ = stream.read_to_end(&mut rest);
+    let read = stream.read_to_end(&mut rest);
     assert_eq!(String::from_utf8_lossy(&rest), "");
+    let timed_out = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+    if let Err(error) = read {
+        assert!(!timed_out.contains(&error.kind()), "it is still open");
+    }
 }

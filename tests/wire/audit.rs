@@ -13,9 +13,10 @@ use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_reply};
 
 const HOST: &str = "api.example.com";
 
-/// Each request has a different path of about 1,000 bytes, so that each would get a long line.
+/// Each request has a different path of about 1,000 bytes, so that without a budget each would get
+/// a separate, long audit line.
 #[test]
-fn a_flood_of_long_paths_stays_within_its_audit_bytes_and_others_keep_their_lines() {
+fn a_flood_of_long_paths_stays_within_its_audit_byte_budget_and_others_keep_their_lines() {
     const FLOWS: usize = 1500;
     const BUDGET: usize = 64 * 1024;
     let origin = Origin::start();
@@ -71,7 +72,7 @@ fn a_full_disk_degrades_a_health_check_and_denies_no_request() {
     for _ in 0..5 {
         assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
     }
-    eventually("a check says so", SOON, || {
+    eventually("a health check fails", SOON, || {
         let checks = proxy.health().json()["checks"].clone();
         checks
             .as_object()
@@ -105,7 +106,7 @@ fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
         assert_eq!(get(&proxy), 204);
     }
     eventually("the lines are lost", SOON, || dropped(&proxy) == 5.0);
-    // Losses that a process did not record before its end are recorded by the next process.
+    // This process ends without a record of the 5 lost lines; the restarted proxy writes it.
     proxy.signal(Signal::TERM);
     proxy.wait(SOON);
     proxy.restart();

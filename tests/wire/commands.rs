@@ -194,7 +194,8 @@ fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
     std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| sender.send(l)));
     let second = std::net::Ipv4Addr::new(127, 0, 0, 2);
     let mut first = None;
-    // `tail` shows flows that end after it has connected, and does not say when it has.
+    // `tail` shows only flows that end after it has connected, and does not report that it is
+    // connected, so the test repeats the flows until a line appears.
     eventually("a line is shown", SOON, || {
         proxy.curl_from(second, &["http://blocked.example.org/second"]);
         proxy.get("http://plain.example.com/echo", &[]);
@@ -219,7 +220,7 @@ fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
     setup.proxy["audit"]["lines_per_minute_per_container"] = json!(100_000);
     setup.proxy["audit"]["bytes_per_minute_per_container"] = json!("100MB");
     let mut proxy = setup.start();
-    // A line has only the beginning of a long path, and takes some hundred bytes.
+    // Each line has over 1 KB, so that 1,500 lines exceed `max_bytes`.
     let url = format!("http://blocked.example.org/{}", "a".repeat(1000));
     let request = format!("GET {url} HTTP/1.1\r\nHost: blocked.example.org\r\n\r\n");
     let mut stream = proxy.dial();
@@ -232,7 +233,7 @@ fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
         proxy.path("data/audit.jsonl"),
         proxy.path("data/audit.jsonl.1"),
     );
-    eventually("the log was rotated, and is whole", SOON, || {
+    eventually("the log is rotated, its chain intact", SOON, || {
         older.exists() && verify(&proxy).code == Some(0)
     });
     proxy.signal(Signal::TERM);
@@ -277,7 +278,7 @@ fn a_rotated_ca_is_published_at_once_and_old_and_new_files_verify() {
     let ca = |proxy: &Proxy, what: &str| proxy.cli(&[&["ca", what][..], &CONFIG].concat()).ok();
     let bundled = certificates(&proxy, "certs/ca-bundle.pem");
     let said = ca(&proxy, "rotate");
-    assert!(said.contains("it signs from"), "{said}");
+    assert!(said.contains("the new CA signs from"), "{said}");
     assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);
     assert_eq!(certificates(&proxy, "certs/ca-bundle.pem"), bundled + 1);
     let path = ca(&proxy, "path");
@@ -296,7 +297,7 @@ fn a_rotated_ca_is_published_at_once_and_old_and_new_files_verify() {
     let request = b"GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
     tunnel.write_all(request).unwrap();
     assert_eq!(read_reply(&mut tunnel).unwrap().status, 200);
-    for round in ["while it runs", "after a restart"] {
+    for round in ["before a restart", "after a restart"] {
         for pem in ["before.pem", "certs/ca.pem", "certs/ca-bundle.pem"] {
             assert_eq!(trusting(&proxy, pem), 200, "{pem} {round}");
         }
@@ -308,7 +309,7 @@ fn a_rotated_ca_is_published_at_once_and_old_and_new_files_verify() {
 }
 
 #[test]
-fn a_shown_ca_has_its_fingerprint_and_is_a_file_that_clients_trust() {
+fn ca_show_prints_the_fingerprint_and_a_file_that_clients_trust() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let shown = proxy.cli(&[&["ca", "show"][..], &CONFIG].concat()).ok();
@@ -351,7 +352,7 @@ fn a_backup_overwrites_a_file_only_with_force() {
     let refused = backup(&[]);
     assert_eq!(refused.code, Some(64), "{refused:?}");
     assert!(
-        refused.stderr.contains("copy.db is there already"),
+        refused.stderr.contains("copy.db exists already"),
         "{refused:?}"
     );
     assert!(refused.stderr.contains("--force"), "{refused:?}");
@@ -432,7 +433,7 @@ fn a_container_is_identified_by_its_socket() {
     let mismatch = "X-Container-Id: sandbox\r\n";
     let reply = ask(&mut stream, "GET http://plain.example.com/echo", mismatch);
     reply.assert_denied(403, "container_id_mismatch", "Container ID mismatch");
-    // The container's allowlist applies to it alone.
+    // The container's `allowed_domains` apply only to this container.
     let reply = ask(&mut stream, "CONNECT api.example.com:443", "");
     reply.assert_connect_denied(403, "domain_not_allowed", "Domain not allowed");
     assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
@@ -473,7 +474,7 @@ fn ask(stream: &mut UnixStream, line: &str, fields: &str) -> Reply {
 }
 
 #[test]
-fn an_announced_socket_can_be_connected_to_at_once() {
+fn a_registered_socket_accepts_connections_at_once() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     for number in 0..8 {

@@ -1,4 +1,4 @@
-//! Access to the admin socket, and that the admin API has no TCP port.
+//! Access to the admin socket, and the absence of a TCP port for the admin API.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -27,8 +27,8 @@ fn the_admin_socket_has_mode_0600() {
 #[test]
 fn a_peer_whose_uid_is_not_listed_is_refused_even_at_mode_0666() {
     if !geteuid().is_root() {
-        // Only root can become another user here; the tests of src/admin/socket.rs check the
-        // uid as every user.
+        // Only root can run curl as another user. The tests of src/admin/socket.rs check the
+        // admission by uid without root.
         return;
     }
     each_row(

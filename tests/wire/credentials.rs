@@ -1,5 +1,5 @@
-//! Injection of credentials, redaction of their echoes in responses, and that no secret appears in
-//! logs, files, metrics or the admin API.
+//! Injection of credentials, redaction of their echoes in responses, and the absence of secrets in
+//! logs, files, metrics and the admin API.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn vendor() -> Value {
 }
 
 #[test]
-fn a_credential_replaces_whatever_the_client_brought() {
+fn a_credential_replaces_every_credential_of_the_client() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
     let brought = [
@@ -109,7 +109,7 @@ fn a_connection_field_cannot_remove_the_injected_credential() {
 }
 
 #[test]
-fn a_credential_goes_to_its_host_and_port_alone_and_never_in_clear_text() {
+fn a_credential_goes_only_to_its_host_and_ports_and_never_in_clear_text() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.env.push(("VENDOR_KEY".into(), SECRET.into()));
@@ -160,7 +160,7 @@ fn an_upstream_with_an_expired_certificate_never_gets_the_credential() {
 }
 
 #[test]
-fn a_denied_request_carries_no_credential_anywhere() {
+fn a_denied_request_is_not_sent_upstream_and_its_response_has_no_secret() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
     let request = format!("TRACE /echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
@@ -189,7 +189,7 @@ fn an_echo_of_the_secret_is_redacted_in_fields_body_chunks_and_trailers() {
             let shown = format!("{:?}{}", reply.headers, reply.text());
             assert_eq!(reply.status, 200, "{how}");
             assert_no_secret(&shown, how);
-            // Trailers may also be dropped.
+            // The proxy may drop trailers instead of redacting them.
             assert!(
                 how == "trailer" || shown.contains(REDACTED),
                 "{how}: {shown}"
@@ -199,7 +199,7 @@ fn an_echo_of_the_secret_is_redacted_in_fields_body_chunks_and_trailers() {
 }
 
 #[test]
-fn trailers_are_scrubbed_whatever_body_they_follow() {
+fn trailers_are_redacted_after_every_kind_of_body() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
     let mut failures = Vec::new();
@@ -217,7 +217,7 @@ fn trailers_are_scrubbed_whatever_body_they_follow() {
         let reply = reply.unwrap();
         let trailers = format!("{:?}", reply.trailers);
         assert_no_secret(&format!("{trailers}{:?}", reply.headers), how);
-        // After a response without a body, trailers may be dropped.
+        // The proxy may drop trailers after a response without a body.
         if shown && !trailers.contains(REDACTED) {
             failures.push((method, how, trailers));
         }
@@ -273,7 +273,7 @@ fn a_compressed_echo_is_redacted_in_every_encoding() {
         let reply = proxy.https_get(HOST, &format!("/reflect/{encoding}"), &[&accept]);
         let seen = origin.seen().pop().unwrap();
         let asked = seen.header("accept-encoding").unwrap_or("identity");
-        assert_eq!(asked, "identity", "the upstream was asked for another");
+        assert_eq!(asked, "identity", "Accept-Encoding at the upstream");
         assert_eq!(reply.header("content-encoding"), None, "{encoding}");
         assert_eq!(
             reply.text(),
@@ -307,15 +307,15 @@ fn no_secret_appears_in_logs_files_metrics_or_the_admin_api() {
     for file in walk(&proxy.path("data")).chain(walk(&proxy.path("certs"))) {
         shown += &String::from_utf8_lossy(&std::fs::read(file).unwrap());
     }
-    assert_no_secret(&shown, "our own output");
+    assert_no_secret(&shown, "the proxy's output");
     assert!(
         !shown.contains("brought-by-client"),
-        "a client's own secret is in our output"
+        "the client's secret is in the proxy's output"
     );
 }
 
 #[test]
-fn a_placeholder_where_it_does_not_belong_is_misuse() {
+fn a_placeholder_sent_to_another_host_is_denied_as_misuse() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
     each_row(
@@ -337,7 +337,7 @@ fn a_placeholder_where_it_does_not_belong_is_misuse() {
 }
 
 #[test]
-fn a_secret_from_a_file_follows_the_file_and_denies_when_it_is_gone() {
+fn a_changed_secret_file_is_read_again_and_requests_are_denied_once_it_is_missing() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let file = setup.dir().join("secret");
@@ -355,7 +355,8 @@ fn a_secret_from_a_file_follows_the_file_and_denies_when_it_is_gone() {
         origin.seen().last().unwrap().header("x-api-key") == Some("sk-live-the-next-one")
     });
     std::fs::remove_file(&file).unwrap();
-    eventually("a missing file denies", Duration::from_secs(10), || {
+    let denied = "requests are denied once the file is missing";
+    eventually(denied, Duration::from_secs(10), || {
         proxy.https_get(HOST, "/echo", &[]).status == 502
     });
     let reply = proxy.https_get(HOST, "/echo", &[]);

@@ -179,10 +179,10 @@ fn denied_requests_make_no_upstream_connection() {
         }
         proxy.audited(json!({ "code": code, "outcome": "denied" }));
     });
-    // Not even a connection was made: its address or SNI could carry data.
+    // The proxy must not even connect: the address or the SNI of a connection could carry data.
     origin.assert_untouched();
     assert!(inside.accept().is_err(), "a guarded address was dialled");
-    // A request that nothing denies arrives, over each protocol.
+    // A permitted request reaches the origin over each protocol.
     each_row(ALL, |over| {
         assert_eq!(ask(&proxy, *over, &PASSES), (200, None), "{over:?}");
     });
@@ -214,8 +214,8 @@ fn start(origin: &Origin, inside: &TcpListener) -> Proxy {
     proxy
 }
 
-/// Sends a request and returns the status and the denial's code of its response, or of that to the
-/// CONNECT if it was denied.
+/// Sends a request; returns status and denial code of its response, or of the response to the
+/// CONNECT if the proxy denies the CONNECT. The code is `None` without `X-Proxy-Denied`.
 fn ask(proxy: &Proxy, over: Over, asked: &Asked) -> (u16, Option<String>) {
     let suffix = if over == Over::Plain { "-plain" } else { "" };
     let host_of = |name: &str| format!("{name}{suffix}.example.com");

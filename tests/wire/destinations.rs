@@ -1,4 +1,4 @@
-//! Which names, addresses, ports and methods requests may have.
+//! Names, addresses, ports and methods that requests may have.
 
 use std::net::Ipv4Addr;
 
@@ -44,7 +44,7 @@ fn an_empty_allowlist_denies_everything() {
 }
 
 #[test]
-fn a_wildcard_stops_at_label_borders() {
+fn a_wildcard_matches_subdomains_at_any_depth_and_not_the_apex() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     for name in [
@@ -86,7 +86,7 @@ fn allowed_domains_of_a_container_narrow_the_allowlist_and_never_widen_it() {
 }
 
 #[test]
-fn letter_case_and_a_trailing_dot_of_a_host_change_no_verdict() {
+fn hosts_are_compared_without_letter_case_and_trailing_dot() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let (reply, _) = proxy.connect("BLOCKED.example.org.:443");
@@ -185,7 +185,7 @@ fn a_name_is_resolved_once_and_the_judged_address_is_dialled() {
     let proxy = setup.start();
     let reply = proxy.get(&format!("http://rebind.example.com:{port}/echo"), &[]);
     assert_eq!(reply.status, 200, "{reply:?}");
-    // One question for each address family; connecting asks none.
+    // One DNS query for each address family; dialling sends no further query.
     assert!(nameserver.asked().len() <= 2, "{:?}", nameserver.asked());
 }
 

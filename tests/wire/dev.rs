@@ -1,4 +1,4 @@
-//! `unified-proxy dev`, which serves processes of the machine on which it runs.
+//! `unified-proxy dev`, the proxy for processes on its own machine.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Dev, Origin, SOON, eventually, free_address};
 
+/// The addresses that `dev` prints for the proxy and for DNS, each with the rest of its line.
 fn addresses(dev: &Dev) -> [String; 2] {
     let said = dev.said("stdout");
     let line = |name: &str| {
@@ -71,7 +72,7 @@ fn ports_on_the_command_line_override_the_configuration() {
             .contains("the configuration was reloaded")
     });
     let log = dev.said("stderr");
-    assert!(!log.contains("it takes effect with a restart"), "{log}");
+    assert!(!log.contains("restart the server to apply it"), "{log}");
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn dev_moves_dns_to_a_free_port_and_prints_it_if_the_configured_one_is_taken() {
     let _responder = UdpSocket::bind(dns).unwrap();
     let dev = Dev::start_at(&origin, (proxy, dns), &[], &[]);
     let [_, line] = addresses(&dev);
-    let taken = format!("(UDP and TCP; {} is taken)", dns.port());
+    let taken = format!("(UDP and TCP; port {} is taken)", dns.port());
     assert!(line.ends_with(&taken), "{line}");
     let moved: SocketAddr = line.split(' ').next().unwrap().parse().unwrap();
     assert_ne!(moved, dns);
@@ -92,7 +93,7 @@ fn dev_moves_dns_to_a_free_port_and_prints_it_if_the_configured_one_is_taken() {
 }
 
 #[test]
-fn repositories_are_registered_by_their_name_whatever_url_they_are_given_by() {
+fn repo_urls_are_registered_as_owner_and_name_without_duplicates() {
     let origin = Origin::start();
     let repos = [
         "--repo",
@@ -115,7 +116,7 @@ fn repositories_are_registered_by_their_name_whatever_url_they_are_given_by() {
 }
 
 #[test]
-fn inactive_credentials_are_one_warning() {
+fn inactive_credentials_are_logged_in_one_warning() {
     let origin = Origin::start();
     let dev = Dev::start(&origin, &[], &[]);
     let log = dev.said("stderr");

@@ -1,4 +1,4 @@
-//! Which addresses of a name are dialled, and the connect timeout.
+//! The choice among a name's addresses when the proxy dials, and the connect timeout.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 use crate::support::{Nameserver, Origin, Setup};
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// A loopback address that `allow_private` lacks where a test uses it.
+/// A loopback address that the `allow_private` of its test does not contain.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 #[test]
@@ -33,7 +33,7 @@ fn a_connect_that_times_out_is_an_upstream_timeout() {
 }
 
 #[test]
-fn of_mixed_dns_answers_only_permitted_addresses_are_dialled() {
+fn only_the_permitted_addresses_of_a_dns_answer_are_dialled() {
     let origin = Origin::start();
     let port = origin.http.port();
     let guarded = TcpListener::bind((GUARDED, port)).unwrap();
@@ -61,7 +61,7 @@ fn of_mixed_dns_answers_only_permitted_addresses_are_dialled() {
     let line = proxy.audited(json!({ "host": "mixed.example.com", "status": 200 }));
     assert_eq!(line["upstream_addr"], format!("{LOCAL}:{port}"));
 
-    // Nothing listens at the permitted address, and the guarded one is not tried instead.
+    // Nothing listens at the permitted address; the proxy must not dial the guarded one instead.
     let reply = proxy.get(&format!("http://mixed-and-dead.example.com:{port}/"), &[]);
     reply.assert_denied(502, "upstream_unreachable", "");
     let knocked = guarded.accept().map(|(_, peer)| peer);

@@ -23,10 +23,7 @@ fn distrusting(proxy: &Proxy, program: &str, arguments: &[&str]) {
         .env("GIT_TERMINAL_PROMPT", "0")
         .args(arguments);
     let output = command.output().unwrap();
-    assert!(
-        !output.status.success(),
-        "{program} was content: {output:?}"
-    );
+    assert!(!output.status.success(), "{program} succeeded: {output:?}");
 }
 
 fn rejected(proxy: &Proxy, times: usize) -> Vec<Value> {
@@ -87,7 +84,7 @@ fn the_tls_alert_of_a_client_is_the_audited_rule() {
 }
 
 #[test]
-fn a_tunnel_that_served_a_request_or_waited_is_no_rejection() {
+fn a_tunnel_that_served_a_request_or_outlasted_1_s_is_not_a_rejection() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
@@ -103,7 +100,7 @@ fn a_tunnel_that_served_a_request_or_waited_is_no_rejection() {
 }
 
 #[test]
-fn a_malformed_request_right_after_the_handshake_is_no_rejection() {
+fn a_malformed_request_right_after_the_handshake_is_not_a_rejection() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut stream = proxy.tls(HOST);

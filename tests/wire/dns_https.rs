@@ -20,6 +20,7 @@ const REFUSED: u8 = 5;
 
 /// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
+
 fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
     let names: &[(&str, &[Ipv4Addr])] = &[
         ("a.example.org", &[PUBLIC]),
@@ -244,7 +245,7 @@ fn dns_query_requests_without_a_valid_query_are_denied() {
 }
 
 #[test]
-fn the_proxys_tcp_listener_takes_no_questions_over_http() {
+fn the_proxys_tcp_listener_refuses_dns_queries_over_http() {
     let (nameserver, proxy) = start(|_| ());
     let mut stream = proxy.dial();
     stream
@@ -257,7 +258,7 @@ fn the_proxys_tcp_listener_takes_no_questions_over_http() {
 }
 
 #[test]
-fn questions_belong_to_the_container_of_their_listener() {
+fn queries_are_judged_for_the_container_of_their_listener() {
     let (_nameserver, proxy) = start(|_| ());
     let one = proxy.own_listener("one", json!({ "allowed_domains": ["a.example.org"] }));
     let two = proxy.own_listener("two", json!({ "allowed_domains": ["b.example.org"] }));
@@ -287,8 +288,8 @@ fn questions_belong_to_the_container_of_their_listener() {
             "kind": "dns", "container_id": id, "code": "container_id_mismatch",
         }));
     }
-    // A new registration with another allowlist has a new lease: the connection of the old lease
-    // ends, at most after a REFUSED.
+    // A registration with another allowlist begins a new lease. The proxy closes the connections of
+    // the old one; before that, a query may still get a REFUSED.
     let mut stream = connect(&one);
     let reply = send(&mut stream, &dns_query(&question("a.example.org")));
     assert_eq!(response_code(&reply), NOERROR);
@@ -301,7 +302,7 @@ fn questions_belong_to_the_container_of_their_listener() {
 }
 
 #[test]
-fn questions_over_http_share_the_budgets_of_those_over_udp() {
+fn queries_over_http_count_against_the_containers_query_budget() {
     let (_nameserver, proxy) = start(|setup| {
         setup.proxy["dns"] = json!({ "queries_per_minute": 3, "distinct_names_per_minute": 100 });
     });
@@ -334,7 +335,7 @@ fn a_dns_client_that_disconnects_aborts_its_look_up() {
     silent.recv(&mut [0; 512]).unwrap();
     drop(stream);
     let line = proxy.audited(json!({ "kind": "dns", "host": "a.example.org" }));
-    // A look-up without an answer would take 4.5 s.
+    // Without the abort, the look-up would end at its time limit of 4.5 s.
     assert_eq!(
         (&line["outcome"], &line["status"]),
         (&json!("aborted"), &json!(null)),
@@ -370,7 +371,7 @@ fn queries_get_servfail_while_the_registry_is_unreadable() {
     assert_eq!(response_code(&send(&mut standing, &ask)), SERVFAIL);
     assert_eq!(response_code(&send(&mut connect(&socket), &ask)), SERVFAIL);
     std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is back", SOON, || proxy.health().status == 200);
+    eventually("health is restored", SOON, || proxy.health().status == 200);
     assert_eq!(response_code(&send(&mut standing, &ask)), NOERROR);
     assert_eq!(response_code(&send(&mut connect(&socket), &ask)), NOERROR);
 }

@@ -26,7 +26,7 @@ fn shell(proxy: &Proxy, script: &str) -> Output {
 }
 
 #[test]
-fn the_environment_that_sh_evaluates_takes_every_client_through_the_proxy() {
+fn clients_with_the_variables_of_env_use_the_proxy() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     origin.create_repository("team/project");
@@ -59,7 +59,7 @@ fn the_environment_that_sh_evaluates_takes_every_client_through_the_proxy() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(0), "{client}: {said}");
             assert!(origin.seen().len() - before.1 >= requests, "{client}");
-            crate::support::eventually("it is audited", crate::support::SOON, || {
+            crate::support::eventually("the request is audited", crate::support::SOON, || {
                 proxy.audit().len() > before.0
             });
         },
@@ -85,7 +85,7 @@ fn servers_on_loopback_are_reached_without_the_proxy() {
     });
     assert_eq!(origin.seen().len(), 6);
     let requests = proxy.metric("proxy_requests_total", &[]);
-    assert_eq!(requests, 0.0, "none came through the proxy");
+    assert_eq!(requests, 0.0, "a request came through the proxy");
 }
 
 #[test]
@@ -155,14 +155,14 @@ fn mcp_commands_use_the_gateway_of_the_environment() {
     let output = shell(&proxy, wrong);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("UNIFIED_PROXY_MCP_URL=10.0.0.5:8090: the gateway is at http://"),
+        said.contains("UNIFIED_PROXY_MCP_URL=10.0.0.5:8090: the gateway's URL must be http://"),
         "{said}"
     );
     assert_eq!(output.status.code(), Some(64));
 }
 
 #[test]
-fn the_documents_show_what_the_command_prints() {
+fn certificates_md_shows_the_output_of_env() {
     let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
         .args(["env", "--proxy", "http://proxy:8080", "--certs", "/certs"])
         .output()

@@ -1,5 +1,5 @@
-//! HTTP/2 floods. Those that cost the proxy more than the client close their connection, the others
-//! take bounded memory, and other containers are served all the while.
+//! HTTP/2 floods. The proxy closes the connection of a flood that costs it more than the client,
+//! bounds the memory of other floods, and keeps serving other containers.
 
 use std::io::Write;
 use std::time::Duration;
@@ -22,12 +22,12 @@ enum Ended {
     Closed,
     /// The proxy stopped reading.
     HeldBack,
-    /// All of it was written.
+    /// The client wrote the whole flood.
     Taken,
 }
 
 #[test]
-fn a_rapid_reset_flood_closes_its_connection_and_harms_no_other() {
+fn a_rapid_reset_flood_closes_its_connection_and_others_are_served() {
     let (origin, proxy) = start();
     let mut stream = open(&proxy);
     let ended = flood(&mut stream, 20_000, |number| {
@@ -42,7 +42,8 @@ fn a_rapid_reset_flood_closes_its_connection_and_harms_no_other() {
     assert!(reached < 10_000, "{reached} requests got through");
 }
 
-/// h2's default limit on such resets is 20; the proxy sets it to 10.
+/// h2's default limit on streams that the client resets before they are served is 20; the proxy
+/// sets it to 10.
 #[test]
 fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() {
     let (origin, proxy) = start();
@@ -59,9 +60,10 @@ fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() 
     assert!(reached < 10, "{reached} requests got through");
 }
 
-/// h2's default limit on resets for errors is 1,024; the proxy sets it to 256.
+/// h2's default limit on streams that it resets for the client's errors is 1,024; the proxy sets it
+/// to 256.
 #[test]
-fn a_client_whose_errors_reset_500_streams_is_closed() {
+fn a_connection_with_500_stream_errors_is_closed() {
     let (_origin, proxy) = start();
     assert!(survives(&proxy, 50, window_overflow), "50 errors");
     assert!(!survives(&proxy, 500, window_overflow), "500 errors");
@@ -70,7 +72,7 @@ fn a_client_whose_errors_reset_500_streams_is_closed() {
 
 /// hyper's defaults are 200 streams and a header list of 16 KiB.
 #[test]
-fn the_limits_of_an_http2_client_are_announced_in_the_settings() {
+fn http2_settings_announce_the_limits_of_a_client() {
     let (_origin, proxy) = start();
     let mut stream = open(&proxy);
     let settings = frames::read_settings(&mut stream);
@@ -85,8 +87,8 @@ fn the_limits_of_an_http2_client_are_announced_in_the_settings() {
 }
 
 /// h2 bounds floods of CONTINUATION, SETTINGS, PING and empty DATA, in code that the proxy cannot
-/// configure. The tests of this file passed with this version. Before changing it here, run them
-/// with the new version and read its changelog for these limits.
+/// configure. The tests of this file passed with this version. Before you change the version here,
+/// run these tests with the new version, and read h2's changelog for these limits.
 #[test]
 fn the_floods_that_h2_bounds_were_tested_with_this_version_of_h2() {
     let lock = include_str!("../../Cargo.lock");
@@ -158,7 +160,7 @@ fn the_proxy_stops_reading_floods_of_settings_and_pings() {
 }
 
 #[test]
-fn a_flood_of_empty_data_takes_no_memory() {
+fn a_flood_of_empty_data_takes_bounded_memory() {
     let (origin, proxy) = start();
     let before = proxy.memory("VmRSS");
     let mut stream = open(&proxy);
@@ -207,7 +209,7 @@ fn flood(stream: &mut Tls, most: u32, frames: impl Fn(u32) -> Vec<u8>) -> Ended 
     for number in 0..most {
         let bytes = frames(number);
         if let Err(error) = stream.conn.writer().write_all(&bytes) {
-            panic!("the session takes no more: {error}");
+            panic!("the TLS session accepts no more plaintext: {error}");
         }
         while stream.conn.wants_write() {
             match stream.conn.write_tls(&mut stream.sock) {
@@ -235,7 +237,7 @@ fn survives(proxy: &Proxy, count: u32, frames: impl Fn(u32) -> Vec<u8>) -> bool 
 fn assert_closed(stream: &mut Tls, ended: Ended) {
     assert!(
         ended == Ended::Closed || frames::read_until_closed(stream),
-        "the flood was served to its end: {ended:?}"
+        "the connection was not closed: {ended:?}"
     );
 }
 

@@ -53,7 +53,7 @@ fn a_host_field_that_differs_from_the_tunnel_is_misdirected() {
             reply.assert_denied(421, "host_mismatch", "");
         },
     );
-    // Later requests of a tunnel are checked like the first.
+    // The proxy checks each request of a tunnel, not only the first.
     let mut stream = proxy.tls(HOST);
     for (host, status) in [(HOST, 200), ("other.example.com", 421)] {
         write!(stream, "GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
@@ -92,7 +92,7 @@ fn an_absolute_target_for_another_host_is_refused_in_a_tunnel() {
 }
 
 #[test]
-fn the_same_authority_written_otherwise_is_no_mismatch() {
+fn another_spelling_of_the_authority_is_not_a_mismatch() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -108,7 +108,7 @@ fn the_same_authority_written_otherwise_is_no_mismatch() {
 }
 
 #[test]
-fn clear_http_in_a_tunnel_passes_the_chain() {
+fn plain_http_in_a_tunnel_is_judged() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut stream = proxy.tunnel("plain.example.com:80");
@@ -156,7 +156,7 @@ fn http2_in_clear_text_is_refused() {
 }
 
 #[test]
-fn an_upgrade_to_h2c_never_happens() {
+fn an_upgrade_to_h2c_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let upgrade = [
@@ -234,8 +234,9 @@ fn ambiguous_framing_and_malformed_fields_are_refused() {
     assert!(origin.seen().is_empty(), "{:?}", origin.seen());
 }
 
-/// hyper accepts all of these and chooses one reading of the body; only the proxy's check of the
-/// framing refuses them. Its refusals have a code in `X-Proxy-Denied`, hyper's have none.
+/// hyper accepts all of these heads and chooses one reading of the body; only the proxy's check of
+/// the framing refuses them. The proxy's refusals have a code in `X-Proxy-Denied`, hyper's have
+/// none.
 #[test]
 fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
     let origin = Origin::start();
@@ -270,7 +271,7 @@ fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
 }
 
 #[test]
-fn content_length_beside_chunked_never_reaches_the_origin_with_both() {
+fn content_length_and_chunked_never_reach_the_origin_together() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let both = "Content-Length: 4\r\nTransfer-Encoding: chunked";
@@ -286,7 +287,7 @@ fn content_length_beside_chunked_never_reaches_the_origin_with_both() {
 }
 
 #[test]
-fn a_bare_line_feed_smuggles_no_field() {
+fn a_bare_line_feed_in_a_head_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let head =
@@ -318,7 +319,8 @@ fn line_breaks_and_other_invalid_http2_fields_are_refused() {
             fields.extend(frames::literal(name, value));
             stream.write_all(&frames::opening()).unwrap();
             stream.write_all(&frames::request(1, &fields)).unwrap();
-            // Waits for RST_STREAM, GOAWAY or the end, when the request has been handled.
+            // Waits for RST_STREAM, GOAWAY or the end of the connection: then the proxy has handled
+            // the request.
             let _ = frames::read_until_refused(&mut stream);
         },
     );
@@ -326,7 +328,7 @@ fn line_breaks_and_other_invalid_http2_fields_are_refused() {
 }
 
 #[test]
-fn heads_that_cannot_be_parsed_are_a_bare_400_or_431_and_audited() {
+fn heads_that_cannot_be_parsed_get_400_or_431_and_are_audited() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_eq!(proxy.exchange("NONSENSE\r\n\r\n").status, 400);
@@ -349,7 +351,7 @@ fn heads_that_cannot_be_parsed_are_a_bare_400_or_431_and_audited() {
 }
 
 #[test]
-fn leaves_are_short_lived_have_random_serials_and_a_key_of_their_own() {
+fn leaves_last_at_most_25_hours_and_have_random_serials_and_another_key_than_the_ca() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut serials = Vec::new();

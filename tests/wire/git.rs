@@ -1,4 +1,5 @@
-//! git with real repositories: which operations pass, and what git shows of a denial.
+//! git with real repositories: the operations that pass, and the message that git shows for a
+//! denial.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -80,7 +81,8 @@ impl Forge {
         ran.stderr
     }
 
-    /// The id and a newline of the commit to which a ref of `acme/web` points at the origin.
+    /// The id of the commit, with a newline, to which a ref of `acme/web` points at the origin;
+    /// `None` if the ref does not exist.
     pub fn at_origin(&self, name: &str) -> Option<String> {
         let bare = self.origin.repositories().join("acme/web.git");
         let ran = self.git(&[
@@ -94,11 +96,13 @@ impl Forge {
         (ran.code == Some(0)).then_some(ran.stdout)
     }
 
+    /// The id of the work tree's commit, with a newline; never `None`, for comparison with
+    /// [`Self::at_origin`].
     pub fn head(&self) -> Option<String> {
         Some(self.work(&["rev-parse", "HEAD"]).ok())
     }
 
-    /// How many pushes with commands reached the origin.
+    /// Number of pushes with commands that reached the origin.
     pub fn pushes_seen(&self) -> usize {
         let seen = self.origin.seen();
         let pushes = seen
@@ -150,7 +154,7 @@ fn an_authorized_repository_is_cloned_fetched_and_pushed_with_and_without_the_su
 }
 
 #[test]
-fn letter_case_changes_no_verdict() {
+fn repository_names_are_compared_without_letter_case() {
     let forge = Forge::start();
     let repositories = forge.origin.repositories();
     std::os::unix::fs::symlink(repositories.join("acme"), repositories.join("ACME")).unwrap();
@@ -161,7 +165,7 @@ fn letter_case_changes_no_verdict() {
 }
 
 #[test]
-fn another_repository_is_denied_reads_included() {
+fn clones_and_reads_of_another_repository_are_denied() {
     let forge = Forge::start();
     each_row(
         [
@@ -214,7 +218,7 @@ fn another_repository_is_denied_reads_included() {
 }
 
 #[test]
-fn dumb_and_webdav_writes_are_refused() {
+fn writes_over_the_dumb_protocol_and_webdav_are_refused() {
     let forge = Forge::start();
     each_row(
         [
@@ -263,7 +267,7 @@ fn a_deletion_is_denied_and_git_shows_why() {
             assert!(forge.at_origin(name).is_some());
         },
     );
-    // The other commands of the push are denied with it.
+    // One denied command denies all commands of its push.
     forge.commit("second");
     let said = forge.denied_push(&["main:new", ":topic"]);
     assert_eq!(
@@ -286,7 +290,7 @@ fn a_deletion_is_denied_and_git_shows_why() {
 }
 
 #[test]
-fn deletions_pass_where_the_policy_allows_them() {
+fn deletions_pass_if_the_policy_allows_them() {
     let forge = Forge::with(
         |setup| {
             let policy = setup.policy.as_mut().unwrap();
@@ -304,7 +308,7 @@ fn deletions_pass_where_the_policy_allows_them() {
 }
 
 #[test]
-fn push_to_main_in_bot_mode_is_denied_and_to_its_own_branches_is_not() {
+fn in_bot_mode_pushes_pass_only_to_sandbox_branches() {
     let forge = Forge::with(|_| (), json!({ "auth_mode": "bot" }));
     let shown = "Bot mode: can only push to sandbox/* branches";
     each_row(
@@ -424,7 +428,7 @@ fn with_push_denials_set_to_status_a_denial_is_a_json_response() {
 }
 
 #[test]
-fn public_repositories_are_read_without_a_credential_where_the_policy_allows_it() {
+fn public_repositories_are_read_without_a_credential_if_the_policy_allows_it() {
     let forge = Forge::with(
         |setup| {
             setup.policy.as_mut().unwrap()["git"]["public_reads"] = "allow".into();

@@ -1,4 +1,4 @@
-//! Pushes that are large, cut or compressed.
+//! Pushes that are large, incomplete, compressed or malformed.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -33,8 +33,9 @@ fn noise(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Commits a file of incompressible bytes. git is to push over HTTP/1.1, as it sends large pushes
-/// in chunks: over HTTP/2, some releases of libcurl ask for more after the last one, and git hangs.
+/// Commits a file of incompressible bytes, and makes git push over HTTP/1.1: git sends a large push
+/// in chunks, and over HTTP/2 some releases of libcurl expect data after the last chunk, so that
+/// git hangs.
 fn commit_noise(forge: &Forge, bytes: usize) {
     forge.work(&["config", "http.version", "HTTP/1.1"]).ok();
     std::fs::write(forge.proxy.path("work/noise"), noise(bytes)).unwrap();
@@ -62,7 +63,7 @@ fn head(fields: &str) -> String {
 }
 
 #[test]
-fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
+fn chunked_pushes_pass_and_a_large_one_logs_a_warning() {
     let forge = Forge::with(limited(100 * MB), json!({}));
     commit_noise(&forge, 3 * MB);
     forge
@@ -82,14 +83,15 @@ fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
         Some("chunked"),
         "{seen:?}"
     );
-    eventually("the warning", SOON, || {
+    eventually("the warning is logged", SOON, || {
         forge.proxy.log().contains("a large push passed")
     });
 }
 
 #[test]
 fn a_push_over_the_limit_moves_no_ref_and_git_shows_why() {
-    // The next test pushes in chunks over HTTP/2.
+    // The next test covers chunks over HTTP/2, without git: with some releases of libcurl, git
+    // would hang.
     each_row(
         [
             ("65536", "HTTP/1.1"),
@@ -121,7 +123,8 @@ fn a_push_over_the_limit_moves_no_ref_and_git_shows_why() {
     );
 }
 
-/// libcurl loops without end if a stream is answered before it has sent the whole body.
+/// libcurl loops without end if the response to a stream arrives before libcurl has sent the whole
+/// body.
 #[test]
 fn a_push_over_the_limit_in_chunks_over_http2_is_answered_after_its_end() {
     let forge = Forge::with(limited(2 * MB), json!({}));
@@ -146,7 +149,7 @@ fn a_push_over_the_limit_in_chunks_over_http2_is_answered_after_its_end() {
 }
 
 #[test]
-fn a_length_over_the_limit_is_refused_before_the_origin_is_contacted() {
+fn a_content_length_over_the_push_limit_is_refused_before_the_origin_is_contacted() {
     let forge = Forge::with(
         |setup| {
             limited(MB)(setup);
@@ -179,7 +182,7 @@ fn a_limit_of_the_repository_replaces_that_of_the_policy() {
     assert!(said.contains("Push size exceeds limit"), "{said}");
 }
 
-/// The loop of docs/git.md, as it is printed there but for the number of commits.
+/// Runs the loop of docs/git.md, with 1 commit for each push instead of 50.
 #[test]
 fn commits_that_are_too_large_together_pass_one_after_the_other() {
     let forge = Forge::with(limited(2 * MB), json!({}));
@@ -263,7 +266,7 @@ fn compressed_and_malformed_pushes_are_refused() {
 }
 
 #[test]
-fn a_push_of_90_mb_moves_memory_by_less_than_20() {
+fn a_push_of_90_mb_raises_memory_by_less_than_20_mb() {
     let forge = Forge::start();
     forge
         .git(&["ls-remote", "--quiet", &format!("{HOST}/acme/web")])
@@ -286,5 +289,5 @@ fn a_push_of_90_mb_moves_memory_by_less_than_20() {
         length as u64
     );
     let grown = forge.proxy.memory("VmHWM") - before;
-    assert!(grown < 20 * 1024, "{grown} kB");
+    assert!(grown < 20 * 1024, "{grown} KiB");
 }

@@ -104,7 +104,8 @@ fn a_review_that_approves_and_a_command_to_a_bot_never_reach_the_origin() {
     assert_eq!(seen.received(), 21);
 }
 
-/// Sends each body, and asserts a 403 with this code and key and no connection to the origin.
+/// Sends each body, and asserts that the response is a 403 with this `code` and `key`, and that no
+/// connection to the origin was made.
 #[track_caller]
 fn assert_denied(cases: &[(&str, &str, Value, &str, &str)]) {
     let origin = Origin::start();
@@ -122,7 +123,7 @@ fn assert_denied(cases: &[(&str, &str, Value, &str, &str)]) {
 }
 
 #[test]
-fn an_issue_that_starts_an_agent_elsewhere_never_reaches_the_origin() {
+fn an_issue_that_starts_an_agent_in_another_repository_never_reaches_the_origin() {
     let agent = json!({ "target_repo": "other/secret", "base_branch": "main" });
     let (code, key) = ("write_not_allowed", "agent_assignment");
     let issue = json!({ "title": "t", "agent_assignment": agent });
@@ -230,7 +231,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_compressed_body_is_judged_and_sent_on_plain() {
+fn a_gzip_body_is_judged_and_sent_upstream_decoded() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let gzip = |body: &[u8]| {

@@ -1,5 +1,5 @@
-//! Look-ups at the forge, with the container's credential, of the repository to which a node id or
-//! a repository's number belongs.
+//! Look-ups at the forge, with the container's credential: the proxy asks to which repository a
+//! node id or a repository number belongs.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
 const HOST: &str = "api.github.com";
-/// A self-hosted forge, whose API is below `/api` on the host of its pages.
+/// A self-hosted forge, whose API is below `/api` on the same host as its web pages.
 const OWN: &str = "git.example.com";
 const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
 const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
-/// Node ids or number in each request that reached the forge, and its `Authorization`.
+/// Requests for nodes or repository numbers that the forge received: the node ids, or the path
+/// after `/repositories/`; and the value of `Authorization`.
 type Asked = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct House {
@@ -124,10 +125,10 @@ fn the_repository_of_a_node_is_looked_up_at_the_forge() {
     });
     assert_eq!(
         denials[0], denials[1],
-        "what is another's looks like what is not there"
+        "a denial does not tell whether the node exists"
     );
     let asked = house.origin.seen().len() - reached;
-    assert_eq!(asked, 3, "the look-ups and nothing else");
+    assert_eq!(asked, 3, "only the look-ups reach the forge");
     let bearer = Some("Bearer ghp_secret".to_owned());
     let with: Vec<_> = house
         .asked
@@ -163,7 +164,7 @@ fn an_agent_is_recognized_by_the_login_of_its_node() {
     // An account belongs to no repository, so it cannot be the subject of a comment.
     assert_eq!(house.comment("U_ann")["code"], "repo_not_authorized");
     let asked = house.origin.seen().len() - reached;
-    assert_eq!(asked, 2, "the look-ups and nothing else");
+    assert_eq!(asked, 2, "only the look-ups reach the forge");
 }
 
 #[test]
@@ -177,11 +178,15 @@ fn a_node_is_looked_up_once_per_lease() {
     assert_eq!(
         house.asked.lock()[1].0,
         json!(["LA_bug"]),
-        "the other one is known"
+        "the repository of I_web is cached"
     );
     house.register();
     house.comment("I_web");
-    assert_eq!(house.asked.lock().len(), 2, "the same registration goes on");
+    assert_eq!(
+        house.asked.lock().len(),
+        2,
+        "an identical registration keeps the lease"
+    );
     house
         .proxy
         .admin("DELETE", &format!("/internal/containers/{SANDBOX}"), None);
@@ -215,12 +220,13 @@ fn a_repository_may_be_named_by_its_number() {
         .iter()
         .map(|(id, _)| id.clone())
         .collect();
-    // Look-up and request; a request without look-up; and three look-ups whose requests are denied.
+    // Look-up 1, then request 1/issues; request 1, whose look-up is cached; look-ups 2, 3 and 5,
+    // whose requests are denied.
     assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3", "5"]));
 }
 
 #[test]
-fn a_forge_response_that_lacks_a_node_denies() {
+fn a_request_is_denied_if_the_forges_response_lacks_a_node() {
     let house = start();
     let two = "{nodes(ids:[\"I_web\",\"I_short\"]){id}}";
     assert_eq!(house.graphql(two, json!({}))["code"], "repo_not_authorized");
@@ -229,7 +235,7 @@ fn a_forge_response_that_lacks_a_node_denies() {
 }
 
 #[test]
-fn a_forge_with_its_api_on_its_own_host_is_asked_there() {
+fn look_ups_of_a_self_hosted_forge_go_to_its_own_api() {
     let house = start();
     let get = |path: &str| house.proxy.https_get(OWN, path, &[]).status;
     assert_eq!(get("/api/v3/repositories/1/issues"), 200);

@@ -26,7 +26,7 @@ fn a_client_that_goes_away_while_it_waits_leaves_one_aborted_flow_and_no_connect
     each_row(["/slow/20000", "/events/1000/50"], |path| {
         let mut stream = proxy.tls(HOST);
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
-        eventually("the origin is asked", SOON, || {
+        eventually("the request reaches the origin", SOON, || {
             origin.seen().iter().any(|seen| seen.target == path)
         });
         drop(stream);
@@ -49,7 +49,9 @@ fn shutdown_does_not_wait_for_a_stream_that_its_client_reset() {
     stream.write_all(&frames::opening()).unwrap();
     let asked = frames::request(1, &frames::get(HOST, "/slow/20000"));
     stream.write_all(&asked).unwrap();
-    eventually("the origin is asked", SOON, || !origin.seen().is_empty());
+    eventually("the request reaches the origin", SOON, || {
+        !origin.seen().is_empty()
+    });
     let cancel = 8_u32.to_be_bytes();
     let reset = frames::frame(frames::RST_STREAM, 0, 1, &cancel);
     stream.write_all(&reset).unwrap();
@@ -95,7 +97,7 @@ fn an_upload_continues_while_its_client_does_not_read_the_response() {
     stream.set_write_timeout(Some(SOON)).unwrap();
     let head = "POST http://raw.example.com/ HTTP/1.1\r\nHost: raw.example.com";
     write!(stream, "{head}\r\nContent-Length: {UPLOAD}\r\n\r\n").unwrap();
-    // The head of the response is to arrive before the upload ends.
+    // Lets the head of the response arrive before the upload ends.
     std::thread::sleep(Duration::from_millis(300));
     stream.write_all(&vec![b'u'; UPLOAD as usize]).unwrap();
     eventually("the upload has arrived", SOON, || {

@@ -1,4 +1,4 @@
-//! Paths on hosts whose paths are judged, and trailers of requests.
+//! Ambiguous paths on guarded hosts, and removal of request trailers.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, Setup, frames, read_reply};
 
 const HOST: &str = "api.example.com";
-/// Guarded by default: `git.hosts`, and the host of GitHub's API.
+/// The hosts that are guarded by default: `git.hosts` and GitHub's API.
 const GUARDED: [&str; 2] = ["github.com", "api.github.com"];
 
 fn start(origin: &Origin) -> Proxy {
@@ -101,7 +101,7 @@ fn trailers_from_the_client_are_dropped() {
     bytes.extend(frames::frame(frames::HEADERS, last, 1, &late));
     stream.write_all(&bytes).unwrap();
     proxy.audited(json!({ "host": HOST, "status": 200, "kind": "http", "bytes_in": 5 }));
-    crate::support::eventually("both arrived", crate::support::SOON, || {
+    crate::support::eventually("both requests arrive", crate::support::SOON, || {
         let seen = origin.seen();
         seen.len() == 2 && seen.iter().all(|seen| seen.received() == 5)
     });
@@ -109,7 +109,7 @@ fn trailers_from_the_client_are_dropped() {
         assert_eq!(seen.trailers(), Vec::<String>::new(), "{}", seen.version);
         assert_eq!(seen.header("trailer"), None);
     }
-    // Without the proxy between, the origin does see the trailers.
+    // A request without the proxy shows that the origin records trailers.
     let mut direct = std::net::TcpStream::connect(origin.http).unwrap();
     write!(direct, "{head}\r\nTrailer: x-late\r\n\r\n{body}").unwrap();
     assert_eq!(read_reply(&mut direct).unwrap().status, 200);

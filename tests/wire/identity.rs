@@ -1,4 +1,4 @@
-//! Every request is identified by its source address or socket, and bound to a lease.
+//! Identification of requests by their source address or socket, and the end of a lease.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use crate::support::{
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Duration of a lease that a test uses and whose end it awaits.
+/// Duration of a lease that a test uses and then lets expire.
 const BRIEF: Duration = Duration::from_secs(4);
 /// How long the connections of a lease may outlive it.
 const ENDED: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ fn an_unregistered_address_is_denied() {
 }
 
 #[test]
-fn no_forwarding_field_gives_an_identity() {
+fn forwarding_fields_do_not_identify_a_source() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(
@@ -164,7 +164,7 @@ fn a_tunnel_of_an_expired_lease_ends() {
 }
 
 #[test]
-fn registering_an_address_anew_ends_the_old_containers_tunnels_and_streams() {
+fn registering_an_address_again_ends_the_old_containers_tunnels_and_streams() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let (mut idle, mut busy) = (proxy.tls("api.example.com"), events(&proxy));
@@ -215,7 +215,7 @@ fn an_identical_registration_keeps_the_lease_and_its_tunnels() {
 }
 
 #[test]
-fn a_tunnel_of_a_lease_that_ended_stays_dead_when_a_backup_that_holds_it_is_restored() {
+fn restoring_a_backup_does_not_revive_tunnels_of_an_ended_lease() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let registry = |arguments: &[&str]| {
@@ -226,10 +226,10 @@ fn a_tunnel_of_a_lease_that_ended_stays_dead_when_a_backup_that_holds_it_is_rest
     let path = format!("/internal/containers/{SANDBOX}");
     assert_eq!(proxy.admin("DELETE", &path, None).status, 200);
     registry(&["restore", "backup.db"]).ok();
-    eventually("the container is back", ENDED, || {
+    eventually("the container is registered again", ENDED, || {
         proxy.connect("api.example.com:443").0.status == 200
     });
-    // The container has a new lease, so the old tunnel is not served.
+    // The container has a new lease, so the proxy does not serve the old tunnel.
     let _ = write!(
         tunnel,
         "GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
@@ -311,16 +311,16 @@ fn a_containers_socket_identifies_it_until_its_lease_ends() {
         read_reply(stream).unwrap().status
     };
     let socket = register();
-    eventually("it listens", ENDED, || socket.exists());
+    eventually("the socket exists", ENDED, || socket.exists());
     let mut stream = UnixStream::connect(&socket).unwrap();
     assert_eq!(ask(&mut stream, "inner"), 200);
     assert_eq!(ask(&mut stream, SANDBOX), 403);
     proxy.admin("DELETE", "/internal/containers/inner", None);
     assert_ends(&mut stream, ENDED);
-    eventually("the listener is gone", ENDED, || !socket.exists());
+    eventually("the socket is gone", ENDED, || !socket.exists());
     let successor = register();
     assert_ne!(successor, socket);
-    eventually("it listens", ENDED, || successor.exists());
+    eventually("the socket exists", ENDED, || successor.exists());
     let mut stream = UnixStream::connect(&successor).unwrap();
     assert_eq!(ask(&mut stream, "inner"), 200);
 }
@@ -369,6 +369,7 @@ fn events(proxy: &Proxy) -> impl Read {
     stream
 }
 
+/// Reads until the connection ends. Panics if it does not end within `within`.
 #[track_caller]
 fn assert_ends(stream: &mut impl Read, within: Duration) {
     let since = Instant::now();
@@ -376,14 +377,16 @@ fn assert_ends(stream: &mut impl Read, within: Duration) {
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => break,
-            Ok(_) => assert!(since.elapsed() < within, "it still streams"),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it still stands"),
+            Ok(_) => assert!(since.elapsed() < within, "the connection still streams"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("the connection is still open")
+            }
             Err(_) => break,
         }
     }
     assert!(
         since.elapsed() < within,
-        "it ended after {:?}",
+        "the connection ended after {:?}",
         since.elapsed()
     );
 }

@@ -71,8 +71,8 @@ fn tls_from(proxy: &Proxy, source: Ipv4Addr, host: &str) -> Tls {
     handshake(stream, host, proxy.tls_config(&["http/1.1"])).unwrap()
 }
 
-/// Sends small requests of the other sandbox, one after the other, until `done` returns true for
-/// their number. Returns the 99th percentile of their durations.
+/// Sends small requests from the other sandbox, one at a time, until `done` returns true; `done`
+/// gets the number of requests so far. Returns the 99th percentile of their durations.
 fn p99_until(proxy: &Proxy, done: impl Fn(usize) -> bool) -> Duration {
     let mut stream = tls_from(proxy, OTHER, "other.example.com");
     let mut took = Vec::new();
@@ -156,7 +156,7 @@ fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
 }
 
 #[test]
-fn a_body_that_trickles_ends_within_the_inspection_timeout() {
+fn a_trickling_request_body_is_denied_at_the_inspection_timeout() {
     let Fixture { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
     each_row(JUDGED, |(host, path, beginning)| {
         let mut stream = proxy.tls(host);
@@ -186,7 +186,7 @@ fn a_body_that_trickles_ends_within_the_inspection_timeout() {
         stream.sock.set_read_timeout(Some(SOON)).unwrap();
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        assert!(rest.is_empty(), "{path}: the connection went on");
+        assert!(rest.is_empty(), "{path}: more bytes follow the response");
     });
     assert!(proxy.metric("proxy_inspection_rejected_total", &["timeout"]) >= 4.0);
     origin.assert_untouched();
@@ -236,7 +236,7 @@ fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_
     let reserved = || proxy.metric("proxy_inspection_memory_bytes", &[]) as usize;
     for _ in 0..200 {
         let mut stream = proxy.tls(GIT);
-        // The proxy may refuse a body and close the connection while it is being sent.
+        // The proxy may refuse the body and close the connection while the client still sends.
         let sent = stream
             .write_all(beginning.as_bytes())
             .and_then(|()| stream.write_all(&part[..MB / 2]));
@@ -292,7 +292,7 @@ fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_
     );
 
     drop(held);
-    eventually("the memory is given back", SOON, || {
+    eventually("the memory is released", SOON, || {
         proxy.metric("proxy_inspection_memory_bytes", &[]) == 0.0
     });
 }
@@ -300,7 +300,7 @@ fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_
 #[test]
 fn a_content_length_over_the_inspection_limit_is_refused() {
     let Fixture { origin, proxy } = start(json!({ "inspect_body_bytes": "4KB" }));
-    // The length of a push does not count: its pack is not buffered.
+    // The limit does not apply to the length of a push, whose pack is not buffered.
     let judged = JUDGED.iter().filter(|(_, path, _)| !path.ends_with("pack"));
     for (host, path, _) in judged {
         let reply = proxy.https(host, head(host, path, "Content-Length: 4097\r\n"));
@@ -317,7 +317,7 @@ fn a_content_length_over_the_inspection_limit_is_refused() {
 }
 
 #[test]
-fn an_answer_that_trickles_ends_within_the_inspection_timeout() {
+fn a_trickling_response_body_is_denied_at_the_inspection_timeout() {
     let slow = RawOrigin::start(|mut stream| {
         let mut request = [0; 4096];
         let _ = stream.read(&mut request)?;
@@ -356,7 +356,8 @@ fn an_answer_that_trickles_ends_within_the_inspection_timeout() {
     assert_eq!(proxy.metric("proxy_inspection_memory_bytes", &[]), 0.0);
 }
 
-/// For each encoding, `padding` bytes that decode to nothing, then a body that decodes to 64 MiB.
+/// For each encoding, at least `padding` bytes that decode to nothing, then a body that decodes to
+/// 64 MiB.
 fn padded_bombs(padding: usize) -> [(&'static str, Vec<u8>); 3] {
     let mut zeros = GzEncoder::new(Vec::new(), Compression::best());
     zeros.write_all(&vec![0; 64 * MB]).unwrap();
@@ -384,7 +385,8 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
     for padding in [0, 32 * 1024, 2 * MB] {
         for (encoding, bomb) in padded_bombs(padding) {
             let Fixture { origin, proxy } = start(json!({}));
-            // A first request, so that memory that the proxy allocates once is not counted.
+            // Sends a request before the measurement, so that memory that the proxy allocates only
+            // once does not count.
             let small = "Content-Length: 2\r\n\r\n{}";
             assert_eq!(proxy.https(API, head(API, "/graphql", small)).status, 400);
             let before = proxy.memory("VmHWM");
@@ -403,7 +405,8 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
                 }
             }
             let _ = stream.write_all(b"0\r\n\r\n");
-            // A client that goes on sending may find the connection reset in place of an answer.
+            // If the client sends after the refusal, it may get a reset instead of the response, so
+            // the status is read from the audit log.
             let mut status = 0;
             eventually("the bomb is recorded", SOON, || {
                 let line = proxy

@@ -1,4 +1,4 @@
-//! Git LFS with its real client: large files beside pushes and clones.
+//! Git LFS with its real client: large files in pushes and clones, and locks.
 
 use serde_json::json;
 
@@ -51,7 +51,7 @@ fn failed_push(forge: &Forge, more: &[&str]) -> String {
     assert_eq!(
         forge.at_origin("main"),
         None,
-        "the commit went without its file"
+        "the commit was pushed without its file"
     );
     assert_eq!(forge.origin.large_files().count(), 0);
     ran.stderr
@@ -68,11 +68,15 @@ fn a_large_file_is_pushed_and_cloned() {
     let cloned = std::fs::read(forge.proxy.path("copy/large.bin")).unwrap();
     assert_eq!(cloned, vec![7; 3 * MB]);
     // The store requires the tokens of its actions, which the proxy adds: the client gets none.
-    eventually("tokens for upload, verification and download", SOON, || {
-        let audit = forge.proxy.audit();
-        let redeemed = audit.iter().filter(|line| line["credential"] == "git-lfs");
-        redeemed.count() == 3
-    });
+    eventually(
+        "upload, verification and download are audited with a token",
+        SOON,
+        || {
+            let audit = forge.proxy.audit();
+            let redeemed = audit.iter().filter(|line| line["credential"] == "git-lfs");
+            redeemed.count() == 3
+        },
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Limits on requests and tunnels, which apply to each container, and circuit breakers.
+//! Limits of each container on requests and tunnels, and circuit breakers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn with_second(origin: &Origin, policy: Value) -> Setup {
     setup
 }
 
-/// Sends `count` requests on one connection, each as soon as the response before has arrived.
+/// Sends `count` requests on one connection, each when the previous response has arrived.
 fn burst(proxy: &Proxy, count: usize) -> Vec<Reply> {
     let mut stream = proxy.tls("api.example.com");
     let request = "GET /status/204 HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
@@ -41,7 +41,7 @@ fn get_from(proxy: &Proxy, source: Ipv4Addr, url: &str) -> u16 {
 }
 
 #[test]
-fn a_burst_over_the_limit_gets_429_and_others_do_not() {
+fn a_burst_over_the_rate_limit_gets_429_and_other_hosts_and_containers_do_not() {
     let origin = Origin::start();
     let limits = json!({ "defaults": { "requests_per_second": 10, "burst_size": 200 } });
     let proxy = with_second(&origin, json!({ "version": 1, "rate_limits": limits })).start();
@@ -56,7 +56,7 @@ fn a_burst_over_the_limit_gets_429_and_others_do_not() {
     assert_eq!(body["retry_after"], 1);
     assert_eq!(rejected.header("retry-after"), Some("1"));
     assert_eq!(origin.seen().len(), passed);
-    // Another upstream and another container have buckets of their own.
+    // Another upstream and another container have separate buckets.
     assert_eq!(proxy.fetch("other.example.com", "/status/204").status, 204);
     let url = "http://plain.example.com/status/204";
     assert_eq!(get_from(&proxy, SECOND, url), 204);
@@ -159,7 +159,7 @@ fn the_tunnel_rate_applies_to_a_containers_socket_too() {
     let body = json!({ "listener": "unix", "container_id": "inner", "repos": [] });
     let reply = proxy.admin("POST", "/internal/containers", Some(body));
     let socket = PathBuf::from(reply.json()["socket"].as_str().unwrap());
-    eventually("it listens", SOON, || socket.exists());
+    eventually("the socket exists", SOON, || socket.exists());
     let connect = |_| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         let head = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
@@ -193,7 +193,7 @@ fn median_of_new_tunnels(proxy: &Proxy) -> Duration {
 }
 
 #[test]
-fn a_flood_of_tunnels_takes_no_more_than_its_share_of_the_processor() {
+fn a_flood_of_tunnels_is_limited_and_hardly_delays_other_containers() {
     const FLOODERS: usize = 3;
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
@@ -206,14 +206,14 @@ fn a_flood_of_tunnels_takes_no_more_than_its_share_of_the_processor() {
     let flooded = std::thread::scope(|scope| {
         for _ in 0..FLOODERS {
             scope.spawn(|| {
-                // Bounded in time, so that the threads end if the test fails meanwhile.
+                // The time limit ends the threads if the test fails meanwhile.
                 while !done.load(Ordering::Relaxed) && begun.elapsed() < 2 * SOON {
                     let opened = open(&proxy, Ipv4Addr::LOCALHOST);
                     granted.fetch_add(usize::from(opened.is_some()), Ordering::Relaxed);
                 }
             });
         }
-        // The burst is used up when the first tunnel is refused.
+        // When the proxy refuses the first tunnel, the burst is used up.
         eventually("the flood is refused", SOON, || {
             proxy.metric("proxy_rate_limit_rejected_total", &[SANDBOX]) > 0.0
         });
@@ -228,9 +228,13 @@ fn a_flood_of_tunnels_takes_no_more_than_its_share_of_the_processor() {
         "{granted} of at most {most}"
     );
     let bound = 8 * quiet + Duration::from_millis(20);
-    assert!(flooded < bound, "{flooded:?} where it was {quiet:?} before");
+    assert!(
+        flooded < bound,
+        "{flooded:?} in the flood, {quiet:?} before"
+    );
 }
 
+/// A policy.yaml with these defaults of circuit breakers; `recovery` is in seconds.
 fn breakers(failures: u32, recovery: u32, successes: u32) -> Value {
     json!({ "version": 1, "circuit_breakers": { "defaults": {
         "failure_threshold": failures,
@@ -306,7 +310,7 @@ fn error_responses_open_the_circuit_only_for_the_container_that_got_them() {
 }
 
 #[test]
-fn denials_open_no_circuit() {
+fn denials_do_not_open_a_circuit() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.policy = Some(breakers(1, 60, 1));
@@ -353,7 +357,7 @@ fn a_probe_whose_client_disconnects_lets_another_probe_pass() {
     eventually("the probe is under way", SOON, || moody.connections() == 2);
     assert_eq!(proxy.get(url, &[]).status, 503, "one probe at a time");
     drop(probe);
-    eventually("its place is free", SOON, || {
+    eventually("another probe passes", SOON, || {
         proxy.get(url, &[]).status == 204
     });
 }

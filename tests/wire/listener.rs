@@ -29,7 +29,7 @@ const NOBODY: u32 = 65534;
 const ENDED: Duration = Duration::from_secs(5);
 
 #[test]
-fn other_paths_in_origin_form_are_denied_with_the_paths_that_are_served() {
+fn unknown_origin_form_paths_are_denied_with_a_list_of_served_paths() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let socket = proxy.own_listener("inner", json!({}));
@@ -106,10 +106,10 @@ fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
     proxy.wait(SOON);
     std::thread::sleep(LEASE);
     assert!(brief.exists() && lasting.exists());
-    // A socket of another server that runs, in the same directory.
+    // The proxy must not remove the socket of another, running server in the same directory.
     let others = lasting.with_file_name("sandbox-0123456789ab.sock");
     let _living = UnixListener::bind(&others).unwrap();
-    // A dead socket with another name, and a file that is no socket, must stay too.
+    // The proxy must also keep a dead socket with another name and a file that is not a socket.
     let (dead, file) = (
         proxy.path("other.sock"),
         proxy.path("sandbox-ba9876543210.sock"),
@@ -117,21 +117,23 @@ fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
     drop(UnixListener::bind(&dead).unwrap());
     std::fs::write(&file, "no socket").unwrap();
     proxy.restart();
-    eventually("the lasting one answers", SOON, || {
+    eventually("the socket of the lasting lease is open", SOON, || {
         UnixStream::connect(&lasting).is_ok()
     });
     let ask = dns_query(&question("plain.example.com"));
     assert_eq!(response_code(&send(&mut connect(&lasting), &ask)), NOERROR);
-    eventually("the other one is gone", SOON, || !brief.exists());
+    eventually("the socket of the expired lease is gone", SOON, || {
+        !brief.exists()
+    });
     assert!(others.exists() && dead.exists() && file.exists());
 }
 
-/// The admin socket's own mode and `admin_uids` say who may register; the directory's mode says who
-/// gets to the sockets in it.
+/// The admin socket's mode and `admin_uids` decide who may register containers; the mode of the
+/// directory decides who can connect to the sockets in it.
 #[test]
 fn another_user_can_connect_if_the_directorys_mode_allows_it() {
     if !geteuid().is_root() {
-        // Only root can become another user here.
+        // Only root can run curl as another user.
         return;
     }
     let mut setup = Setup::new(&Origin::start());
@@ -171,7 +173,8 @@ fn another_user_can_connect_if_the_directorys_mode_allows_it() {
     );
 }
 
-/// A lease as `run --server` has it, twelve times as fast: of five seconds, renewed each second.
+/// Uses a lease like that of `run --server` (60 s, renewed every 20 s), but of 5 s and renewed
+/// every second.
 #[test]
 fn connections_and_socket_of_a_renewed_lease_last_until_it_expires() {
     const LEASE: Duration = Duration::from_secs(5);
@@ -201,7 +204,7 @@ fn connections_and_socket_of_a_renewed_lease_last_until_it_expires() {
     let renewed = Instant::now();
     assert_ends(&mut questions);
     assert_ends(&mut tunnel);
-    eventually("the listener is gone", ENDED, || !socket.exists());
+    eventually("the socket is gone", ENDED, || !socket.exists());
     let stood = renewed.elapsed();
     assert!(stood + Duration::from_secs(1) > LEASE, "{stood:?}");
     assert!(stood < LEASE + ENDED, "{stood:?}");

@@ -1,16 +1,19 @@
-//! The real binary on real sockets, before a real origin and real clients.
+//! Tests of the real binary on real sockets, between real clients and a test origin.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test that panics has said what it had to say"
+    reason = "a test fails by panicking"
 )]
 
 #[path = "../agents/mod.rs"]
 mod agents;
 #[path = "../../addons/tests/decode/bodies.rs"]
-#[allow(dead_code, reason = "the tests of the decoders use the rest")]
+#[allow(
+    dead_code,
+    reason = "the tests of the decoders use the other functions"
+)]
 mod bodies;
 #[path = "../compatibility/mod.rs"]
 mod compatibility;
@@ -41,6 +44,7 @@ mod github_nodes;
 mod giving_up;
 mod guarded;
 mod identity;
+mod idle;
 mod inspection;
 mod lfs;
 mod limits;

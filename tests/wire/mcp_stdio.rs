@@ -22,7 +22,7 @@ struct Got {
 
 type Script = fn(&Got, &mut TcpStream, usize);
 
-/// A gateway that calls a script for each request, with the number of requests before it.
+/// A gateway that calls a script for each request, with the number of earlier requests.
 struct Gateway {
     address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
@@ -90,7 +90,7 @@ fn answer(stream: &mut TcpStream, fields: &str, got: &Got, result: &Value) {
     reply(stream, "200 OK", &fields, &body.to_string());
 }
 
-/// `unified-proxy mcp stdio`, started as an MCP client does.
+/// `unified-proxy mcp stdio`, started as an MCP client starts it.
 struct Bridge {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -246,7 +246,7 @@ fn messages_of_a_stream_and_the_clients_answers_pass_and_a_broken_stream_is_resu
 }
 
 #[test]
-fn a_request_of_the_newer_era_carries_its_fields_and_is_cancelled_by_closing_its_connection() {
+fn a_modern_request_has_its_header_fields_and_is_cancelled_by_closing_its_connection() {
     let gateway = Gateway::start(|got, stream, _| {
         if got.message["params"]["name"] == "slow" {
             let mut byte = [0];

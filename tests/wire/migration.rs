@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::git::{Forge, HOST};
 use crate::support::{Proxy, Ran, Setup};
 
-/// Lines of the script's input, and the beginnings of the lines that it prints for them. The old
-/// proxy has no rules for git.
+/// Input lines of the script, each with the prefix of the line that the script prints for it. The
+/// old proxy has no git rules.
 const ROWS: [(&str, &str); 9] = [
     (
         "GET https://api.example.com/echo",

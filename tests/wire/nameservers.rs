@@ -6,6 +6,8 @@ use crate::support::{Nameserver, Origin, Proxy, SOON, Setup, eventually};
 
 const FAILURES: &str = "proxy_upstream_dns_failures_total";
 
+/// Whether the check `upstream_dns_answers` passes. Panics if the health is degraded, or if the
+/// metric differs from the check.
 fn answers(proxy: &Proxy) -> bool {
     let health = proxy.health();
     assert_eq!(health.status, 200, "{}", health.text());
@@ -55,7 +57,7 @@ fn nameservers_that_answer_again_are_logged_and_pass_the_check() {
     let reloaded = proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reloaded.status, 200, "{}", reloaded.text());
     proxy.get("http://b.example.org/", &[]);
-    eventually("the check holds again", SOON, || answers(&proxy));
+    eventually("the check passes again", SOON, || answers(&proxy));
     assert_eq!(
         proxy.log().matches("the nameservers answer again").count(),
         1

@@ -20,14 +20,15 @@ const LOGIN: &str = "auth.openai.com";
 const ECHO: &str = "/echo/backend-api/codex/responses";
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
-/// The requests that the fake token endpoint got, and how it answers.
+/// The requests that the fake token endpoint received, and its responses.
 #[derive(Default)]
 struct Endpoint {
     asked: Vec<Value>,
     /// Status and `error` of its responses; `None` to answer with tokens.
     error: Option<(u16, &'static str)>,
+    /// Delay of its responses.
     slow: Duration,
-    /// The API refuses requests with this token.
+    /// The token for which the API answers 401.
     rejected: Option<String>,
 }
 
@@ -43,7 +44,7 @@ fn now() -> u64 {
     since.unwrap().as_secs()
 }
 
-/// A JWT that expires in `lasts` seconds, or did so if negative.
+/// A JWT that expires in `lasts` seconds; a negative number makes an expired one.
 fn jwt(name: &str, lasts: i64) -> String {
     let claims = json!({ "sub": name, "exp": now().cast_signed() + lasts });
     let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
@@ -79,7 +80,7 @@ fn answer(endpoint: &Mutex<Endpoint>, seen: &Seen, body: &str) -> Option<(u16, V
     })
 }
 
-/// A Codex login whose access token expires in `lasts` seconds, or did so if negative.
+/// A Codex login whose access token is a JWT made with [`jwt`].
 fn auth_json(name: &str, lasts: i64) -> Value {
     json!({
         "OPENAI_API_KEY": null,
@@ -140,7 +141,7 @@ impl House {
     }
 
     fn eventually_sends(&self, end: &str) {
-        eventually("the new token is lent", Duration::from_secs(10), || {
+        eventually("the new token is sent", Duration::from_secs(10), || {
             assert_eq!(self.ask().status, 200);
             self.sent().ends_with(end)
         });
@@ -150,13 +151,15 @@ impl House {
         self.endpoint.lock().asked.len()
     }
 
+    /// The content of the token file.
     fn kept(&self) -> Value {
         serde_json::from_slice(&fs::read(&self.file).unwrap()).unwrap()
     }
 
+    /// Whether the health check `oauth_logins_valid` passes.
     fn check(&self) -> bool {
         let health = self.proxy.health();
-        assert_eq!(health.status, 200, "it is no critical check");
+        assert_eq!(health.status, 200, "the check does not degrade health");
         let health: Value = serde_json::from_slice(&health.body).unwrap();
         health["checks"]["oauth_logins_valid"].as_bool().unwrap()
     }
@@ -226,7 +229,7 @@ fn a_token_is_refreshed_before_it_expires_and_the_file_keeps_its_other_members()
 }
 
 #[test]
-fn the_refresh_is_the_appliances_own_flow_in_audit_and_metrics() {
+fn a_token_refresh_is_audited_as_a_system_flow_and_counted() {
     let house = start(-5);
     house.ask();
     let line = house
@@ -274,7 +277,7 @@ fn a_valid_token_is_injected_while_the_next_one_is_requested() {
             .unwrap()
             .ends_with("signature-first")
     };
-    assert!(of_api.all(is_first), "nobody waited");
+    assert!(of_api.all(is_first), "no request waited for the refresh");
     house.eventually_sends("signature-fresh-1");
     assert_eq!(house.refreshes(), 1);
 }
@@ -295,7 +298,7 @@ fn after_a_401_the_next_request_has_another_token() {
 }
 
 #[test]
-fn a_login_that_is_refused_for_good_is_not_tried_again_until_its_file_changes() {
+fn a_refused_login_is_not_refreshed_again_until_its_file_changes() {
     let refused = Endpoint {
         error: Some((400, "invalid_grant")),
         ..Endpoint::default()
@@ -340,7 +343,7 @@ fn a_failing_token_endpoint_is_retried_after_a_delay_and_a_valid_token_is_still_
         assert_eq!(alive.ask().status, 200);
         assert!(alive.sent().ends_with("signature-first"));
         let failed = || !alive.check();
-        eventually("it has failed", Duration::from_secs(5), failed);
+        eventually("the refresh has failed", Duration::from_secs(5), failed);
     }
     assert_eq!(alive.refreshes(), 1);
 
@@ -355,18 +358,18 @@ fn a_failing_token_endpoint_is_retried_after_a_delay_and_a_valid_token_is_still_
     }
     assert_eq!(dead.refreshes(), 1);
     dead.endpoint.lock().error = None;
-    eventually("it is tried again", Duration::from_secs(15), || {
+    eventually("the refresh is retried", Duration::from_secs(15), || {
         dead.ask().status == 200
     });
     assert!(dead.check());
 }
 
 #[test]
-fn a_token_file_that_is_gone_denies_and_is_used_once_it_is_back() {
+fn requests_are_denied_while_the_token_file_is_missing() {
     let house = start(3600);
     let text = fs::read(&house.file).unwrap();
     fs::remove_file(&house.file).unwrap();
-    eventually("a missing file denies", Duration::from_secs(10), || {
+    eventually("requests are denied", Duration::from_secs(10), || {
         house.ask().status == 502
     });
     house.ask().assert_denied(
@@ -376,13 +379,13 @@ fn a_token_file_that_is_gone_denies_and_is_used_once_it_is_back() {
     );
     assert!(!house.check());
     fs::write(&house.file, text).unwrap();
-    eventually("it is back", Duration::from_secs(10), || {
+    eventually("the file is used again", Duration::from_secs(10), || {
         house.ask().status == 200
     });
 }
 
 #[test]
-fn the_refresh_request_of_a_tool_gets_placeholders_at_exactly_its_endpoint() {
+fn a_tools_refresh_request_gets_placeholders_only_at_the_exact_token_endpoint() {
     let house = start(3600);
     let post = |path: &str, body: &str| {
         let length = body.len();
@@ -405,7 +408,7 @@ fn the_refresh_request_of_a_tool_gets_placeholders_at_exactly_its_endpoint() {
     let claims = tokens["id_token"].as_str().unwrap().split('.').nth(1);
     let claims = URL_SAFE_NO_PAD.decode(claims.unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();
-    // The account id is no secret, and Codex compares it with that in the host's responses.
+    // The account id is not a secret; Codex compares it with the id in the host's responses.
     let claim = &claims["https://api.openai.com/auth"]["chatgpt_account_id"];
     assert_eq!(claim, "acct-77");
     house.origin.assert_untouched();
@@ -446,6 +449,6 @@ fn no_token_appears_in_logs_metrics_audit_or_the_admin_api() {
         shown += &house.proxy.admin("GET", &path, None).text();
     }
     each_row(["signature-", "refresh-first", "refresh-fresh"], |secret| {
-        assert!(!shown.contains(secret), "{secret} is in our own output");
+        assert!(!shown.contains(secret), "{secret} is in the proxy's output");
     });
 }

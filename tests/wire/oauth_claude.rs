@@ -24,8 +24,8 @@ fn millis() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// Starts an origin that is both the API and the token endpoint, whose requests' bodies it adds to
-/// `asked`.
+/// Starts an origin that is the API and the token endpoint, and adds the body of each token request
+/// to `asked`.
 fn origin(asked: &Arc<Mutex<Vec<Value>>>) -> Origin {
     let asked = Arc::clone(asked);
     Origin::scripted(move |seen: &Seen, body| {
@@ -72,6 +72,7 @@ fn ask(proxy: &Proxy) -> u16 {
     proxy.https_get(API, "/echo/v1/messages", &brought).status
 }
 
+/// The `Authorization` of each request to the API, none of which may have an `x-api-key`.
 fn sent(origin: &Origin) -> Vec<String> {
     let seen = origin.seen();
     let to_api = seen.iter().filter(|seen| seen.authority == API);
@@ -93,7 +94,7 @@ fn a_subscriptions_token_is_injected_and_refreshed_and_the_file_keeps_its_other_
     let proxy = start(&origin, &file);
     assert_eq!(ask(&proxy), 200);
     assert_eq!(sent(&origin), [format!("Bearer {FIRST}")]);
-    eventually("the fresh token is lent", Duration::from_secs(10), || {
+    eventually("the fresh token is sent", Duration::from_secs(10), || {
         ask(&proxy);
         sent(&origin).pop() == Some(format!("Bearer {FRESH}"))
     });

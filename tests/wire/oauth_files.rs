@@ -130,7 +130,7 @@ fn sandbox_files_name_the_real_account_which_clients_compare_with_replies() {
 }
 
 #[test]
-fn the_variable_of_a_key_is_the_one_that_its_tool_sends_in_the_entrys_header() {
+fn the_env_file_has_placeholders_for_active_keys_and_the_proxy_variables() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let dir = proxy.path("sandbox");
@@ -168,7 +168,11 @@ fn sandbox_files_overwrite_files_without_placeholders_only_with_force() {
     let proxy = start(&origin);
     let dir = proxy.path("sandbox");
     assert_eq!(run(&proxy, &dir, &[]).0, 0);
-    assert_eq!(run(&proxy, &dir, &[]).0, 0, "its own files are replaced");
+    assert_eq!(
+        run(&proxy, &dir, &[]).0,
+        0,
+        "sandbox-files replaces the files that it wrote"
+    );
     let real = dir.join("gemini/oauth_creds.json");
     fs::write(&real, "{\"access_token\":\"ya29.real\"}").unwrap();
     fs::remove_file(dir.join("env")).unwrap();
@@ -176,7 +180,7 @@ fn sandbox_files_overwrite_files_without_placeholders_only_with_force() {
     assert_eq!(exit, 64, "{stderr}");
     assert!(stderr.contains("oauth_creds.json"), "{stderr}");
     assert!(fs::read_to_string(&real).unwrap().contains("ya29.real"));
-    assert!(!dir.join("env").exists(), "nothing is written halfway");
+    assert!(!dir.join("env").exists(), "all files are written or none");
     assert_eq!(run(&proxy, &dir, &["--force"]).0, 0);
     assert!(!fs::read_to_string(&real).unwrap().contains("ya29.real"));
 }
@@ -211,7 +215,11 @@ fn without_active_entries_sandbox_files_write_only_variables_and_say_so() {
     assert!(stderr.contains("no entry of credentials.yaml is active"));
     let env = fs::read_to_string(dir.join("env")).unwrap();
     assert!(env.contains("HTTPS_PROXY=") && !env.contains("up-placeholder-"));
-    assert_eq!(run(&proxy, &dir, &[]).0, 0, "its own files are replaced");
+    assert_eq!(
+        run(&proxy, &dir, &[]).0,
+        0,
+        "sandbox-files replaces the files that it wrote"
+    );
 }
 
 #[test]

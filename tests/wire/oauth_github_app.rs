@@ -25,8 +25,9 @@ const MINT: &str = "/app/installations/456/access_tokens";
 struct GitHub {
     /// The body and the JWT of each request for a token.
     asked: Vec<(Value, String)>,
-    /// Repositories of the tokens, instead of the requested ones.
+    /// Repositories in the responses with tokens; `None` for the requested ones.
     gives: Option<Vec<&'static str>>,
+    /// Delay of the responses with tokens.
     slow: Duration,
 }
 
@@ -128,7 +129,7 @@ fn each_lease_gets_a_token_for_its_own_repositories_and_the_listed_permissions()
     house.proxy.https_get(GIT, REFS, &[]);
     let basic = STANDARD.encode("x-access-token:ghs_token1");
     assert_eq!(house.sent(GIT).unwrap(), format!("Basic {basic}"));
-    assert_eq!(house.github.lock().asked.len(), 1, "it is kept");
+    assert_eq!(house.github.lock().asked.len(), 1, "the token is cached");
     assert_eq!(house.names(0), json!(["api", "web"]));
     let body = house.github.lock().asked[0].0.clone();
     let granted = json!({ "contents": "write", "pull_requests": "write" });
@@ -162,7 +163,7 @@ fn the_apps_own_jwt_is_signed_short_lived_and_names_the_app() {
 }
 
 #[test]
-fn a_token_that_reaches_further_than_the_container_is_not_used() {
+fn a_token_for_more_repositories_than_the_containers_is_not_used() {
     let house = start();
     house.register(&["acme/web"]);
     house.github.lock().gives = Some(vec!["acme/web", "acme/secret"]);
@@ -179,7 +180,8 @@ fn a_token_that_reaches_further_than_the_container_is_not_used() {
 #[test]
 fn repositories_of_other_owners_are_left_out_of_the_token() {
     let house = start();
-    // GitHub takes names without owners, so `other/web` would select the owner's `acme/web`.
+    // A token request names repositories without owners: `web` would select `acme/web`, since the
+    // installation belongs to Acme.
     house.register(&["acme/api", "other/web"]);
     assert_eq!(house.proxy.https_get(API, READ, &[]).status, 200);
     assert_eq!(house.names(0), json!(["api"]));

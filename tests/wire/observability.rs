@@ -32,7 +32,7 @@ fn requests_and_denials_are_counted_by_allowlist_entry() {
     );
     assert_eq!(proxy.metric("proxy_registered_containers", &[]), 1.0);
     assert!(proxy.metric("proxy_request_duration_seconds_count", &["*.example.org"]) >= 1.0);
-    // A client cannot make up label values.
+    // Clients cannot invent label values.
     let text = proxy.admin("GET", "/internal/metrics", None).text();
     assert!(
         !text.contains("x0.example.net") && !text.contains("deep."),
@@ -78,8 +78,8 @@ const PUSH_DENIALS: &[&str] = &[
 /// The labels of a family with their values, in the order of the text format.
 type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
 
-/// The series that a server with this configuration exposes from its start, with 0. It lacks those
-/// whose labels depend on an upstream (`proxy_requests_total`, by status) or on a container
+/// The series that a server with this configuration exposes from its start, with 0. The list lacks
+/// series whose labels depend on an upstream (`proxy_requests_total`, by status) or on a container
 /// (`proxy_rate_limit_*`).
 fn known_series() -> Vec<String> {
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
@@ -184,7 +184,7 @@ fn every_flow_has_an_audit_line_without_its_query() {
 }
 
 #[test]
-fn a_flood_of_equal_lines_is_folded_with_its_count_and_others_keep_their_lines() {
+fn a_flood_of_equal_flows_is_folded_and_other_containers_keep_their_lines() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["audit"]["lines_per_minute_per_container"] = json!(20);

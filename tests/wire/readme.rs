@@ -67,7 +67,8 @@ fn every_command_of_the_readme_works_as_printed() {
     assert_eq!(key.unwrap().header("x-api-key"), Some("sk-ant-real"));
 }
 
-/// The contents of the page's `sh` blocks, with continued lines joined.
+/// The contents of the page's `sh` blocks; a line that ends with a backslash is joined with the
+/// next one.
 fn shell_blocks(page: &str) -> Vec<String> {
     let blocks = page.split("```sh\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split_once("```"));
@@ -81,7 +82,7 @@ fn steps(block: &str) -> Vec<Step> {
     for line in block.lines().filter(|line| !line.is_empty()) {
         match line.strip_prefix("# ") {
             Some(expected) => {
-                let step = steps.last_mut().expect("a comment under its command");
+                let step = steps.last_mut().expect("a comment has no command above it");
                 step.expected.push(expected.to_owned());
             }
             None => {

@@ -1,5 +1,5 @@
-//! Names whose answers change between two questions, as in DNS rebinding: the first answer is the
-//! origin's address, every later one an address that is guarded.
+//! DNS rebinding: the first answer for a name is the origin's address, every later answer is a
+//! guarded address.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,14 +16,14 @@ use crate::support::{
 };
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// A loopback address that `allow_private` lacks here, so that it is guarded.
+/// A loopback address that is guarded, because it is not in `allow_private` here.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Longer than the second for which the resolver caches an answer with a TTL of 0.
 const OUT_OF_THE_CACHE: Duration = Duration::from_millis(1300);
 
 const PASSTHROUGH: &str = "passthrough.example.com";
 
-/// Sends one request and tells whether an upstream served it.
+/// Sends one request; returns whether an upstream served it.
 type Ask = fn(&Proxy, &Origin, &str, u16) -> bool;
 
 #[test]
@@ -43,7 +43,7 @@ fn the_judged_address_is_dialled_and_each_new_connection_is_judged_again() {
     for (name, port, ask) in ways {
         if !ask(&proxy, &origin, name, port) {
             let sprung = traps.iter().filter_map(Trap::sprung).collect::<Vec<_>>();
-            panic!("{name}: the judged address does not serve it; {sprung:?}");
+            panic!("{name}: the judged address did not serve the request; {sprung:?}");
         }
         proxy.audited(json!({ "host": name, "upstream_addr": format!("{LOCAL}:{port}") }));
     }
@@ -83,7 +83,7 @@ fn a_pooled_connection_is_used_after_its_name_was_rebound() {
 #[test]
 fn a_retry_on_a_new_connection_is_judged_again() {
     let origin = Origin::start();
-    // Offers to keep the connection and closes it.
+    // Closes the connection, although the response lacks `Connection: close`.
     let raw = RawOrigin::start(|mut stream| {
         let _ = stream.read(&mut [0; 4096])?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -154,7 +154,7 @@ fn passthrough(proxy: &Proxy, origin: &Origin, name: &str, port: u16) -> bool {
     handshake(stream, name, config).is_ok()
 }
 
-/// A listener that must see no connection. It closes each one.
+/// A listener at [`GUARDED`] that the proxy must not dial. It counts connections and closes them.
 struct Trap {
     address: SocketAddr,
     knocks: Arc<AtomicUsize>,
@@ -174,6 +174,7 @@ impl Trap {
         Self { address, knocks }
     }
 
+    /// The number of connections as a message; `None` if the listener was not dialled.
     fn sprung(&self) -> Option<String> {
         let knocks = self.knocks.load(Ordering::Acquire);
         (knocks > 0).then(|| format!("{} was dialled {knocks} times", self.address))

@@ -30,7 +30,7 @@ fn status(proxy: &Proxy, url: &str) -> u16 {
 }
 
 #[test]
-fn a_new_entry_is_in_force_within_five_seconds_of_its_writing() {
+fn a_new_allowlist_entry_is_in_force_within_five_seconds() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let url = "http://late.example.com/echo";
@@ -73,12 +73,12 @@ fn sighup_and_the_admin_api_reload_at_once() {
     allow(&proxy, &["plain.example.com", "late.example.com"]);
     let reply = proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_eq!(status(&proxy, url), 200, "not at once");
+    assert_eq!(status(&proxy, url), 200, "the reload has not taken effect");
 
     allow(&proxy, &["plain.example.com"]);
     let before = reloads("ok");
     proxy.signal(Signal::HUP);
-    eventually("it is reloaded", SOON, || reloads("ok") > before);
+    eventually("the reload is counted", SOON, || reloads("ok") > before);
     assert_eq!(status(&proxy, url), 403);
 }
 
@@ -121,7 +121,7 @@ fn an_invalid_file_changes_nothing_and_every_error_of_every_file_is_reported() {
 
     std::fs::remove_file(proxy.path("config/policy.yaml")).unwrap();
     allow(&proxy, &["late.example.com"]);
-    eventually("the mended files are in force", PROMISED, || {
+    eventually("the corrected files are in force", PROMISED, || {
         status(&proxy, "http://late.example.com/echo") == 200
     });
     assert_eq!(
@@ -144,21 +144,21 @@ fn a_removed_file_changes_nothing_and_fails_a_check_until_it_is_back() {
     let is_current = || proxy.health().json()["checks"]["configuration_current"] == true;
     let reply = proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reply.status, 200);
-    assert!(is_current(), "after a reload that found nothing wrong");
+    assert!(is_current(), "the check fails after a valid reload");
     assert_eq!(status(&proxy, PLAIN), 403);
     std::fs::rename(&policy, &away).unwrap();
-    eventually("the loss is noticed", PROMISED, || !is_current());
+    eventually("the check fails", PROMISED, || !is_current());
     assert_eq!(status(&proxy, PLAIN), 403);
     let reply = proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reply.status, 422);
-    let said = "policy.yaml: it was in force and is gone";
+    let said = "policy.yaml was in force and is gone";
     assert!(reply.text().contains(said), "{}", reply.text());
     std::fs::rename(&away, &policy).unwrap();
     eventually("the file is back", PROMISED, is_current);
 
     let (config, away) = (proxy.path("config"), proxy.path("config.away"));
     std::fs::rename(&config, &away).unwrap();
-    eventually("the loss is noticed", PROMISED, || !is_current());
+    eventually("the check fails", PROMISED, || !is_current());
     assert_eq!(status(&proxy, PLAIN), 403);
     std::fs::rename(&away, &config).unwrap();
     eventually("the directory is back", PROMISED, is_current);
@@ -178,7 +178,7 @@ fn settings_that_need_a_restart_are_logged_and_the_others_apply() {
     assert_eq!(reply.status, 200, "{}", reply.text());
     let log = proxy.log();
     assert!(
-        log.contains("listen changed; it takes effect with a restart"),
+        log.contains("listen changed; restart the server to apply it"),
         "{log}"
     );
     proxy

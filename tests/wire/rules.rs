@@ -54,7 +54,7 @@ fn the_first_rule_that_matches_decides_over_the_wire() {
 }
 
 #[test]
-fn explain_names_the_rule_and_where_it_is_written() {
+fn explain_names_the_rule_with_its_file_and_line() {
     let origin = Origin::start();
     let proxy = with_rules(&origin).start();
     let socket = proxy.path("api.sock");
@@ -103,7 +103,8 @@ fn rules_on_methods_or_paths_of_passthrough_hosts_are_refused() {
     );
 }
 
-/// Removes hosts from allowlist.yaml, without calling for a reload.
+/// Removes hosts from allowlist.yaml without requesting a reload, so that the proxy must notice the
+/// change.
 fn forbid(proxy: &Proxy, hosts: &[&str]) {
     let path = proxy.path("config/allowlist.yaml");
     let mut list: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -112,6 +113,7 @@ fn forbid(proxy: &Proxy, hosts: &[&str]) {
     std::fs::write(&path, list.to_string()).unwrap();
 }
 
+/// Starts an event stream of 50 s, and reads its first 64 bytes.
 fn stream_of(proxy: &Proxy, host: &str) -> impl Read + Write + use<> {
     let mut stream = proxy.tls(host);
     write!(
@@ -169,7 +171,7 @@ fn a_reload_ends_no_permitted_flow_and_an_invalid_one_changes_nothing() {
     let proxy = Setup::new(&origin).start();
     let mut stream = stream_of(&proxy, "api.example.com");
     forbid(&proxy, &["git.example.com"]);
-    eventually("the reload", IN_FORCE, || {
+    eventually("the reload is counted", IN_FORCE, || {
         proxy.metric("proxy_config_reloads_total", &["status=\"ok\""]) == 1.0
     });
     stream.read_exact(&mut [0; 1024]).unwrap();

@@ -13,7 +13,7 @@ use testkit::each_row;
 /// Lists the tests with `--list` instead of searching the sources, where comments and helper
 /// functions would match.
 #[test]
-fn every_test_that_a_map_names_is_run() {
+fn every_test_named_in_a_readme_is_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let built = test_binaries(root);
     let mut tests = BTreeSet::new();
@@ -27,8 +27,8 @@ fn every_test_that_a_map_names_is_run() {
     }
     assert!(
         missing.is_empty(),
-        "no test binary is built of {missing:?}; run ./scripts/test or `cargo test --workspace`, \
-         which build them all before the first test runs"
+        "no test binary was built from {missing:?}; run ./scripts/test or \
+         `cargo test --workspace`, which build them all before the first test runs"
     );
 
     each_row(["tests/security/README.md", "tests/README.md"], |map| {

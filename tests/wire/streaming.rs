@@ -45,7 +45,7 @@ fn events_arrive_within_100_ms_of_being_sent() {
 }
 
 #[test]
-fn a_download_of_300_mb_hardly_moves_the_memory() {
+fn a_download_of_300_mb_grows_memory_by_less_than_30_mib() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_memory_holds(&proxy, || {
@@ -65,7 +65,7 @@ fn a_download_of_300_mb_hardly_moves_the_memory() {
 }
 
 #[test]
-fn an_upload_of_300_mb_hardly_moves_the_memory() {
+fn an_upload_of_300_mb_grows_memory_by_less_than_30_mib() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_memory_holds(&proxy, || {
@@ -86,7 +86,7 @@ fn an_upload_of_300_mb_hardly_moves_the_memory() {
     assert_eq!(received[1..], [150 * MEGABYTE as u64; 2]);
 }
 
-/// Over HTTP/1.1 and HTTP/2, on both sides of the proxy.
+/// Tests HTTP/1.1 and HTTP/2, each between client and proxy and between proxy and origin.
 #[test]
 fn a_client_that_does_not_read_holds_the_origin_back() {
     let origin = Origin::start();
@@ -96,7 +96,7 @@ fn a_client_that_does_not_read_holds_the_origin_back() {
         let head = "GET /bytes/500000000 HTTP/1.1\r\nHost:";
         write!(http1, "{head} {HOST}\r\n\r\n").unwrap();
         assert_held_back(&origin, "HTTP/1.1");
-        // When the client reads, the download goes on.
+        // When the client reads, the download continues.
         let more = 2 * MOST_UNREAD;
         let read = std::io::copy(&mut http1.take(more), &mut std::io::sink()).unwrap();
         assert_eq!(read, more);
@@ -116,7 +116,8 @@ fn a_client_that_does_not_read_holds_the_origin_back() {
     });
 }
 
-/// Asserts that the latest download stops at fewer than [`MOST_UNREAD`] bytes.
+/// Asserts that the latest download, which reached the origin over `version`, stops at fewer than
+/// [`MOST_UNREAD`] bytes.
 #[track_caller]
 fn assert_held_back(origin: &Origin, version: &str) {
     let mut before = 0;
@@ -153,7 +154,7 @@ fn an_upload_streams_while_it_is_still_being_sent() {
 }
 
 #[test]
-fn an_answer_may_come_before_the_upload_ended() {
+fn a_response_is_delivered_before_the_upload_ends() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut stream = proxy.tls(HOST);
@@ -301,7 +302,7 @@ fn the_chunked_body_of_a_get_arrives() {
 }
 
 #[test]
-fn grpc_gets_its_trailers_over_http2() {
+fn grpc_trailers_arrive_over_http2() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let request = Request::post(format!("https://{HOST}/grpc/Service/Call"))
@@ -335,8 +336,8 @@ pub fn open_websocket(stream: &mut (impl Read + Write), host: &str, target: &str
     assert_eq!(accept, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
 }
 
-/// Runs `work` after a first request, and asserts that peak resident memory grew by less than
-/// [`LEEWAY`] over that after the first request.
+/// Measures resident memory after a first request, runs `work`, and asserts that the peak of
+/// resident memory exceeds the measured value by less than [`LEEWAY`].
 fn assert_memory_holds(proxy: &Proxy, work: impl FnOnce()) {
     let mut warm: Tls = proxy.tls(HOST);
     write!(warm, "GET /bytes/1000000 HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
@@ -346,6 +347,6 @@ fn assert_memory_holds(proxy: &Proxy, work: impl FnOnce()) {
     let moved = proxy.memory("VmHWM").saturating_sub(before);
     assert!(
         moved < LEEWAY,
-        "memory moved by {moved} kB from {before} kB"
+        "memory grew by {moved} KiB from {before} KiB"
     );
 }

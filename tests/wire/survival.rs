@@ -1,5 +1,5 @@
-//! Restarts, faults, shutdown, timeouts and limits on connections: a fault denies, is reported, and
-//! service resumes once it is gone.
+//! Restarts, faults, shutdown, timeouts and limits on connections: during a fault, the proxy denies
+//! and reports the fault; after it, the proxy serves again.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -27,7 +27,8 @@ fn registrations_survive_a_kill_and_a_restart() {
     for number in 2..20 {
         proxy.register(&format!("127.0.1.{number}"), &format!("c{number}"));
     }
-    // Killed right after the last 201: registrations are on disk before they are answered.
+    // Kills the proxy right after the last 201: the proxy must write a registration to disk before
+    // it responds.
     proxy.crash_and_restart();
     let reply = proxy.admin("GET", "/internal/containers", None).json();
     assert_eq!(reply["containers"].as_array().unwrap().len(), 19);
@@ -49,7 +50,7 @@ fn the_ca_survives_a_restart() {
 }
 
 #[test]
-fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
+fn the_proxy_denies_while_the_registry_is_corrupt_and_does_not_change_its_file() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut tunnel = proxy.tls(HOST);
@@ -79,7 +80,7 @@ fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
     );
 
     std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is back", SOON, || proxy.health().status == 200);
+    eventually("health is restored", SOON, || proxy.health().status == 200);
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
 }
 
@@ -101,6 +102,7 @@ impl SmallDisk {
         Some(Self(at.to_owned()))
     }
 
+    /// Writes a file until the disk is full; returns its path.
     fn fill(&self) -> PathBuf {
         let ballast = self.0.join("ballast");
         let mut file = std::fs::File::create(&ballast).unwrap();
@@ -116,7 +118,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_refuses_registrations_and_nothing_else() {
+fn on_a_full_disk_only_registrations_are_refused() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
     let Some(disk) = SmallDisk::mount(&setup.dir().join("data")) else {
@@ -170,7 +172,7 @@ fn a_second_server_on_the_same_data_dir_fails_and_names_the_first() {
 }
 
 #[test]
-fn a_start_on_a_corrupt_registry_denies_and_recovers_with_a_restored_backup() {
+fn a_proxy_started_on_a_corrupt_registry_denies_until_a_backup_is_restored() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let config = ["--config", "config"];
@@ -185,7 +187,7 @@ fn a_start_on_a_corrupt_registry_denies_and_recovers_with_a_restored_backup() {
     std::fs::write(&file, &garbage).unwrap();
 
     proxy.start_again();
-    eventually("it says that it is degraded", SOON, || {
+    eventually("health is degraded", SOON, || {
         let health = proxy.try_admin("GET", "/internal/health", None);
         health.is_ok_and(|health| health.status == 503)
     });
@@ -206,13 +208,13 @@ fn a_start_on_a_corrupt_registry_denies_and_recovers_with_a_restored_backup() {
     origin.assert_untouched();
 
     registry(&proxy, &["restore", "backup.db"]).ok();
-    eventually("health is back", SOON, || proxy.health().status == 200);
+    eventually("health is restored", SOON, || proxy.health().status == 200);
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
     registry(&proxy, &["check"]).ok();
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn the_error_for_an_address_in_use_names_the_address() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
     let _taken = TcpListener::bind(setup.address).unwrap();
@@ -223,7 +225,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn bad_yaml_is_named_with_its_place_and_ends_with_78() {
+fn invalid_yaml_is_reported_with_its_place_and_exit_code_78() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
     setup.write();
@@ -349,7 +351,7 @@ fn sigterm_closes_idle_connections_and_waits_only_for_running_flows() {
     websocket.read_exact(&mut echo).unwrap();
     drop(websocket);
     let _ = waiting.read_to_end(&mut Vec::new());
-    // The shutdown did not take its 60 s.
+    // The shutdown ends long before its timeout of 60 s.
     assert_eq!(proxy.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
@@ -367,7 +369,7 @@ fn sigterm_waits_no_longer_than_the_shutdown_timeout() {
         origin.seen().len() == 1
     });
     proxy.signal(Signal::TERM);
-    // shutdown_timeout is 2s here.
+    // `shutdown_timeout` is 2 s in this configuration.
     assert_eq!(proxy.wait(SOON).code(), Some(0));
 }
 
@@ -387,13 +389,13 @@ fn a_container_over_its_connection_limit_gets_429_and_others_do_not() {
     let (reply, _) = proxy.connect_from(SECOND, "api.example.com:443");
     assert_eq!(reply.status, 200);
     drop(held);
-    eventually("the share is free again", SOON, || {
+    eventually("a connection is accepted again", SOON, || {
         proxy.connect("api.example.com:443").0.status == 200
     });
 }
 
 #[test]
-fn connections_are_capped_overall() {
+fn connections_of_all_containers_together_are_limited() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["max_connections"] = json!(3);
@@ -404,7 +406,7 @@ fn connections_are_capped_overall() {
     let (reply, _) = proxy.connect("api.example.com:443");
     reply.assert_connect_denied(429, "too_many_connections", "");
     drop(held);
-    eventually("there is room again", SOON, || {
+    eventually("a connection is accepted again", SOON, || {
         proxy.connect("api.example.com:443").0.status == 200
     });
 }
@@ -430,7 +432,7 @@ fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
     for stream in [&mut silent, &mut hello] {
         assert_closes(stream);
     }
-    // The proxy may send a 408 on these before it closes them.
+    // The proxy may send a 408 on these two connections before it closes them.
     for stream in [&mut head, &mut undecided] {
         let _ = read_reply(stream);
         assert_closes(stream);
@@ -468,7 +470,7 @@ fn a_client_that_waits_for_an_upstream_is_not_idle() {
 }
 
 #[test]
-fn a_slow_body_under_way_is_not_a_slow_head() {
+fn the_header_read_timeout_does_not_apply_to_a_slow_body() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["header_read_timeout"] = json!("3s");
@@ -502,19 +504,19 @@ fn the_proxy_recovers_after_it_ran_out_of_file_descriptors() {
     let crowd: Vec<_> = (0..100).map(|_| proxy.dial()).collect();
     std::thread::sleep(Duration::from_secs(2));
     drop(crowd);
-    eventually("it serves again", Duration::from_secs(15), || {
+    eventually("the proxy serves again", Duration::from_secs(15), || {
         proxy
             .curl(&["--max-time", "5", "http://plain.example.com/echo"])
             .status
             == 200
     });
-    eventually("it is healthy again", SOON, || proxy.health().status == 200);
+    eventually("health is restored", SOON, || proxy.health().status == 200);
     let (reply, _) = proxy.connect_from(Ipv4Addr::new(127, 0, 0, 9), "api.example.com:443");
     reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
 }
 
 #[test]
-fn a_crowd_of_tunnels_leaves_descriptors_for_everything_else() {
+fn many_tunnels_leave_file_descriptors_for_dns_admin_and_other_containers() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.open_files = Some(128);
@@ -550,9 +552,10 @@ fn a_crowd_of_tunnels_leaves_descriptors_for_everything_else() {
         proxy.connect_from(another, &format!("{HOST}:443")).0.status,
         200
     );
-    assert!(!proxy.log().contains("is tried again"), "{}", proxy.log());
+    let log = proxy.log();
+    assert!(!log.contains("accept or receive failed"), "{log}");
     drop(crowd);
-    eventually("there is room again", SOON, || {
+    eventually("a tunnel is accepted again", SOON, || {
         proxy.connect(&format!("{HOST}:443")).0.status == 200
     });
 }
@@ -569,6 +572,6 @@ fn the_soft_limit_on_open_files_is_raised_to_the_hard_limit() {
         .lines()
         .find(|line| line.starts_with("Max open files"));
     let numbers: Vec<_> = files.unwrap().split_whitespace().skip(3).take(2).collect();
-    assert_eq!(numbers[0], numbers[1], "soft and hard");
+    assert_eq!(numbers[0], numbers[1], "soft and hard limit");
     assert_ne!(numbers[0], "512");
 }

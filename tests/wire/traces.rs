@@ -12,7 +12,7 @@ use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
 const SOON: Duration = Duration::from_secs(10);
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A collector that keeps the documents that it was sent.
+/// A collector that keeps the documents that it receives.
 pub struct Collector {
     origin: Origin,
     documents: Arc<Mutex<Vec<Value>>>,
@@ -59,6 +59,7 @@ impl Collector {
     }
 }
 
+/// The value of an attribute of a span; null if the span lacks it.
 fn attribute(span: &Value, name: &str) -> Value {
     let all = span["attributes"].as_array().unwrap();
     let found = all.iter().find(|attribute| attribute["key"] == name);
@@ -95,10 +96,7 @@ fn a_flow_is_a_span_in_its_clients_trace_and_the_upstream_is_its_child() {
     let sent = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{ours}-01");
     assert_eq!(origin.only().header("traceparent"), Some(sent.as_str()));
     let line = proxy.audited(json!({ "path": "/echo/traced" }));
-    assert_eq!(
-        line["flow"], ours,
-        "the audit and the trace name each other"
-    );
+    assert_eq!(line["flow"], ours, "the audit line has the id of the span");
     each_row(
         [
             ("http.request.method", json!("GET")),
@@ -124,7 +122,7 @@ fn a_flow_is_a_span_in_its_clients_trace_and_the_upstream_is_its_child() {
 }
 
 #[test]
-fn a_denial_is_a_span_too_and_a_request_without_context_gets_none() {
+fn a_denial_is_a_span_and_a_request_without_traceparent_goes_upstream_without_one() {
     let (origin, collector) = (Origin::start(), Collector::start());
     let proxy = start(&origin, &collector);
     proxy.get("http://blocked.example.org/secret", &[]);
@@ -135,20 +133,20 @@ fn a_denial_is_a_span_too_and_a_request_without_context_gets_none() {
     proxy.https_get("api.example.com", "/echo/plain", &[]);
     assert_eq!(origin.only().header("traceparent"), None);
     collector.span_of("/echo/plain");
-    // Sending spans makes no spans.
+    // The requests that export spans are not traced.
     assert!(
         collector
             .spans()
             .iter()
             .all(|span| attribute(span, "url.path") != "/v1/traces")
     );
-    eventually("what was sent is counted", SOON, || {
+    eventually("the exported spans are counted", SOON, || {
         proxy.metric("proxy_trace_spans_total", &["exported"]) >= 2.0
     });
 }
 
 #[test]
-fn an_unreachable_collector_delays_no_request() {
+fn requests_pass_while_the_collector_is_unreachable() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let closed = std::net::TcpListener::bind("127.0.0.1:0")
@@ -158,14 +156,14 @@ fn an_unreachable_collector_delays_no_request() {
     setup.proxy["tracing"] = json!({ "otlp_endpoint": format!("http://{closed}") });
     let proxy = setup.start();
     assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
-    eventually("it is counted", SOON, || {
+    eventually("the refused span is counted", SOON, || {
         proxy.metric("proxy_trace_spans_total", &["refused"]) >= 1.0
     });
     proxy.audited(json!({ "path": "/v1/traces", "rule": "system: traces", "outcome": "failed" }));
 }
 
 #[test]
-fn a_reload_begins_and_ends_the_export() {
+fn a_reload_starts_and_stops_the_export_of_spans() {
     let (origin, collector) = (Origin::start(), Collector::start());
     let proxy = Proxy::start(&origin);
     proxy.https_get("api.example.com", "/echo/before", &[]);

@@ -103,7 +103,7 @@ fn an_unrequested_101_ends_the_exchange() {
 }
 
 #[test]
-fn a_body_that_is_cut_short_is_never_passed_off_as_whole() {
+fn a_truncated_response_body_is_an_error_for_the_client() {
     let origin = Origin::start();
     let raw = RawOrigin::start(|mut stream| {
         let read = stream.read(&mut [0; 4096])?;
@@ -132,7 +132,7 @@ fn alternative_services_are_not_advertised() {
 }
 
 #[test]
-fn an_upstreams_own_refusals_pass_unchanged() {
+fn statuses_of_an_upstream_pass_unchanged() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row([204, 301, 401, 404, 500, 503], |status| {
@@ -187,7 +187,7 @@ fn streams_that_wait_for_one_dial_share_its_failure() {
         let timed_out = |line: &serde_json::Value| line["code"] == "upstream_timeout";
         proxy.audit().into_iter().filter(timed_out).count()
     };
-    eventually("all of them are answered", SOON, || timeouts() == 5);
+    eventually("all five requests time out", SOON, || timeouts() == 5);
     // Five dials, one after the other, would take a second each.
     assert!(
         since.elapsed() < Duration::from_secs(5),

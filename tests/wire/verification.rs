@@ -1,6 +1,6 @@
-//! The steps by which the original plan verifies an installation, with its numbers, and its
-//! checklist on identity, with the clients that a sandbox has. Where the contract differs from the
-//! plan, the contract is tested, and a comment says so.
+//! The verification steps of the original plan, under the plan's numbers, and the plan's checklist
+//! on identity, run with clients that a sandbox has. If the contract differs from the plan, the
+//! test follows the contract, and its comment names the difference.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -76,7 +76,8 @@ fn start_with(change: impl FnOnce(&mut Setup)) -> World {
 }
 
 impl World {
-    /// Clones the sandbox's repository as `copy` and pushes a commit to two of its branches.
+    /// Clones the sandbox's repository as `copy` and pushes a commit to two branches of the
+    /// repository.
     fn clone_with_a_commit(&self) {
         let git = |arguments: &[&str]| self.proxy.run("git", arguments).ok();
         git(&["clone", "--quiet", OWN, "copy"]);
@@ -247,6 +248,7 @@ fn step_9_a_name_that_is_not_listed_does_not_exist() {
     assert!(world.nameserver.asked().is_empty());
 }
 
+/// The body of the response to a GET over the admin socket. Panics unless the status is below 400.
 fn internal(world: &World, path: &str) -> String {
     let socket = world.proxy.path("api.sock");
     let (socket, url) = (socket.to_str().unwrap(), format!("http://localhost{path}"));
@@ -264,7 +266,7 @@ fn internal(world: &World, path: &str) -> String {
 }
 
 #[test]
-fn step_10_the_socket_answers_with_metrics() {
+fn step_10_the_admin_socket_serves_metrics() {
     let world = start();
     world.user_status(Ipv4Addr::LOCALHOST, &[]);
     world.user_status(STRANGER, &[]);
@@ -288,7 +290,7 @@ fn step_10_the_socket_answers_with_metrics() {
 }
 
 #[test]
-fn step_11_the_socket_answers_for_the_health() {
+fn step_11_the_admin_socket_reports_health() {
     let world = start();
     let health: Value = serde_json::from_str(&internal(&world, "/internal/health")).unwrap();
     assert_eq!(health["status"], "healthy");
@@ -390,8 +392,8 @@ fn step_16_a_container_id_that_differs_is_rejected() {
     assert!(world.origin.seen().is_empty());
 }
 
-/// The checklist also has an address that cannot be determined. The kernel always provides the
-/// address, so only unit tests of the identity addon cover that row.
+/// The checklist also has a row for a client address that cannot be determined. The kernel always
+/// provides the address, so only unit tests of the identity addon cover that row.
 #[test]
 fn identity_an_expired_registration_is_denied_and_removed() {
     const LEASE: Duration = Duration::from_secs(4);
@@ -425,7 +427,7 @@ fn identity_a_container_does_not_reach_anothers_repositories() {
 /// DNS has no header fields. By the contract, an unknown source gets REFUSED, and every registered
 /// container gets the addresses of allowed names.
 #[test]
-fn identity_a_dns_question_is_known_by_its_source() {
+fn identity_a_dns_question_is_identified_by_its_source() {
     let world = start();
     each_row(
         [

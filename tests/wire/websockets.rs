@@ -1,4 +1,4 @@
-//! WebSockets on hosts with a credential, whose messages from the upstream are scrubbed.
+//! WebSockets of hosts with a credential: the proxy redacts the secret in the upstream's messages.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
 const REDACTED: &str = "[REDACTED:vendor]";
 /// Delay between two writes, so that the proxy reads them separately.
 const APART: Duration = Duration::from_millis(20);
-/// A close frame with 1002.
+/// A close frame with status code 1002, protocol error.
 const PROTOCOL_ERROR: &[u8] = b"\x88\x02\x03\xea";
 const DEFLATE: &str = "permessage-deflate; client_max_window_bits";
 
@@ -69,13 +69,14 @@ fn start(
     (setup.start(), upstream)
 }
 
-/// The value of a field, in a head in lower case.
+/// The first value of a field in a head in lower case; `None` if the head lacks the field.
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let values = head.lines().filter_map(|line| line.strip_prefix(name));
     values.filter_map(|rest| rest.strip_prefix(": ")).next()
 }
 
-/// Opens a WebSocket, with further header lines.
+/// Requests a WebSocket with the further header lines `fields`, each with its line break. Returns
+/// the stream and the response.
 fn open(proxy: &Proxy, host: &str, path: &str, fields: &str) -> (Tls, crate::support::Reply) {
     let mut stream = proxy.tls(host);
     let opening = websocket(host, path).replace("\r\n\r\n", &format!("\r\n{fields}\r\n"));
@@ -98,7 +99,8 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Reads all messages up to the end of the WebSocket, with another implementation of the protocol.
+/// Reads all messages up to the end of the WebSocket, with an implementation of the protocol that
+/// the proxy does not use.
 fn messages(stream: Tls) -> Vec<Message> {
     let mut client = WebSocket::from_raw_socket(stream, Role::Client, None);
     let mut messages = Vec::new();
@@ -111,7 +113,7 @@ fn messages(stream: Tls) -> Vec<Message> {
     }
 }
 
-/// Writes of an upstream that echoes `key`, in the framing `how`.
+/// The pieces in which an upstream writes an echo of `key`, in the framing `how`.
 fn echoes(how: &str, key: &str) -> Vec<Vec<u8>> {
     let (half, rest) = key.split_at(9);
     let text = format!("before {key} after");
@@ -249,7 +251,7 @@ fn a_client_that_keeps_sending_after_a_websocket_protocol_error_is_disconnected(
     assert_eq!(closed, PROTOCOL_ERROR);
     // 40 MB, more than the buffers of both sockets hold.
     let sent = (0..10_000).take_while(|_| stream.write_all(&[0; 4096]).is_ok());
-    assert!(sent.count() < 10_000, "40 MB are taken and thrown away");
+    assert!(sent.count() < 10_000, "the proxy read all 40 MB");
 }
 
 #[test]
@@ -281,7 +283,8 @@ fn an_extension_that_was_not_offered_is_refused() {
     let (proxy, _upstream) = start(
         "Sec-WebSocket-Extensions: permessage-deflate\r\n",
         |stream, _| {
-            // A compressed frame, which would end a WebSocket whose messages are scrubbed.
+            // A compressed frame, at which the proxy would close a WebSocket of a host with a
+            // credential.
             stream.write_all(b"\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00")?;
             stream.read(&mut [0; 4096]).map(drop)
         },

@@ -39,7 +39,7 @@ impl Breakers {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let state = Opts::new(
             "proxy_circuit_breaker_state",
-            "The worst circuit by allowlist entry: 0 closed, 1 half-open, 2 open",
+            "Worst state of the circuits of an allowlist entry: 0 closed, 1 half-open, 2 open",
         );
         let failures = Opts::new(
             "proxy_circuit_breaker_failures_total",
@@ -68,7 +68,7 @@ impl Breakers {
         *self.upstreams.lock() = upstreams;
     }
 
-    /// Whether every circuit is closed.
+    /// Whether every circuit of the allowlist's entries is closed.
     pub fn all_closed(&self) -> bool {
         let states = self.states();
         states.values().all(|state| *state == State::Closed)
@@ -116,7 +116,7 @@ impl Breakers {
         circuits.chain([Arc::clone(&self.shared)]).collect()
     }
 
-    /// The worst state of each allowlist entry.
+    /// The worst state of the circuits of each allowlist entry.
     fn states(&self) -> BTreeMap<Arc<str>, State> {
         let upstreams = self.upstreams.lock();
         let closed = upstreams

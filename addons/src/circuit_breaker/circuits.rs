@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use crate::contract::Endpoint;
 
 /// Maximum number of circuits in one map (the shared map or a lease's). A wildcard entry matches an
-/// unlimited number of hosts, so the map must be bounded.
-/// Beyond it, the circuit that was unused the longest is removed, closed ones first.
+/// unlimited number of hosts, so the map must be bounded. A circuit over the limit replaces the
+/// closed circuit that was unused the longest, or the open one if all are open.
 const MAX_CIRCUITS: usize = 1024;
 
 /// How long an unused circuit is kept.
@@ -124,8 +124,9 @@ impl Circuits {
         }
     }
 
-    /// Like [`check`](Self::check), but if the circuit is half-open, the flow becomes its probe; if
-    /// another flow is the probe, returns the time to wait.
+    /// Like [`check`](Self::check), but a half-open circuit makes the flow its probe, or returns an
+    /// error with the retry delay if another flow is its probe. `Ok(None)` if the circuit is
+    /// closed.
     pub fn admit(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -151,8 +152,9 @@ impl Circuits {
         }))
     }
 
-    /// Counts a success of a flow that began at `began`. Flows that began before the circuit was
-    /// half-open do not count towards closing it.
+    /// Counts a success of a flow that began at `began`. Removes a closed circuit, which resets its
+    /// count of faults, and a half-open one after enough successes. Flows that began before the
+    /// circuit was half-open do not count towards closing it.
     pub fn success(&self, endpoint: &Endpoint, began: Instant, thresholds: Thresholds) {
         let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(endpoint) else {
@@ -173,7 +175,7 @@ impl Circuits {
     }
 
     /// Counts a fault of the upstream at `now`, in a flow that began at `began`. Flows that began
-    /// before the circuit opened do not prolong it.
+    /// before the circuit opened do not extend the time that it is open.
     pub fn failure(
         &self,
         endpoint: &Endpoint,
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_faults_open_it_and_a_success_restarts_the_count() {
+    fn consecutive_faults_open_a_circuit_and_a_success_restarts_the_count() {
         let clock = clock();
         for second in 0..2 {
             clock.fails(second);
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn half_open_lets_one_probe_at_a_time_through_and_successes_close_it() {
+    fn a_half_open_circuit_admits_one_probe_at_a_time_and_successes_close_it() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(0));
         let probe = clock.admit(30).unwrap();
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_fails_opens_it_again_for_the_whole_time() {
+    fn a_failed_probe_opens_the_circuit_again_for_the_whole_recovery_time() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(0));
         let _probe = clock.admit(40).unwrap();
@@ -356,13 +358,13 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_ends_without_a_result_frees_its_place() {
+    fn a_probe_that_ends_without_a_result_admits_the_next_one() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(0));
         for second in 30..35 {
             assert!(clock.admit(second).unwrap().is_some());
         }
-        // A probe from before a reopening does not free the place of the new probe.
+        // Dropping a probe from before the circuit reopened does not admit a second probe.
         let old = clock.admit(36).unwrap();
         clock.fails(36);
         let new = clock.admit(66).unwrap();
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_from_before_it_opened_neither_close_nor_prolong_it() {
+    fn flows_from_before_a_circuit_opened_neither_close_nor_prolong_it() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(10));
         let endpoint = endpoint("api.example.com", 443);
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn another_port_has_a_circuit_of_its_own() {
+    fn each_port_of_a_host_has_its_own_circuit() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(0));
         let other = endpoint("api.example.com", 8443);

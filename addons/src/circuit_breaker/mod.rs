@@ -32,8 +32,8 @@ struct Probes {
     _held: Vec<Probe>,
 }
 
-/// Marks a flow whose fault another flow reports: several flows waited for one connection, whose
-/// failure counts once. Set by the engine in the flow's slots.
+/// Marks a flow whose fault another flow reports: if several flows waited for one connection, its
+/// failure counts once. The engine puts the mark into the flow's slots.
 pub struct SharedFault;
 
 /// The scope of a fault.
@@ -41,7 +41,7 @@ pub struct SharedFault;
 enum FaultScope {
     /// A fault of connecting to the host: counts for all containers.
     Host,
-    /// A fault of its responses: counts for one container.
+    /// A fault of the host's responses: counts for one container.
     Answers,
 }
 
@@ -57,11 +57,12 @@ impl CircuitBreaker {
         own.copied().unwrap_or(self.settings.defaults)
     }
 
-    /// Admits a flow, or denies it with the time to wait. A tunnel is no probe, since it may last
-    /// for hours. A flow without an allowlist entry passes, since policy denies it.
+    /// Admits a flow, or denies it with the time to wait. A tunnel does not become a probe, since
+    /// it may last for hours. A host without an allowlist entry has no circuit, so a flow to it
+    /// passes.
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.breakers;
-        // The request that the look-up is made for was admitted, and holds the probe.
+        // The request for which the look-up is made was admitted, and holds the probe.
         let part_of_another = flow.find_slot::<Lookup>().is_some();
         if flow.entry.is_none() || !breakers.has_circuits() || part_of_another {
             return Ok(());
@@ -170,7 +171,7 @@ impl Addon for CircuitBreaker {
         }
         match outcome.denial.as_ref().and_then(fault_scope) {
             Some(scope) => self.failed(flow, scope, flow.started + outcome.duration),
-            // A tunnel with passthrough has no response that we see, so a connection is a success.
+            // The proxy sees no response in a passthrough tunnel, so a connection is a success.
             None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
                 let shared = &self.breakers.shared;
                 if let Some(endpoint) = flow.endpoint() {
@@ -182,8 +183,8 @@ impl Addon for CircuitBreaker {
     }
 }
 
-/// The scope of the fault that a denial reports. `None`: no fault of the host, such as a name that
-/// does not resolve, or a protocol that the client requires and the host does not speak.
+/// The scope of the fault that a denial reports. `None` if the host is not at fault, for example if
+/// its name does not resolve or if it does not speak a protocol that the client requires.
 fn fault_scope(denial: &Denial) -> Option<FaultScope> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
     match (denial.code(), denial.stage()?) {
@@ -202,7 +203,7 @@ fn circuit_open(flow: &Flow, wait: Duration) -> Denial {
         .retry_after(wait)
         .rule("circuit_breakers")
         .hint(format!(
-            "{} failed again and again: wait, or change circuit_breakers in policy.yaml",
+            "{} failed repeatedly: wait until its circuit closes, or change circuit_breakers in policy.yaml",
             flow.host()
         ))
 }

@@ -228,7 +228,7 @@ fn a_probe_ends_with_the_response_head_or_with_its_flow() {
 }
 
 #[test]
-fn a_dry_run_takes_no_place_and_counts_nothing() {
+fn a_dry_run_is_not_a_probe_and_counts_nothing() {
     let (breaker, web) = (breaker(1), container("web"));
     breaker.exchange(&web, 0, unreachable()).unwrap();
     assert!(breaker.is_open(&web));

@@ -1,4 +1,4 @@
-//! The trait of an addon, and what its hooks return.
+//! The trait of an addon, and the results of its hooks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use super::outcome::Outcome;
 use super::permit::Addresses;
 use super::slots::Slot;
 
-/// A hook's result: a verdict at once, or a future of one.
+/// A hook's result: a verdict, or a future that resolves to one.
 ///
-/// Most hooks decide at once, without an allocation or a timer. A hook that waits (for a person,
-/// for a token) boxes its future; only then is a deadline armed.
+/// Most hooks return a verdict, without an allocation or a timer. A hook that waits (for a person,
+/// for a token) boxes its future, and only then does the chain arm a deadline.
 pub struct Step<'a>(pub(super) StepKind<'a>);
 
 pub(super) enum StepKind<'a> {
@@ -31,8 +31,8 @@ impl<'a> Step<'a> {
     /// The flow passes.
     pub const PASS: Step<'static> = Step(StepKind::Ready(Ok(())));
 
-    /// The verdict of a future. The flow is denied if the phase's deadline, which all addons share,
-    /// passes first.
+    /// Waits for the verdict of a future. The chain denies the flow if the deadline that all addons
+    /// share in this phase passes first.
     pub fn wait(future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -40,8 +40,8 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// The verdict of a future with its own limit in place of the phase's deadline, for a person's
-    /// approval.
+    /// Waits for the verdict of a future for up to `limit`, in place of the phase's deadline, for
+    /// example for a person's approval. The chain denies the flow if the limit passes first.
     pub fn wait_up_to(limit: Duration, future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -51,7 +51,7 @@ impl<'a> Step<'a> {
 }
 
 impl Step<'_> {
-    /// The verdict of a hook that decided at once, for tests of a single addon.
+    /// The verdict; `None` if the hook waits. For tests of a single addon.
     #[must_use]
     pub fn ready(self) -> Option<Verdict> {
         match self.0 {
@@ -67,7 +67,8 @@ impl From<Verdict> for Step<'_> {
     }
 }
 
-/// An addon's constraints on its position. The chain refuses to start if one is violated.
+/// An addon's constraints on its position. [`Chain::new`](super::Chain::new) fails if one is
+/// violated.
 #[derive(Default)]
 pub struct Order {
     /// The slots that it fills.
@@ -83,8 +84,8 @@ pub struct Order {
 /// One link of the chain. A hook that is not implemented passes; an `Err`, a panic or a missed
 /// deadline ends the flow.
 ///
-/// Requests run through the addons first to last, responses last to first, so that the addon that
-/// injects secrets is the first to see a response that echoes them.
+/// Requests pass the addons first to last, responses last to first, so that the addon that injects
+/// secrets is the first to see a response that echoes them.
 pub trait Addon: Send + Sync {
     /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;
@@ -94,8 +95,8 @@ pub trait Addon: Send + Sync {
         Order::default()
     }
 
-    /// Judges the destination of a CONNECT, or of a request outside a tunnel, before a byte is
-    /// sent.
+    /// Judges the destination of a CONNECT, or of a request outside a tunnel, before the host is
+    /// resolved.
     fn tunnel<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }
@@ -106,17 +107,17 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
-    /// Judges a request's head. Filters and judges of its body are added here.
+    /// Judges a request's head. May add filters and judges of the request's body.
     fn request<'a>(&'a self, _flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {
         Step::PASS
     }
 
-    /// Judges the addresses of the flow's host, before one of them is connected to.
+    /// Judges the addresses of the flow's host, before the dialer connects to one of them.
     fn dial<'a>(&'a self, _flow: &'a mut Flow, _addresses: &'a mut Addresses) -> Step<'a> {
         Step::PASS
     }
 
-    /// Judges a response's head. Filters and judges of its body are added here.
+    /// Judges a response's head. May add filters and judges of the response's body.
     fn response<'a>(&'a self, _flow: &'a mut Flow, _response: &'a mut Response) -> Step<'a> {
         Step::PASS
     }

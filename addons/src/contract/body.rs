@@ -13,15 +13,15 @@ use super::denial::Verdict;
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Filters a body as it streams. Chunks have arbitrary sizes; verdict and output must not depend on
-/// where they are cut.
+/// where the body is cut into chunks.
 ///
 /// A filter holds back at most 64 KiB; a check that needs more is a
-/// [`BodyJudge`](super::BodyJudge). After a denial nothing more of the body is sent.
+/// [`BodyJudge`](super::BodyJudge). After a denial, the engine sends no more of the body.
 pub trait BodyFilter: Send {
-    /// Takes a chunk; bytes that may pass go to `out`.
+    /// Filters a chunk: appends the bytes that may pass to `out`, or denies.
     fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict;
 
-    /// Ends the body; bytes held back go to `out`. Trailers may be changed.
+    /// Ends the body: appends the bytes held back to `out`, or denies. May change the trailers.
     fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict;
 
     /// Whether the filter reads the content, so that an encoded response must be decoded for it.
@@ -29,7 +29,8 @@ pub trait BodyFilter: Send {
         true
     }
 
-    /// Whether the length of a body stays the same, so that `Content-Length` can be kept.
+    /// Whether the filter never changes the length of a body, so that the engine can keep
+    /// `Content-Length`.
     fn keeps_length(&self) -> bool {
         true
     }
@@ -43,14 +44,14 @@ pub type MessageFilter = Box<dyn Fn() -> Box<dyn BodyFilter> + Send>;
 pub struct BodyOut(VecDeque<Bytes>);
 
 impl BodyOut {
-    /// Appends bytes; an empty piece is dropped.
+    /// Appends a piece; does nothing if it is empty.
     pub fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.0.push_back(bytes);
         }
     }
 
-    /// Takes the first piece.
+    /// Takes the first piece; `None` if no piece is left.
     pub fn pop(&mut self) -> Option<Bytes> {
         self.0.pop_front()
     }
@@ -60,12 +61,12 @@ impl BodyOut {
         self.0.drain(..)
     }
 
-    /// Bytes not yet taken.
+    /// The number of bytes not yet taken.
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there is nothing to take.
+    /// Whether no piece is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

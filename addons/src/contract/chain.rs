@@ -32,13 +32,12 @@ use super::waits::{MAX_WAITS, Waits};
 /// builds another chain, and a flow keeps the one it began with.
 ///
 /// A clone is another handle to the same links. The flows of a thread share the thread's clone in
-/// an `Arc`, so that threads do not change the same reference count.
-#[derive(Clone)]
+/// an `Arc`, so that threads do not contend for one reference count.
 pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
-    /// Limits the waiting flows under this chain.
+    /// One permit for each flow that may wait under this chain.
     waits: Arc<Semaphore>,
 }
 
@@ -142,7 +141,9 @@ impl Chain {
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
-    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted.
+    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted. Denies
+    /// with an internal error if all addons pass the flow, but no address is left or the flow has
+    /// no principal.
     pub async fn dial(
         &self,
         flow: &mut Flow,
@@ -274,7 +275,8 @@ impl Chain {
     }
 }
 
-/// The verdict of a waiting hook: that of its future, or a denial if it panics or is late.
+/// The verdict of a waiting hook: that of its future, or a denial if the future panics or is not
+/// ready by `until`.
 async fn settle(future: BoxFuture<'_, Verdict>, until: Instant) -> Verdict {
     match timeout_at(until, AssertUnwindSafe(future).catch_unwind()).await {
         Ok(Ok(verdict)) => verdict,
@@ -287,12 +289,12 @@ fn panicked() -> Denial {
     Denial::internal().rule("panic")
 }
 
-/// For phases that do not call `identify`: the principal stays as it is.
+/// The `identify` of phases that leave the principal as it is.
 fn no_identity<S>(_: &dyn Identify, _: &Flow, _: &mut S) -> Option<Identified> {
     None
 }
 
-/// Calls the identity link and sets the principal that it found; catches its panic.
+/// Calls the identity link and sets the principal that the link returns. Catches a panic.
 fn set_principal<S>(
     identity: &dyn Identify,
     identify: &impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,

@@ -48,18 +48,18 @@ impl fmt::Debug for ContainerId {
 /// Identifies a container's connections: by the peer's address, or by the container's own listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The peer's address, IPv4-mapped IPv6 folded.
+    /// The peer's address; an IPv4-mapped IPv6 address is converted to IPv4.
     Address(IpAddr),
     /// The listener of the container with this id.
     Listener(ContainerId),
 }
 
-/// Whether pushes are a person's or a bot's, which decides the branches that they may change.
+/// Whether a container pushes as a person or as a bot, which decides the refs that it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// A person's: to any branch.
+    /// As a person: to any branch.
     User,
-    /// A bot's: only to branches below `git.bot_branch_prefixes`.
+    /// As a bot: only to refs that begin with one of `git.bot_branch_prefixes`.
     Bot,
 }
 
@@ -72,7 +72,7 @@ impl AuthMode {
         }
     }
 
-    /// Reads `user` or `bot`.
+    /// Parses `user` or `bot`; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::User, Self::Bot]
@@ -100,7 +100,7 @@ impl Repo {
 
 /// One lease of one container: its identity, its rights, and whether it has ended.
 ///
-/// The limiters, budgets and pools of a lease live in it and end with it.
+/// It owns the limiters, budgets and pools of the lease.
 pub struct Container {
     /// The container's name.
     pub id: ContainerId,
@@ -128,14 +128,14 @@ struct Narrowing {
     map: EntryMap<()>,
 }
 
-/// The state of a lease, made at its first use, since most containers are idle.
+/// The state of a lease, allocated at its first use, since most containers are idle.
 #[derive(Default)]
 struct LeaseState {
     ended: CancellationToken,
     values: TypeMap,
 }
 
-/// The facts that a lease is made from.
+/// The data of a new lease.
 #[derive(Clone, Debug)]
 pub struct Registration {
     /// See [`Container::id`].
@@ -154,7 +154,7 @@ pub struct Registration {
     pub expires_at: OffsetDateTime,
     /// See [`Container::allowed_domains`].
     pub allowed_domains: Option<Vec<HostPattern>>,
-    /// The security level and the abort latch that the lease has at first.
+    /// The security level and the abort latch with which the lease begins.
     pub standing: Standing,
 }
 
@@ -199,7 +199,7 @@ impl Container {
             .store(unix_millis(expires_at), Ordering::Relaxed);
     }
 
-    /// Whether the lease has expired.
+    /// Whether the lease has expired at `now`.
     pub fn expired(&self, now: OffsetDateTime) -> bool {
         unix_millis(now) >= self.expires_at.load(Ordering::Relaxed)
     }
@@ -226,19 +226,20 @@ impl Container {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Whether flows under this lease may still begin.
+    /// Whether flows under this lease may still begin: it has neither ended nor expired at `now`.
     pub fn is_live(&self, now: OffsetDateTime) -> bool {
         !self.has_ended() && !self.expired(now)
     }
 
     /// The patterns that narrow the allowlist for this container, as they were registered; `None`
-    /// if the whole allowlist holds.
+    /// if the container may use the whole allowlist.
     pub fn allowed_domains(&self) -> Option<&[HostPattern]> {
         let narrowing = self.narrowing.as_ref();
         narrowing.map(|narrowing| &*narrowing.patterns)
     }
 
-    /// Whether the container's own patterns match the host, or there are none.
+    /// Whether one of [`Container::allowed_domains`] matches the host; `true` for every host if the
+    /// container may use the whole allowlist.
     pub fn allows(&self, host: &super::Host) -> bool {
         let narrowing = self.narrowing.as_ref();
         narrowing.is_none_or(|narrowing| narrowing.map.find(host).is_some())
@@ -258,12 +259,13 @@ impl Container {
         self.level.fetch_max(level as u8, Ordering::AcqRel);
     }
 
-    /// Whether every tool call is denied.
+    /// Whether the abort latch is set. While it is, the MCP addon denies every tool call, and every
+    /// answer of the client to a server's request.
     pub fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }
 
-    /// Denies every further tool call.
+    /// Sets the abort latch, so that the MCP addon denies every further tool call.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
     }
@@ -276,7 +278,8 @@ impl Container {
         }
     }
 
-    /// Raises the level and closes the latch as `reached` says; never lowers or opens.
+    /// Raises the level to `reached.level` if that is higher, and sets the latch if
+    /// `reached.aborted`. Never lowers the level or clears the latch.
     pub fn reach(&self, reached: Standing) {
         self.raise_level(reached.level);
         if reached.aborted {
@@ -284,7 +287,7 @@ impl Container {
         }
     }
 
-    /// Lowers the level to `Public` and opens the latch, at an operator's command.
+    /// Lowers the level to `Public` and clears the latch, at an operator's command.
     pub fn reset_standing(&self) {
         self.level.store(Level::Public as u8, Ordering::Release);
         self.aborted.store(false, Ordering::Release);
@@ -329,14 +332,14 @@ mod tests {
 
     #[test]
     fn the_token_is_cancelled_whether_it_was_made_before_or_after_the_end() {
-        let (asked, unasked) = (container(), container());
-        let told = asked.ended().clone();
-        assert!(!told.is_cancelled() && !asked.has_ended() && !unasked.has_ended());
-        asked.end();
-        unasked.end();
-        assert!(told.is_cancelled() && asked.has_ended());
-        assert!(unasked.has_ended() && unasked.ended().is_cancelled());
-        assert!(!unasked.is_live(OffsetDateTime::UNIX_EPOCH));
+        let (before, after) = (container(), container());
+        let token = before.ended().clone();
+        assert!(!token.is_cancelled() && !before.has_ended() && !after.has_ended());
+        before.end();
+        after.end();
+        assert!(token.is_cancelled() && before.has_ended());
+        assert!(after.has_ended() && after.ended().is_cancelled());
+        assert!(!after.is_live(OffsetDateTime::UNIX_EPOCH));
     }
 
     #[test]

@@ -44,7 +44,7 @@ macro_rules! codes {
                 match self { $(Code::$variant => $status,)* }
             }
 
-            /// Who caused it.
+            /// Who caused the denial.
             pub const fn fault(self) -> Fault {
                 match self { $(Code::$variant => Fault::$fault,)* }
             }
@@ -59,7 +59,7 @@ codes! {
     UnknownSource = "unknown_source", 403, Policy;
     /// `X-Container-Id` names another container.
     ContainerIdMismatch = "container_id_mismatch", 403, Policy;
-    /// The lease ran out.
+    /// The lease has expired.
     RegistrationExpired = "registration_expired", 403, Policy;
     /// The registry, or a record that must survive a restart, cannot be read or written.
     RegistryUnavailable = "registry_unavailable", 503, Us;
@@ -70,23 +70,23 @@ codes! {
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
-    /// The host is not on the allowlist, on the container's own list that narrows it, or on the
-    /// list of a part of the appliance.
+    /// The host is missing from the allowlist, from the container's own list that narrows the
+    /// allowlist, or from the hosts of the part of the appliance that sends the request.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
     /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
     /// public address in clear text.
     AddressNotAllowed = "address_not_allowed", 403, Policy;
-    /// The entry does not list the port.
+    /// The allowlist entry does not list the port.
     PortNotAllowed = "port_not_allowed", 403, Policy;
     /// TRACE, TRACK, CONNECT in a tunnel, an unknown method, or one that an endpoint of the proxy
     /// does not have.
     MethodNotAllowed = "method_not_allowed", 405, Policy;
-    /// The entry says `websocket: false`. Clients fall back to plain HTTP on this status.
+    /// The allowlist entry has `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
-    /// The client ended the TLS handshake over our certificate: it does not trust the CA. It is
-    /// in the audit without a status, since the client has gone.
+    /// The client rejected our certificate and ended the TLS handshake: it does not trust the CA.
+    /// The audit has no status for the flow, since no response is sent.
     ClientRejectedCertificate = "client_rejected_certificate", 0, Client;
-    /// The container's security level is above the entry's `max_level`.
+    /// The container's security level is above the `max_level` of the allowlist entry.
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.
     RuleDenied = "rule_denied", 403, Policy;
@@ -94,7 +94,7 @@ codes! {
     ApprovalPending = "approval_pending", 403, Policy;
     /// An approver rejected the request.
     ApprovalRejected = "approval_rejected", 403, Policy;
-    /// Host or `:authority` differ from the tunnel's authority.
+    /// `Host` or `:authority` differs from the tunnel's authority.
     HostMismatch = "host_mismatch", 421, Client;
     /// The bytes in a tunnel are neither TLS nor HTTP, or a request asks to upgrade to another
     /// protocol than WebSocket.
@@ -107,35 +107,35 @@ codes! {
     RepoNotAuthorized = "repo_not_authorized", 403, Policy;
     /// A push deletes a branch or a tag.
     BranchDeletionBlocked = "branch_deletion_blocked", 403, Policy;
-    /// A bot pushes outside its prefixes.
+    /// A bot pushes to a ref that begins with none of `git.bot_branch_prefixes`.
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
     /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
-    /// A body that must be judged is over a limit.
+    /// A body that must be judged has more bytes, JSON values or refs than a limit permits.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
     /// The memory for buffered bodies is used up.
     InspectionBusy = "inspection_busy", 503, Policy;
     /// A buffered request body was not complete in time.
     BodyTimeout = "body_timeout", 408, Client;
     /// A content encoding that cannot be inspected, or a media type that an endpoint of the proxy
-    /// does not take.
+    /// does not accept.
     UnsupportedEncoding = "unsupported_encoding", 415, Policy;
     /// The request is malformed or ambiguous.
     MalformedRequest = "malformed_request", 400, Client;
-    /// A secret could not be read, or a token not fetched or refreshed.
+    /// A secret could not be read, or a token could not be fetched or refreshed.
     CredentialUnavailable = "credential_unavailable", 502, Us;
     /// A placeholder in a request to which no secret is added.
     CredentialMisuse = "credential_misuse", 403, Policy;
-    /// The upstream could not be resolved or connected to, or broke off.
+    /// The upstream could not be resolved or connected to, or closed the connection early.
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
     /// The upstream took too long.
     UpstreamTimeout = "upstream_timeout", 504, Upstream;
-    /// The upstream's certificate or handshake failed.
+    /// The TLS handshake with the upstream failed, or its certificate was rejected.
     UpstreamTls = "upstream_tls", 502, Upstream;
-    /// A policy denied a tool call, and every later one of the container until an operator resets
-    /// it.
+    /// A policy denied a tool call and set the container's abort latch, which denies every later
+    /// call until an operator resets it.
     PolicyDenied = "policy_denied", 403, Policy;
-    /// A policy denied a tool call.
+    /// A policy denied a tool call, without an effect on later calls.
     PolicyDeniedContinue = "policy_denied_continue", 403, Policy;
     /// An MCP server answered with an error that is reserved for the proxy's own denials.
     PolicyBackendReservedMisuse = "policy_backend_reserved_misuse", 502, Upstream;
@@ -163,8 +163,8 @@ pub struct Answer {
     pub content_type: &'static str,
     /// The body, in the client's protocol.
     pub body: Bytes,
-    /// The most bytes of the request's body to read and discard, for clients that read no response
-    /// before they have sent all.
+    /// Limit on the bytes of the request's body that the engine reads and discards, for clients
+    /// that read no response before they have sent the whole body.
     pub drain_bytes: u64,
 }
 
@@ -230,8 +230,9 @@ impl Denial {
         }))
     }
 
-    /// Not a refusal: an addon's own response, which ends the flow without a request to an
-    /// upstream. A renderer that does not handle [`Answer`] refuses the request.
+    /// An addon's own response, which ends the flow without a request to an upstream and does not
+    /// count as a refusal. A renderer that does not handle [`Answer`] sends an internal error
+    /// instead.
     #[must_use]
     pub fn answered(sentence: impl Into<Cow<'static, str>>, answer: Answer) -> Self {
         let mut denial = Self::new(Code::InternalError, sentence);
@@ -282,14 +283,15 @@ impl Denial {
         self
     }
 
-    /// Sets the smallest edit that would change the verdict, which only `explain` shows.
+    /// Sets the smallest edit of the configuration that would change the verdict. Only `explain`
+    /// shows it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Sets the HTTP response in the client's own protocol.
+    /// Sets the response that replaces the denial's status and JSON.
     #[must_use]
     pub fn answered_with(mut self, answer: Answer) -> Self {
         self.0.answer = Some(answer);
@@ -311,32 +313,32 @@ impl Denial {
         self.0.code
     }
 
-    /// The sentence for people.
+    /// The sentence for the person or agent who reads the denial.
     pub fn sentence(&self) -> &str {
         &self.0.sentence
     }
 
-    /// The addon, or the part of the engine, that denied.
+    /// The addon, or the part of the engine, that denied; empty until [`Denial::by`] names it.
     pub fn addon(&self) -> &'static str {
         self.0.addon
     }
 
-    /// The rule or allowlist entry that decided.
+    /// The rule or allowlist entry that decided; `None` if the denial names none.
     pub fn rule_name(&self) -> Option<&str> {
         self.0.rule.as_deref()
     }
 
-    /// The smallest edit that would change the verdict.
+    /// The smallest edit of the configuration that would change the verdict; `None` if unknown.
     pub fn edit(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// The stage at which the upstream failed.
+    /// The stage at which the upstream failed; `None` for other denials.
     pub fn stage(&self) -> Option<Stage> {
         self.0.stage
     }
 
-    /// The detail of this key, if it is a string.
+    /// The detail of this key; `None` if it is missing or not a string.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.0.details.get(key)?.as_str()
     }
@@ -346,12 +348,12 @@ impl Denial {
         self.0.refuses
     }
 
-    /// The HTTP response in the client's own protocol.
+    /// The response that replaces the denial's status and JSON, if there is one.
     pub fn answer(&self) -> Option<&Answer> {
         self.0.answer.as_ref()
     }
 
-    /// Whole seconds until a retry can succeed.
+    /// Whole seconds until a retry can succeed; `None` if unknown.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.0.retry_after.map(|wait| wait.as_secs())
     }

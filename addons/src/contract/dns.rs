@@ -7,7 +7,7 @@ use super::host::Host;
 /// One question of class IN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsQuery {
-    /// The name asked for.
+    /// The queried name.
     pub name: Host,
     /// The number of the record type: 1 for A, 28 for AAAA.
     pub record_type: u16,

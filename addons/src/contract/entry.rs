@@ -9,7 +9,6 @@ use thiserror::Error;
 
 use super::host::{AuthorityError, Host};
 use super::level::Level;
-use super::type_map::TypeMap;
 
 /// The file and line of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +71,7 @@ impl HostPattern {
 }
 
 impl HostPattern {
-    /// Whether some host matches both.
+    /// Whether at least one host matches both patterns.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let is_below = |name: &str, base: &str| {
@@ -109,7 +108,7 @@ fn is_public_suffix(name: &str) -> bool {
 /// One entry of the allowlist.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What it matches.
+    /// The hosts that it matches.
     pub pattern: HostPattern,
     /// The pattern as text: the `upstream` label of metrics and limits.
     pub label: Arc<str>,
@@ -117,12 +116,10 @@ pub struct Entry {
     pub ports: Vec<u16>,
     /// Whether WebSockets may be opened.
     pub websocket: bool,
-    /// The highest security level at which a container may reach it.
+    /// The highest security level of containers that may reach the hosts.
     pub max_level: Level,
     /// Its place in the configuration.
     pub origin: Origin,
-    /// Values that addons keep for it until the next reload.
-    pub state: TypeMap,
 }
 
 /// The allowlist, for HTTP and DNS alike.
@@ -171,7 +168,7 @@ impl<T> EntryMap<T> {
         }
     }
 
-    /// The value of exactly this pattern.
+    /// The value of exactly this pattern; `None` if only another pattern matches the same hosts.
     pub fn get(&self, pattern: &HostPattern) -> Option<&T> {
         match pattern {
             HostPattern::Exactly(host) => self.exact.get(host),
@@ -198,7 +195,7 @@ impl<T> EntryMap<T> {
         None
     }
 
-    /// Whether there is no pattern at all.
+    /// Whether the map has no pattern.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.below.is_empty()
     }
@@ -240,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_over_public_suffixes_are_refused() {
+    fn malformed_wildcards_and_wildcards_over_public_suffixes_are_refused() {
         each_row(
             [
                 "*",

@@ -7,7 +7,8 @@ use std::sync::Arc;
 pub struct Anonymous;
 
 /// An addon sent this request to judge another request of the same container, which waits for the
-/// response. The flow counts as part of that request. Only the engine sets this.
+/// response. The circuit breaker and the limit of waiting flows count both as one. Only the engine
+/// sets this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup;
 

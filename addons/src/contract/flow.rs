@@ -2,10 +2,9 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Instant, SystemTime};
@@ -21,34 +20,21 @@ use super::mcp::{McpRecord, McpSubject};
 use super::principal::{Client, Principal};
 use super::slots::Slots;
 
-/// Ids that a thread reserves at once.
-const AT_ONCE: u64 = 256;
-
 /// The id of a flow in logs and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowId(u64);
 
 impl FlowId {
-    /// The next id. The first id of a process is derived from the clock, so that the logs of two
-    /// runs share none. Each thread reserves [`AT_ONCE`] ids at a time.
+    /// Returns a new id. The first id of a process is derived from the clock, so that no id appears
+    /// in the logs of two runs.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         static START: OnceLock<u64> = OnceLock::new();
-        thread_local! {
-            static OWN: Cell<Range<u64>> = const { Cell::new(0..0) };
-        }
         let start = START.get_or_init(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             now.map_or(0, |since| since.as_micros() as u64) << 8
         });
-        let mut own = OWN.take();
-        let next = own.next().unwrap_or_else(|| {
-            let first = NEXT.fetch_add(AT_ONCE, Ordering::Relaxed);
-            own = first + 1..first + AT_ONCE;
-            first
-        });
-        OWN.set(own);
-        Self(start.wrapping_add(next))
+        Self(start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// The id as a number.
@@ -109,9 +95,9 @@ pub struct Record {
     pub path: Option<Arc<str>>,
     /// The rule or allowlist entry that decided.
     pub rule: Option<Arc<str>>,
-    /// The names of the credentials that were added.
+    /// The names of the injected credentials, separated by commas.
     pub credential: Option<Arc<str>>,
-    /// The address that was connected to.
+    /// The address that the dialer connected to.
     pub upstream: Option<SocketAddr>,
     /// How a tool call was decided. Boxed, since other flows have none.
     pub mcp: Option<Box<McpRecord>>,
@@ -137,7 +123,7 @@ pub enum Subject {
     Mcp(McpSubject),
 }
 
-/// The name under which the MCP gateway is the host of every MCP flow.
+/// The host of every MCP flow, which stands for the MCP gateway.
 pub const GATEWAY: &str = "unified-proxy";
 /// The port of every MCP flow: the gateway's default port, also if it listens on another one.
 const GATEWAY_PORT: u16 = 8090;
@@ -154,18 +140,19 @@ pub struct FlowStart {
     pub started: Instant,
     /// When it began, on the wall clock, for the log.
     pub at: SystemTime,
-    /// Who sent it.
+    /// The client that sent it.
     pub client: Client,
     /// The container id that the head of the CONNECT claims, read with
-    /// [`crate::identity::claimed_id`]. A claim proves nothing; a wrong one denies the flow.
+    /// [`crate::identity::claimed_id`]. Only the source identifies the container; a flow that
+    /// claims another one is denied.
     pub claimed_id: Option<Box<str>>,
-    /// On whose behalf it runs. The engine sets it if it is known already, for example from an
-    /// earlier flow on the connection; the identity link may replace it.
+    /// The principal on whose behalf the flow runs. The engine sets it if it is known already, for
+    /// example from an earlier flow on the connection; the identity link may replace it.
     pub principal: Option<Principal>,
     /// Its destination or content.
     pub subject: Subject,
-    /// The allowlist entry that matches the host, for labels and limits. It permits nothing: the
-    /// policy addon decides.
+    /// The allowlist entry that matches the host, for labels and limits. Whether the flow may pass
+    /// is the policy addon's decision.
     pub entry: Option<Arc<Entry>>,
     /// The bytes passed so far.
     pub counters: Arc<Counters>,
@@ -189,8 +176,8 @@ impl FlowStart {
         }
     }
 
-    /// Begins the flow without reporting its end, to test single addons. The engine uses a
-    /// [`LiveFlow`](super::LiveFlow), which reports the end to the chain.
+    /// Begins the flow. Only tests of single addons call this directly: the engine uses a
+    /// [`LiveFlow`](super::LiveFlow), which also reports the flow's end to the chain.
     #[must_use]
     pub fn begin(self) -> OwnedFlow {
         Flow {
@@ -248,7 +235,7 @@ impl FlowStart {
         }
     }
 
-    /// The subject of an MCP message.
+    /// The subject of an MCP message; `None` for other flows.
     pub fn mcp(&self) -> Option<&McpSubject> {
         match &self.subject {
             Subject::Mcp(subject) => Some(subject),
@@ -256,7 +243,7 @@ impl FlowStart {
         }
     }
 
-    /// The container on whose behalf the flow runs; a denial if there is none.
+    /// The container on whose behalf the flow runs; an `unknown_source` denial if there is none.
     pub fn container(&self) -> Result<&Arc<Container>, Denial> {
         self.known_container()
             .ok_or_else(|| Denial::new(Code::UnknownSource, "Unknown source IP"))
@@ -278,7 +265,7 @@ impl FlowStart {
 }
 
 /// One flow on its way through the chain. It dereferences to its [`FlowStart`]; addons may add
-/// facts for the audit, and leave values in slots.
+/// facts for the audit, and store values in slots.
 ///
 /// Addons get an unsized flow, so they can neither change its start nor swap it for another flow:
 ///
@@ -334,7 +321,7 @@ pub struct Flow<Size: ?Sized = [()]> {
     _unsized: Size,
 }
 
-/// A flow as the engine holds it; a reference to it coerces to one to a [`Flow`].
+/// An owned flow of known size, for the engine. `&mut OwnedFlow` coerces to `&mut Flow`.
 pub type OwnedFlow = Flow<[(); 0]>;
 
 #[derive(Default)]
@@ -375,17 +362,17 @@ impl<Size: ?Sized> Flow<Size> {
         });
     }
 
-    /// Leaves a value for other addons; a second one of the same type replaces the first.
+    /// Stores a value in the slot of its type, for other addons. Replaces an earlier value.
     pub fn put_slot<T: Any + Send + Sync>(&mut self, value: T) {
         self.slots.put(value);
     }
 
-    /// The value of a slot, if it is filled.
+    /// The value in the slot of this type; `None` if the slot is empty.
     pub fn find_slot<T: Any>(&self) -> Option<&T> {
         self.slots.find()
     }
 
-    /// Takes the value out of a slot.
+    /// Takes the value out of the slot of this type; `None` if the slot is empty.
     pub fn take_slot<T: Any>(&mut self) -> Option<T> {
         self.slots.take()
     }
@@ -401,7 +388,7 @@ impl<Size: ?Sized> Flow<Size> {
         self.dry_run.is_none().then(act)
     }
 
-    /// Takes from a budget; a dry run takes nothing and passes.
+    /// Runs `take`, which takes from a budget. A dry run does not run it and returns `Ok`.
     pub fn charge<E>(&self, take: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         self.effect(take).unwrap_or(Ok(()))
     }

@@ -33,7 +33,7 @@ pub enum AuthorityError {
     /// The text is empty.
     #[error("the host is empty")]
     Empty,
-    /// Over 253 bytes, or a label over 63.
+    /// The name is over 253 bytes long, or a label over 63 bytes.
     #[error("the host name is too long")]
     TooLong,
     /// A byte that is not allowed, or a label that is empty or begins or ends with a hyphen.
@@ -43,10 +43,10 @@ pub enum AuthorityError {
     /// address, or text other than a port follows them.
     #[error("the address is malformed")]
     BadAddress,
-    /// Not a decimal number from 1 to 65535 without a leading zero.
+    /// The port is not a decimal number from 1 to 65535, or has a leading zero.
     #[error("the port is malformed")]
     BadPort,
-    /// No port although one is required.
+    /// The port is missing although it is required.
     #[error("the port is missing")]
     NoPort,
     /// `user@host`.
@@ -93,7 +93,7 @@ impl Host {
         Ok(Self::Name(name))
     }
 
-    /// The name, if it is one.
+    /// The name; `None` for an address.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Name(name) => Some(name),
@@ -188,7 +188,8 @@ fn ends_in_number(name: &str) -> bool {
             .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// The address as `inet_aton` reads it: one to four parts, decimal, octal or hexadecimal.
+/// The address as `inet_aton` reads it: one to four parts, decimal, octal or hexadecimal. `None` if
+/// a part is malformed or too large.
 fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     let mut parts = Vec::with_capacity(4);
     for part in text.split('.') {
@@ -384,7 +385,7 @@ mod tests {
         }
 
         #[test]
-        fn authorities_read_back_as_themselves(text in "\\PC{0,60}") {
+        fn a_displayed_authority_parses_to_itself(text in "\\PC{0,60}") {
             if let Ok(authority) = Authority::parse(&text, Some(443)) {
                 prop_assert_eq!(Authority::parse(&authority.to_string(), None), Ok(authority));
             }

@@ -1,4 +1,4 @@
-//! Finds on whose behalf a flow runs.
+//! The link of the chain that finds the principal of a flow.
 
 use super::addon::Order;
 use super::denial::Verdict;
@@ -6,8 +6,8 @@ use super::flow::Flow;
 use super::message::Request;
 use super::principal::Principal;
 
-/// The link of the chain that finds the principal of a flow. It returns the principal, and only
-/// the chain can set it.
+/// Finds the principal of a flow. Only the chain can set the principal that this link returns:
+/// addons have no write access to it.
 pub trait Identify: Send + Sync {
     /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;
@@ -25,7 +25,7 @@ pub trait Identify: Send + Sync {
 /// The principal of a flow, and whether the flow may go on. A denied principal is returned too, so
 /// that the audit names it.
 pub struct Identified {
-    /// On whose behalf the flow runs; `None` keeps the principal that the flow already has.
+    /// The principal to set; `None` keeps the one that the flow already has.
     pub principal: Option<Principal>,
     /// Whether the flow may go on.
     pub verdict: Verdict,

@@ -24,7 +24,8 @@ const READ_IN_PLACE: usize = 16 * 1024;
 /// most expensive shape, takes twice as much and counts as two values.
 const BYTES_PER_VALUE: usize = 320;
 
-/// Judges a buffered body, or the beginning of one. `Head` is a request's or a response's.
+/// Judges a buffered body, or the beginning of one. `Head` is the type of the message's head:
+/// [`Request`](super::Request) or [`Response`](super::Response).
 ///
 /// A judge gets the decoded body and returns the bytes to send in its place. A request's host is
 /// not resolved, and no byte of a response is sent, before all judges have passed.
@@ -33,15 +34,14 @@ pub trait BodyJudge<Head>: Send {
     fn addon(&self) -> &'static str;
 
     /// Whether the judge may need only the beginning of a request's body, which may then be longer
-    /// than the limit. By default a judge needs the whole body; of a response it always gets the
-    /// whole body.
+    /// than the limit. The default is `false`. A judge of a response always gets the whole body.
     fn needs_beginning_only(&self) -> bool {
         false
     }
 
-    /// Whether the judge needs no more of the body. Called with all bytes buffered so far, each time
-    /// some arrive. If all judges return `true`, the rest of the body streams after the bytes that
-    /// the last judge returns.
+    /// Whether the judge needs no more of the body. Called with all bytes buffered so far, whenever
+    /// more have arrived. If all judges return `true`, the rest of the body streams after the bytes
+    /// that the last judge returns.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
@@ -145,11 +145,28 @@ pub trait InspectionBudget: Send + Sync {
     /// Reserves bytes besides those of the body, until the budget is dropped.
     fn reserve(&self, bytes: usize) -> Verdict;
 
-    /// Ties the budget to the bytes: it is dropped with their last reference.
+    /// Returns the bytes, and keeps the budget until their last reference is dropped.
     fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes;
 
-    /// Runs `work` on a thread that serves no connection. The future is ready when it is done.
+    /// Runs `work` on a thread that serves no connection. The future is ready when `work` is done.
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict>;
+}
+
+/// Runs `work` on a thread of `budget` and returns its result. A panic denies. Dropping the future
+/// does not stop work that has begun.
+pub async fn run_on<T: Send + 'static>(
+    budget: &dyn InspectionBudget,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Denial> {
+    let (sender, receiver) = oneshot::channel();
+    let work = move || {
+        // Fails if the request was dropped or its time is over.
+        let _ = sender.send(work());
+    };
+    budget.run(Box::new(work)).await?;
+    receiver
+        .await
+        .map_err(|_panicked| Denial::internal().rule("panic"))
 }
 
 /// A buffered body, with the bounds on reading it.
@@ -172,7 +189,7 @@ impl Buffered {
     }
 
     /// A body whose size the appliance itself bounds, such as the response to a look-up. It is
-    /// parsed in place, and nothing is reserved.
+    /// parsed on the calling thread, and no memory is reserved.
     #[must_use]
     pub fn own(bytes: Bytes) -> Self {
         Self::new(bytes, usize::MAX, Arc::new(InPlace))
@@ -183,8 +200,8 @@ impl Buffered {
         &self.bytes
     }
 
-    /// Runs a computation that is linear in the length of the body: in place up to 16 KiB,
-    /// otherwise like [`Buffered::compute`].
+    /// Runs a computation that is linear in the length of the body: on the calling thread up to
+    /// 16 KiB, otherwise like [`Buffered::compute`].
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
@@ -201,15 +218,8 @@ impl Buffered {
         &self,
         compute: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
     ) -> Result<T, Denial> {
-        let (sender, receiver) = oneshot::channel();
         let body = self.clone();
-        let work = move || {
-            // Fails when the request was dropped, which makes the result useless.
-            let _ = sender.send(compute(&body));
-        };
-        self.budget.run(Box::new(work)).await?;
-        let computed = receiver.await;
-        computed.unwrap_or_else(|_| Err(Denial::internal().rule("panic")))
+        run_on(&*self.budget, move || compute(&body)).await?
     }
 
     /// Decodes JSON into a type without an intermediate tree. Unknown members are skipped, so the
@@ -220,7 +230,7 @@ impl Buffered {
         serde_json::from_slice(&self.bytes).map_err(Denial::malformed)
     }
 
-    /// The body as a JSON tree of at most `most` values. Reserves its memory first.
+    /// The body as a JSON tree of at most `most` values. Reserves the memory of the tree first.
     pub fn json_at_most(&self, most: usize) -> Result<Value, Denial> {
         let most = most.min(self.max_values);
         let values = strict_json::count_values(most, &self.bytes).map_err(denied)?;
@@ -228,8 +238,8 @@ impl Buffered {
         strict_json::parse_at_most(most, &self.bytes).map_err(denied)
     }
 
-    /// The body as a JSON tree of at most `limits.inspect_values` values. Reserves its memory
-    /// first.
+    /// The body as a JSON tree of at most `limits.inspect_values` values. Reserves the memory of
+    /// the tree first.
     pub fn json(&self) -> Result<Value, Denial> {
         self.json_at_most(usize::MAX)
     }
@@ -260,7 +270,7 @@ fn denied(error: StrictJsonError) -> Denial {
     }
 }
 
-/// Parses in place and reserves nothing, for bodies of bounded size.
+/// Runs work on the calling thread and reserves no memory, for bodies of bounded size.
 struct InPlace;
 
 impl InspectionBudget for InPlace {
@@ -338,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_values_are_denied_by_each_way_to_parse() {
+    fn each_parser_denies_a_body_with_too_many_values() {
         let (whole, _) = body("[1,2,3]".to_owned(), 3, usize::MAX);
         let denials = [
             whole.json().unwrap_err(),

@@ -24,18 +24,18 @@ impl Level {
         }
     }
 
-    /// Reads `Public`, `Confidential` or `Secret`.
+    /// Parses `Public`, `Confidential` or `Secret`; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.as_str() == text)
     }
 }
 
-/// The restrictions that a lease has reached by its tool calls. They survive restarts; an operator
-/// can reset them, and a new lease begins without them.
+/// The security level and the abort latch of a lease, which tool calls can only tighten. They
+/// survive restarts; an operator can reset them, and a new lease begins without them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How confidential the data is that it has read.
+    /// The highest level of the data that the container has read.
     pub level: Level,
     /// The abort latch: a policy denied a tool call with `deny_abort`, so every later call is denied
     /// too.

@@ -12,8 +12,8 @@ use super::outcome::Outcome;
 
 /// Holds a flow and its chain until the flow ends.
 ///
-/// Dropping it reports the end to every addon, so that a flow is recorded on every path. A flow
-/// that is dropped before [`LiveFlow::complete`] or [`LiveFlow::denied`] counts as aborted.
+/// Dropping it reports the end to every addon, so that every flow is recorded, however it ends. A
+/// flow that is dropped before [`LiveFlow::complete`] or [`LiveFlow::denied`] counts as aborted.
 pub struct LiveFlow {
     /// The flow, as addons see it.
     pub flow: OwnedFlow,
@@ -44,12 +44,13 @@ impl LiveFlow {
         &mut self.flow.record
     }
 
-    /// Changes the kind of the flow to WebSocket, when the request's head asks for one.
+    /// Changes the kind of the flow to WebSocket. Call it for a request whose head asks for that
+    /// upgrade.
     pub fn opens_websocket(&mut self) {
         self.flow.start.kind = Kind::Websocket;
     }
 
-    /// Sets the container of a flow that ends before the identity link runs.
+    /// Sets the container of a flow that ends before the chain's identity link runs.
     pub fn belongs_to(&mut self, container: &Arc<Container>) {
         self.flow.start.principal = Some(Arc::clone(container).into());
     }
@@ -59,7 +60,7 @@ impl LiveFlow {
         self.flow.start.claimed_id = id;
     }
 
-    /// Records the status that the client gets.
+    /// Sets the status that the client gets.
     pub fn answered(&mut self, status: u16) {
         self.status = status;
     }

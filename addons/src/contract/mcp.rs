@@ -27,12 +27,12 @@ pub enum FrameKind {
     Response,
 }
 
-/// The error of a JSON-RPC response. `data` is passed on as it was written.
+/// The error of a JSON-RPC response. `data` is passed on byte for byte.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RpcError {
     /// The error code.
     pub code: i64,
-    /// One sentence.
+    /// The error in one sentence.
     pub message: Cow<'static, str>,
     /// Details that the sender added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,8 +40,8 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// The user must visit the URLs in `data.elicitations` first. Only in protocol version
-    /// 2025-11-25.
+    /// The code of an error that requires the user to visit the URLs in `data.elicitations` before
+    /// the request is repeated. Only protocol version 2025-11-25 has it.
     pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 }
 
@@ -64,10 +64,10 @@ pub struct Frame {
     pub direction: Direction,
     /// The kind of message.
     pub kind: FrameKind,
-    /// The method; of a response, that of its request.
+    /// The method of the message; for a response, the method of its request.
     pub method: Arc<str>,
-    /// The tool's definition as the server lists it: for `tools/call`, its response, and what the
-    /// server sends to the client while the call is under way.
+    /// The tool's definition as the server lists it. Set for a `tools/call`, for its response, and
+    /// for messages that the server sends to the client during the call.
     pub definition: Option<Arc<Definition>>,
     /// The content, which is sent as the addons leave it.
     pub body: FrameBody,
@@ -76,7 +76,11 @@ pub struct Frame {
 impl Frame {
     /// A request.
     #[must_use]
-    pub fn request(direction: Direction, method: &str, params: Option<Box<RawValue>>) -> Self {
+    pub fn request(
+        direction: Direction,
+        method: impl Into<Arc<str>>,
+        params: Option<Box<RawValue>>,
+    ) -> Self {
         Self {
             direction,
             kind: FrameKind::Request,
@@ -88,7 +92,11 @@ impl Frame {
 
     /// A notification.
     #[must_use]
-    pub fn notification(direction: Direction, method: &str, params: Option<Box<RawValue>>) -> Self {
+    pub fn notification(
+        direction: Direction,
+        method: impl Into<Arc<str>>,
+        params: Option<Box<RawValue>>,
+    ) -> Self {
         Self {
             kind: FrameKind::Notification,
             ..Self::request(direction, method, params)
@@ -97,7 +105,11 @@ impl Frame {
 
     /// The response to a request; `direction` is the request's.
     #[must_use]
-    pub fn response(direction: Direction, method: &str, outcome: RpcOutcome) -> Self {
+    pub fn response(
+        direction: Direction,
+        method: impl Into<Arc<str>>,
+        outcome: RpcOutcome,
+    ) -> Self {
         Self {
             kind: FrameKind::Response,
             body: FrameBody::Outcome(outcome),
@@ -112,7 +124,7 @@ impl Frame {
         self
     }
 
-    /// The params of a request or notification.
+    /// The params of a request or notification; `None` if it has none, and for a response.
     pub fn params(&self) -> Option<&RawValue> {
         match &self.body {
             FrameBody::Params(params) => params.as_deref(),
@@ -186,7 +198,8 @@ pub struct McpSubject {
     pub server: Option<Arc<str>>,
     /// The method.
     pub method: Arc<str>,
-    /// The tool or prompt by the server's own name, or the URI of a resource.
+    /// The server's own name of the tool or prompt, or the URI of the resource; `None` if the
+    /// message concerns none of these.
     pub name: Option<Arc<str>>,
 }
 
@@ -203,8 +216,8 @@ pub struct McpRecord {
     pub suspicious: bool,
 }
 
-/// Permission to send one message: exactly the bytes that the chain judged, to the server or
-/// client that it judged them for. A mount sends nothing else.
+/// Permission to send one request or notification, exactly as the chain judged it, to the server
+/// or client for which the chain judged it. A mount requires a permit for each message of a client.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{CallPermit, Frame};
@@ -241,12 +254,12 @@ impl CallPermit {
         self.frame.kind == FrameKind::Request
     }
 
-    /// The definition of the tool that is called.
+    /// The definition of the tool that is called; `None` if the message concerns no tool.
     pub fn definition(&self) -> Option<&Arc<Definition>> {
         self.frame.definition.as_ref()
     }
 
-    /// The params, as they must be sent.
+    /// The params to send, unchanged; `None` if the message has none.
     pub fn params(&self) -> Option<&RawValue> {
         self.frame.params()
     }

@@ -12,7 +12,7 @@ pub struct Request {
     pub method: Method,
     /// The path, as sent and in normal form.
     pub path: Path,
-    /// The query as it was sent, without its `?`.
+    /// The query as it was sent, without its `?`; `None` if there is none.
     pub query: Option<Box<str>>,
     /// The header fields.
     pub headers: HeaderMap,
@@ -122,9 +122,9 @@ impl Response {
     }
 
     /// Adds a filter of the messages that the upstream sends on a WebSocket opened by this
-    /// response. `make` is called for each message and for the payload of each control frame, which
-    /// is one body for the filter. A denial closes the WebSocket. Filters run in the order in which
-    /// they were added.
+    /// response. The engine calls `make` for each message and for each control frame; the new
+    /// filter gets the message or the frame's payload as one body. A denial closes the WebSocket.
+    /// Filters run in the order in which they were added.
     pub fn filter_messages<F: BodyFilter + 'static>(
         &mut self,
         make: impl Fn() -> F + Send + 'static,

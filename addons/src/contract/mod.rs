@@ -1,7 +1,8 @@
 //! The contract between the engine and the addons.
 //!
-//! A flow enters at an ingress, passes the [`Chain`] phase by phase, and leaves with a permit.
-//! Hosts, ports and paths arrive in normal form, and an addon never opens a socket.
+//! A flow enters at an ingress (a listener) and passes the [`Chain`] phase by phase. A phase that
+//! no addon denies yields the permit for the next step: to resolve, to connect or to send. Addons
+//! get hosts, ports and paths in normal form, and never open a socket.
 
 mod addon;
 mod body;
@@ -26,6 +27,7 @@ mod order;
 mod outcome;
 mod path;
 mod permit;
+mod policy_input;
 mod ports;
 mod principal;
 pub mod settings;
@@ -47,7 +49,7 @@ pub use flow::{
 };
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
-pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
+pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges, run_on};
 pub use lease_id::LeaseId;
 pub use level::{Level, Standing};
 pub use live::LiveFlow;
@@ -60,6 +62,7 @@ pub use order::{Link, OrderError};
 pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
+pub use policy_input::PolicyInput;
 pub use ports::{
     Answered, Approvals, Containers, Decision, Decisions, Definitions, Effect, Evaluator,
     EvaluatorError, FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses,
@@ -68,4 +71,3 @@ pub use ports::{
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use slots::Slot;
-pub use type_map::TypeMap;

@@ -1,5 +1,5 @@
-//! Names of the addons and of the engine's parts that deny, as logs, the audit and `explain` show
-//! them.
+//! Names of the addons, and of the parts of the engine that deny, as logs, the audit and `explain`
+//! show them.
 
 /// Counts flows.
 pub const METRICS: &str = "metrics";
@@ -17,7 +17,7 @@ pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
 pub const POLICY: &str = "policy";
 /// Guards GitHub's APIs.
 pub const GITHUB: &str = "github";
-/// Judges tool calls.
+/// Judges MCP messages.
 pub const MCP: &str = "mcp";
 /// Judges git requests and pushes.
 pub const GIT: &str = "git";

@@ -12,7 +12,7 @@ use super::names;
 /// The addons that every chain must have.
 const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
 
-/// One way in which a chain is out of order.
+/// A violated constraint on the links of a chain or on their order.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum OrderError {
     /// Two addons share a name.
@@ -32,7 +32,7 @@ pub enum OrderError {
         /// The addon that must come later.
         second: &'static str,
     },
-    /// No addon before it fills a slot that it needs.
+    /// An addon needs a slot that no earlier addon fills.
     #[error("{addon} needs {slot}, which no addon before it provides")]
     Unprovided {
         /// The addon that needs the slot.

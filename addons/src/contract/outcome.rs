@@ -11,9 +11,9 @@ pub struct Outcome {
     pub status: u16,
     /// The denial that ended the flow; `None` also for an addon's own answer.
     pub denial: Option<Denial>,
-    /// Ended early: one side closed the connection, or the lease ended.
+    /// Whether the flow ended early: one side closed the connection, or the lease ended.
     pub aborted: bool,
-    /// The time from its beginning to its end.
+    /// The time from the flow's beginning to its end.
     pub duration: Duration,
 }
 

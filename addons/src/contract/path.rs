@@ -30,7 +30,7 @@ pub enum Ambiguity {
     /// `\`.
     #[error("the path has a backslash")]
     Backslash,
-    /// `;` or `%3b`, which some servers take for parameters.
+    /// `;` or `%3b`, after which some servers read path parameters.
     #[error("the path has a semicolon")]
     Semicolon,
     /// `//`.
@@ -48,7 +48,7 @@ pub enum Ambiguity {
     /// A `%` without two hex digits.
     #[error("the path has a malformed escape")]
     BadEscape,
-    /// It does not begin with `/`.
+    /// The path does not begin with `/`.
     #[error("the path does not begin with a slash")]
     NotAbsolute,
 }
@@ -79,7 +79,7 @@ impl Path {
         self.normal.as_deref().unwrap_or(&self.sent)
     }
 
-    /// Why a server might read the path differently.
+    /// Why a server might read the path differently; `None` if it is unambiguous.
     pub fn ambiguity(&self) -> Option<Ambiguity> {
         self.ambiguity
     }
@@ -282,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn an_unambiguous_path_has_no_second_reading(path in "/[a-z./%;\\\\é0-9A-F]{0,60}") {
+        fn an_unambiguous_path_has_no_dot_or_empty_segment_and_no_encoded_slash_or_percent(path in "/[a-z./%;\\\\é0-9A-F]{0,60}") {
             let parsed = Path::parse(&path);
             if parsed.ambiguity().is_none() {
                 let normal = parsed.normal();

@@ -42,7 +42,8 @@ impl ResolvePermit {
     }
 }
 
-/// The addresses that a name resolved to, while they are judged. An addon can only remove some.
+/// The addresses that a name resolved to, while the chain judges them. An addon can only remove
+/// addresses.
 ///
 /// ```compile_fail,E0423
 /// use addons::contract::Addresses;
@@ -117,7 +118,7 @@ impl Permit {
         &self.addresses
     }
 
-    /// On whose behalf the connection is made.
+    /// The principal on whose behalf the connection is made.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }

@@ -18,10 +18,11 @@ use super::denial::Denial;
 use super::flow::Flow;
 use super::level::Level;
 use super::mcp::{Frame, Pin};
+use super::policy_input::PolicyInput;
 use super::principal::System;
 
-/// The registry cannot be read: every flow is denied until it can. Also returned if a record of
-/// [`LeaseRecords`] or [`Definitions`] cannot be read or written.
+/// The registry cannot be read; until it can be, every flow is denied. Also returned if a record
+/// of [`LeaseRecords`] or [`Definitions`] cannot be read or written.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the registry cannot be read")]
 pub struct Unavailable;
@@ -45,8 +46,9 @@ pub trait OwnAddresses: Send + Sync {
     fn is_ours(&self, address: SocketAddr) -> bool;
 }
 
-/// Sends requests of the appliance itself. Each is a flow that passes the chain and the audit:
-/// HTTP/1.1, TLS certificates verified, no redirect followed, one connection per request.
+/// Sends requests of the appliance itself. Each is a flow that the chain judges and the audit
+/// records. A request uses HTTP/1.1 on a new connection, with verified TLS certificates (or in
+/// clear text if the chain permits that), and follows no redirect.
 ///
 /// A request fails if it takes more than 20 s (a look-up: 8 s) or if the response body is over
 /// 1 MiB. Dropping the future closes the connection and records the flow as aborted.
@@ -88,17 +90,19 @@ impl From<Denial> for OutboundError {
     }
 }
 
-/// Evaluates the operator's policy bundles on MCP messages, on its own threads.
+/// Evaluates the operator's policy bundles on MCP messages: a short evaluation on the calling
+/// thread, a longer one on a thread of the evaluator.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn asks(&self, method: &str) -> bool;
 
-    /// Whether the decision on a response may differ from that on its request: a bundle for this
-    /// method reads a member of the input that differs between both, or may read any.
+    /// Whether the decision on a response may differ from that on its request. Returns `true` if a
+    /// bundle for this method reads, or may read, a member of the input that differs between the
+    /// two.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// Evaluates the bundles that judge this method, in the order of the file, without the first
-    /// `question.decided` ones, up to and including the first one that redacts.
+    /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`: skips the first
+    /// `question.decided` ones and stops after the first one that redacts.
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
@@ -109,8 +113,8 @@ pub trait Evaluator: Send + Sync {
 /// The input of an evaluation.
 #[derive(Clone, Debug)]
 pub struct PolicyQuestion {
-    /// The input document of the policies, as JSON.
-    pub input: String,
+    /// The input document of the policies.
+    pub input: PolicyInput,
     /// Number of bundles that have decided on this message already.
     pub decided: usize,
     /// The time by which all bundles must have decided. `None`: no deadline, since the time would
@@ -167,14 +171,14 @@ pub enum Effect {
 /// Why a policy has no decision.
 #[derive(Clone, Debug, Error)]
 pub enum EvaluatorError {
-    /// The policy failed: a conflict, a wrong type, an unknown decision.
+    /// The policy failed: a conflict, a wrong type, an unknown decision, an input that is too large.
     #[error("{0}")]
     Failed(String),
-    /// It did not decide within `policies.evaluator.timeout`.
-    #[error("the policy did not answer in time")]
+    /// The policy did not decide within `policies.evaluator.timeout`.
+    #[error("the policy did not decide within policies.evaluator.timeout")]
     TimedOut,
     /// The queue of evaluations is full.
-    #[error("too many evaluations wait")]
+    #[error("too many policy evaluations are waiting: try again")]
     Busy,
     /// A bundle could not be loaded.
     #[error("{0}")]
@@ -190,7 +194,8 @@ pub trait LeaseRecords: Send + Sync {
         level: Level,
     ) -> BoxFuture<'a, Result<(), Unavailable>>;
 
-    /// Denies every further tool call of the lease until an operator resets it.
+    /// Sets the abort latch of a lease, so that the MCP addon denies every further tool call until
+    /// an operator resets the latch.
     fn latch<'a>(&'a self, container: &'a Arc<Container>)
     -> BoxFuture<'a, Result<(), Unavailable>>;
 }
@@ -226,7 +231,7 @@ pub enum Answered {
 
 /// A secret whose value may change while we run. It has no `Debug` on purpose.
 pub trait SecretSource: Send + Sync {
-    /// The current value; an error says what is wrong with the source, never the value.
+    /// The current value. The error describes a problem of the source and never contains the value.
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String>;
 
     /// Changes whenever the value that [`SecretSource::read`] returns may have changed. Callers
@@ -237,17 +242,19 @@ pub trait SecretSource: Send + Sync {
 /// Files that hold secrets. Every method may block on the disk; async code calls them through
 /// `run_blocking` of [`Tasks`].
 pub trait SecretFiles: Send + Sync {
-    /// The file's text as a secret, trimmed, read again within a second of a change.
+    /// The file's text as a secret, without white space at its ends. The source reads the file
+    /// again within a second of a change.
     fn source(&self, path: &Path) -> Arc<dyn SecretSource>;
 
     /// Checks that the file can be opened and is a regular file.
     fn check(&self, path: &Path) -> io::Result<()>;
 
     /// The path with symbolic links resolved, so that all names of one file are equal; `path`
-    /// itself if there is no such file.
+    /// unchanged if it cannot be resolved.
     fn real_path(&self, path: &Path) -> PathBuf;
 
-    /// Reads the whole file; `None` while it is still the version `known`.
+    /// Reads the whole file; `None` if the file still has the version `known`. Fails if it is not a
+    /// regular file or is larger than 1 MiB.
     fn read(&self, path: &Path, known: Option<&FileVersion>) -> io::Result<Option<SecretText>>;
 
     /// Locks the file against other processes, by a lock file beside it, since every replacement is
@@ -284,11 +291,11 @@ pub trait FileLock: Send {}
 /// A temporary file that will replace another one; deleted if it is dropped without
 /// [`Replacement::commit`].
 pub trait Replacement: Send {
-    /// Writes the text to disk, with the mode of the file to replace, and with its owner if the
-    /// process may change owners. The other file is unchanged. Blocks.
+    /// Writes the text to the temporary file on disk, with the mode of the file to replace, and
+    /// with its owner if the process may change owners. Blocks.
     fn fill(&mut self, text: &[u8]) -> io::Result<()>;
 
-    /// Replaces the other file atomically and returns the new version. Blocks.
+    /// Replaces the file atomically and returns its new version. Blocks.
     fn commit(self: Box<Self>) -> io::Result<FileVersion>;
 }
 
@@ -299,7 +306,7 @@ pub struct SystemPorts {
     pub outbound: Arc<dyn Outbound>,
     /// Reads and replaces the files.
     pub files: Arc<dyn SecretFiles>,
-    /// Runs the work.
+    /// Runs blocking work, and work that outlives a request.
     pub tasks: Arc<dyn Tasks>,
 }
 

@@ -14,7 +14,7 @@ pub struct Client {
     /// The source that identifies the container; `None` for a flow that the appliance begins
     /// itself, without a socket.
     pub source: Option<Source>,
-    /// Its address, for the log.
+    /// The peer's address, for the log; `None` for a flow without a socket.
     pub peer: Option<SocketAddr>,
 }
 
@@ -32,7 +32,7 @@ impl Deref for LeaseHandle {
     }
 }
 
-/// On whose behalf a flow runs.
+/// The container or the part of the appliance on whose behalf a flow runs.
 #[derive(Clone, Debug)]
 pub enum Principal {
     /// A container, under one lease.
@@ -44,7 +44,8 @@ pub enum Principal {
 }
 
 impl Principal {
-    /// The lease whose limits, credentials and audit apply.
+    /// The lease whose limits, credentials and audit apply; `None` for a part of the appliance that
+    /// works for no container.
     pub fn lease(&self) -> Option<&Arc<LeaseHandle>> {
         match self {
             Self::Container(lease) => Some(lease),
@@ -70,8 +71,8 @@ impl From<Arc<Container>> for Principal {
     }
 }
 
-/// A part of the appliance that sends requests, with the hosts that it may reach. They replace the
-/// allowlist.
+/// A part of the appliance that sends requests, with the hosts that it may reach in place of those
+/// on the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
     /// Its name, in the audit.

@@ -1,7 +1,6 @@
 //! A map from types to values.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::OnceLock;
 
 /// One value of each type, made at its first use and kept until the map is dropped.
@@ -22,7 +21,8 @@ struct Place<V: ?Sized = dyn Any + Send + Sync> {
 }
 
 impl TypeMap {
-    /// The value of the type. Of several threads that miss it at once, one makes it.
+    /// The value of the type. If several threads need a value that does not exist yet, one makes it
+    /// and the others wait.
     pub fn get_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let mut link = &self.0;
         loop {
@@ -32,19 +32,6 @@ impl TypeMap {
             }
             link = &place.next;
         }
-    }
-}
-
-/// A clone belongs to another owner and begins empty.
-impl Clone for TypeMap {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl fmt::Debug for TypeMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TypeMap")
     }
 }
 
@@ -69,7 +56,7 @@ mod tests {
     struct Numbered<const N: usize>(usize);
 
     #[test]
-    fn each_type_has_one_value_which_stays_where_it_is() {
+    fn each_type_has_one_value_at_a_stable_address() {
         let map = TypeMap::default();
         let first: *const u32 = map.get_or_init(|| 1_u32);
         assert_eq!(map.get_or_init(|| "text"), &"text");
@@ -79,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_threads_makes_each_value() {
+    fn each_value_is_made_once_even_if_many_threads_need_it() {
         const THREADS: usize = 8;
         for _ in 0..200 {
             let (map, made, start) = (

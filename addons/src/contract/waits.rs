@@ -12,11 +12,11 @@ use super::facts::Lookup;
 use super::flow::Flow;
 use super::principal::LeaseHandle;
 
-/// Flows of containers that may wait at once under one chain, for a token, a look-up or a person.
-/// Each keeps its connection open and its head in memory.
+/// Limit on the container flows that wait at once under one chain, for a token, a look-up or a
+/// person. Each keeps its connection open and its head in memory.
 pub(super) const MAX_WAITS: usize = 8192;
 
-/// Flows of one lease that may wait at once.
+/// Limit on the flows of one lease that wait at once.
 const MAX_WAITS_PER_LEASE: usize = 256;
 
 /// The `Retry-After` of a flow denied because too many wait.
@@ -31,7 +31,7 @@ pub(super) struct Waits<'c> {
     all: &'c Arc<Semaphore>,
 }
 
-/// Too many flows wait already.
+/// The error of a flow that would have to wait although a limit on waiting flows is reached.
 pub(super) struct Full;
 
 impl<'c> Waits<'c> {
@@ -45,8 +45,8 @@ impl<'c> Waits<'c> {
         Self { lease, all }
     }
 
-    /// Awaits a future. It counts as waiting from its first poll on, unless that poll is ready;
-    /// fails if a limit is reached.
+    /// Awaits a future. If its first poll is pending, the flow counts as waiting from then on, or
+    /// fails with [`Full`] if a limit is reached.
     pub(super) async fn hold<F: Future>(&self, future: F) -> Result<F::Output, Full> {
         let mut future = pin!(future);
         let mut held = None;

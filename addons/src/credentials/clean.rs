@@ -1,4 +1,4 @@
-//! Removes the client's own credentials from requests: the header fields in which services take
+//! Removes the client's own credentials from requests: the header fields in which services accept
 //! keys, and the fields, query parameters and cookies that an entry sets or lists for removal.
 
 use http::HeaderValue;
@@ -9,7 +9,8 @@ use super::Credential;
 use crate::contract::Request;
 use crate::header_names::{folds_to, remove_fields};
 
-/// Fields in which services take keys; removed for every host that has a credential.
+/// Header fields in which services accept keys. They are removed from requests to every host that
+/// has a credential.
 const KEY_FIELDS: [&str; 16] = [
     "authorization",
     "proxy-authorization",
@@ -39,7 +40,8 @@ pub(super) struct ClientCredentials {
 }
 
 impl ClientCredentials {
-    /// Adds the fields that a credential sets, and what its entry lists for removal.
+    /// Adds the fields that a credential sets, and the fields, parameters and cookies that its
+    /// entry lists for removal.
     pub(super) fn add(&mut self, credential: &Credential) {
         let set = credential.kind.sources().map(|(name, _)| name);
         let set = set.chain(credential.kind.extra_fields());

@@ -7,10 +7,10 @@ use super::oauth::PlaceholderAnswer;
 use super::{Credential, CredentialKind};
 use crate::contract::{Answer, Denial, Flow, Request, Scheme};
 
-/// The most bytes of the request's body that are read and discarded before the answer.
+/// Limit on the bytes of a request's body that the engine reads and discards before the answer.
 const MAX_REQUEST_BODY: u64 = 1 << 20;
 
-/// The endpoints that are answered here, each with its credential.
+/// The endpoints whose requests the addon answers, each with its credential.
 #[derive(Default)]
 pub(super) struct Endpoints(Vec<(Arc<Credential>, PlaceholderAnswer)>);
 
@@ -30,8 +30,8 @@ impl Endpoints {
     }
 
     /// Returns the placeholder answer if host, port, method and path equal those of an endpoint,
-    /// the scheme is HTTPS, and the container may use the credential. The path to send is compared
-    /// byte for byte.
+    /// the scheme is HTTPS, and the container may use the credential; otherwise `None`. The path to
+    /// send is compared byte for byte.
     pub(super) fn answer(&self, flow: &mut Flow, request: &Request) -> Option<Denial> {
         let container = flow.known_container()?;
         let (credential, answer) = self.0.iter().find(|(credential, answer)| {

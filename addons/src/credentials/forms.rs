@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use zeroize::Zeroizing;
 
-/// The least bytes of a base64 form: a shorter one would match unrelated text.
+/// The length of the shortest base64 form, in bytes: a shorter one would match unrelated text.
 const MIN_DERIVED: usize = 6;
 
 /// Every form of every secret, sorted, each with the name of its credential.
@@ -36,8 +36,8 @@ impl Forms {
         for before in 0..3 {
             let mut data = Zeroizing::new(vec![0; before]);
             data.extend_from_slice(secret);
-            // A character that mixes bits of a neighbouring byte is unknown and left out, except
-            // that the encoded text may end with the secret.
+            // A character that also encodes bits of a neighbouring byte is unknown and left out. A
+            // second form includes the last such character, for a text that ends with the secret.
             let first = (before * 8).div_ceil(6);
             let whole = data.len() * 8 / 6;
             let partial = (data.len() * 8).div_ceil(6);
@@ -62,8 +62,9 @@ impl Forms {
     }
 }
 
-/// Bytes besides letters and digits that encoders do not escape: RFC 3986, a path, JavaScript's
-/// `encodeURIComponent` and `encodeURI`, HTML forms (which write a space as `+`), and none.
+/// Bytes besides letters and digits that an encoder does not escape, a row for each encoder: RFC
+/// 3986, a path, JavaScript's `encodeURIComponent` and `encodeURI`, HTML forms (which write a space
+/// as `+`), and an encoder that escapes all of them.
 const KEPT: [&[u8]; 6] = [
     b"-_.~",
     b"-_.~/",

@@ -16,10 +16,9 @@ use crate::contract::{
     Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme, Step, Verdict,
 };
 use crate::header_names::{folds_to, remove_fields};
-use crate::shards::Shards;
 
-/// Limit of a request's wait for a token. Longer than the sources' own limits, so that the denial
-/// can name the reason.
+/// Limit on a request's wait for a token. Longer than the limits of the sources' own requests (to
+/// GitHub 25 s, to a token endpoint 20 s), so that these fail first and the denial names the cause.
 const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The credentials of one host, for any of its ports.
@@ -27,13 +26,13 @@ const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct HostCredentials {
     credentials: Vec<Arc<Credential>>,
     client_credentials: ClientCredentials,
-    prepared: Shards<RwLock<Option<Prepared>>>,
+    prepared: RwLock<Option<Prepared>>,
 }
 
 /// The credentials for one request, seldom more than one.
 type Chosen<'a> = SmallVec<[&'a Arc<Credential>; 2]>;
 
-/// The tokens of the chosen credentials; `None` for one of another kind.
+/// The token of each chosen credential; `None` for a credential without tokens, and in a dry run.
 type Tokens = SmallVec<[Option<Arc<Token>>; 2]>;
 
 impl HostCredentials {
@@ -48,8 +47,9 @@ impl HostCredentials {
         }
     }
 
-    /// Removes the client's own credentials from a request, adds those that are for it, and puts
-    /// the scrubbers of its response into a slot. Waits only if a token must be fetched first.
+    /// Removes the client's own credentials from a request, adds those that are for the request,
+    /// and puts the scrubbers for its response into a slot. Waits only if a token must be fetched
+    /// first.
     pub(super) fn guard<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         let container = match flow.container() {
             Ok(container) => container,
@@ -77,8 +77,8 @@ impl HostCredentials {
         }
     }
 
-    /// The credentials for the request. Of several of another kind than `set_headers`, which all
-    /// set `Authorization`, only the first is kept.
+    /// The credentials for the request. Every kind except `set_headers` sets `Authorization`; of
+    /// several such credentials, only the first is chosen.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -156,11 +156,10 @@ impl HostCredentials {
         found.map(|(_, ready)| ready).ok_or_else(Denial::internal)
     }
 
-    /// The credentials prepared for the calling thread, under a lock that is shared by readers and
-    /// never held across an await.
+    /// The prepared credentials; prepares them again if a source changed. The read lock must not be
+    /// held across an await.
     fn prepared(&self) -> Result<MappedRwLockReadGuard<'_, Prepared>, Denial> {
-        let place = self.prepared.mine();
-        if let Ok(current) = RwLockReadGuard::try_map(place.read(), |prepared| {
+        if let Ok(current) = RwLockReadGuard::try_map(self.prepared.read(), |prepared| {
             let prepared = prepared.as_ref();
             prepared.filter(|prepared| prepared.is_current(&self.credentials))
         }) {
@@ -168,7 +167,7 @@ impl HostCredentials {
         }
         let names = || self.credentials.first().map_or("", |first| &first.name);
         let read = Prepared::read(&self.credentials).map_err(|why| unavailable(names(), &why))?;
-        let mut place = place.write();
+        let mut place = self.prepared.write();
         *place = Some(read);
         RwLockReadGuard::try_map(RwLockWriteGuard::downgrade(place), Option::as_ref)
             .map_err(|_missing| Denial::internal())
@@ -189,8 +188,8 @@ async fn fetch(chosen: &[&Arc<Credential>], container: &Arc<Container>) -> Resul
     Ok(tokens)
 }
 
-/// Adds the fields that the request does not have yet. Returns whether any was added, or would be
-/// outside a dry run.
+/// Adds the fields that the request does not have yet. A dry run adds none. Returns whether at
+/// least one was missing.
 fn add<'f>(
     flow: &Flow,
     request: &mut Request,

@@ -1,4 +1,5 @@
-//! Secrets that containers use and never see: added last, scrubbed first.
+//! Injects secrets into requests after every other addon has passed, and scrubs echoes of them from
+//! responses before any other addon. Containers never see a secret.
 
 mod clean;
 mod endpoints;
@@ -34,9 +35,9 @@ pub use settings::{CredentialEntry, CredentialSettings, KindSettings, SecretSett
 pub use token::{Fetched, Token, TokenForm, TokenSource};
 pub use token_sources::TokenSources;
 
-/// One secret, and the requests that it is for. It has no `Debug` on purpose.
+/// The secrets of one entry, and the requests that they are for. It has no `Debug` on purpose.
 pub struct Credential {
-    /// Replaces an echo of the secret, and names the credential in the audit and in metrics.
+    /// The name in the audit, in metrics, and in the `[REDACTED:name]` that replaces an echo.
     pub name: Arc<str>,
     /// The hosts and ports it is sent to.
     pub hosts: Vec<(Host, u16)>,
@@ -57,7 +58,7 @@ pub struct Credential {
 
 /// How a secret is put into a request.
 pub enum CredentialKind {
-    /// As the whole value of each field.
+    /// Each secret as the whole value of its field.
     SetHeaders(Vec<(HeaderName, Arc<dyn SecretSource>)>),
     /// As `Authorization: Basic`.
     Basic {
@@ -74,8 +75,8 @@ pub enum CredentialKind {
         form: TokenForm,
         /// Fetches and replaces the token.
         source: Arc<dyn TokenSource>,
-        /// The login of the token. Requests of containers to its endpoints are answered with
-        /// placeholders.
+        /// The login of an OAuth token, whose endpoints answer containers with placeholders; `None`
+        /// for a token of a GitHub App.
         login: Option<oauth::Login>,
     },
 }
@@ -86,7 +87,7 @@ pub struct Credentials {
     endpoints: Endpoints,
 }
 
-/// The scrubbers of a response, and the injected tokens, whose sources must know of a 401.
+/// The scrubbers for a response, and the injected tokens: a 401 is reported to their sources.
 struct Guarded {
     scrubbers: SmallVec<[Arc<Scrubber>; 1]>,
     injected: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
@@ -117,7 +118,8 @@ impl Addon for Credentials {
 
     fn order(&self) -> Order {
         Order {
-            // The addons github and git mark the requests that must stay without a credential.
+            // The addons github and git mark the requests that must stay without a credential;
+            // the `order` of github puts it before this addon.
             after: &[
                 names::IDENTITY,
                 names::RATE_LIMIT,

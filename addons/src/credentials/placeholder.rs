@@ -14,7 +14,7 @@ use crate::contract::{Code, Denial, Flow, Request, Verdict};
 const PREFIX: &[u8] = b"up-placeholder-";
 const DIGITS: usize = 32;
 
-/// The placeholder of a credential. It is derived from the name alone, so it is no secret.
+/// The placeholder of a credential. It is derived from the name alone, so it is not a secret.
 #[must_use]
 pub fn placeholder(name: &str) -> String {
     // FNV-1a suffices: placeholders must only be stable, and different for different names.

@@ -17,6 +17,7 @@ pub(super) struct Scrubber {
     forms: Vec<Zeroizing<Vec<u8>>>,
     /// The replacement of each form.
     replacements: Vec<Bytes>,
+    /// Whether a form begins with the byte that is the index.
     begins: [bool; 256],
     longest: usize,
     shortest: usize,
@@ -31,7 +32,7 @@ impl Scrubber {
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(forms.iter().map(|form| form.as_slice()))
-            .map_err(|_| "an echo of it could not be recognised".to_owned())?;
+            .map_err(|_| "a search for its echoes in responses could not be built".to_owned())?;
         let mut begins = [false; 256];
         for form in &forms {
             if let Some(slot) = form.first().and_then(|b| begins.get_mut(usize::from(*b))) {
@@ -69,14 +70,15 @@ impl Scrubber {
             let rest = self.scrub(Bytes::copy_from_slice(value.as_bytes()), true, &mut clean);
             debug_assert!(rest.is_empty());
             let clean: Vec<u8> = clean.drain().flatten().collect();
-            // Even if the name is no valid field value, the secret is hidden.
+            // A credential's name that is not allowed in a field value is left out.
             *value = HeaderValue::from_bytes(&clean)
                 .unwrap_or_else(|_| HeaderValue::from_static("[REDACTED]"));
         }
     }
 
-    /// Writes the data to `out` with echoes replaced, up to the first byte that may begin one, or
-    /// all of it if the body has `ended`. Returns the rest, which must wait for more data.
+    /// Writes the data to `out` with echoes replaced. Unless the body has `ended`, stops at the
+    /// first byte that may begin an incomplete echo. Returns the rest, to be scrubbed together with
+    /// the next data.
     fn scrub(&self, mut data: Bytes, ended: bool, out: &mut BodyOut) -> Bytes {
         if data.is_empty() {
             return data;

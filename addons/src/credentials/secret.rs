@@ -16,8 +16,8 @@ use super::wiped::Wiped;
 use super::{Credential, CredentialKind};
 use crate::contract::SecretSource;
 
-/// The most bytes of a secret: longer than any key or token. Percent-encoded, it is three times as
-/// long, which is below the 64 KiB that a body filter may hold back.
+/// Limit on the length of a secret, in bytes: longer than any key or token. Percent-encoded, a
+/// secret is three times as long, which is below the 64 KiB that a body filter may hold back.
 const MAX_SECRET: usize = 16 * 1024;
 
 /// The credentials of one host as last read. It has no `Debug` on purpose.
@@ -31,16 +31,16 @@ pub(super) struct Prepared {
     pub(super) scrubber: Arc<Scrubber>,
 }
 
-/// One credential. Nothing in it is shared: each thread has its own copy, so that threads do not
-/// share reference counts.
+/// One credential.
 pub(super) struct Ready {
     pub(super) name: Arc<str>,
-    /// The fields it adds to a request; an error says what is wrong with its secret.
+    /// The fields that the credential adds to a request, or the reason why its secret is unusable.
     pub(super) fields: Result<Vec<(HeaderName, HeaderValue)>, String>,
 }
 
 impl Prepared {
-    /// Reads every secret. One that cannot be read is an error of its own credential only.
+    /// Reads every secret. A secret that cannot be read makes only its own credential unusable.
+    /// Fails if no scrubber can be built for the secrets.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
         let mut ready = Vec::new();
@@ -100,7 +100,7 @@ impl CredentialKind {
         list.iter().map(|(name, source)| (name, source)).chain(one)
     }
 
-    /// Fields that are sent with a token, which a client could set as well.
+    /// Fields that are sent with a token and that a client could set as well.
     pub(super) fn extra_fields(&self) -> impl Iterator<Item = &HeaderName> {
         let login = match self {
             Self::Token { login, .. } => login.as_ref(),
@@ -135,12 +135,12 @@ impl CredentialKind {
     }
 }
 
-/// `Bearer SECRET`
+/// The field value `Bearer SECRET`, marked as sensitive.
 pub(super) fn bearer_value(secret: &str) -> Result<HeaderValue, String> {
     sensitive(joined("Bearer ", secret))
 }
 
-/// `Basic …`
+/// The field value `Basic …` with the pair in base64, marked as sensitive.
 pub(super) fn basic_value(username: &str, password: &str) -> Result<HeaderValue, String> {
     let pair = user_and_password(username, password);
     let mut text = Zeroizing::new(String::new());
@@ -150,7 +150,7 @@ pub(super) fn basic_value(username: &str, password: &str) -> Result<HeaderValue,
     sensitive(text)
 }
 
-/// Concatenates in one allocation, so that none is left behind unwiped.
+/// Concatenates in one allocation: a buffer that grew would leave an unwiped copy behind.
 fn joined(before: &str, secret: &str) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     text.reserve_exact(before.len() + secret.len());
@@ -161,7 +161,7 @@ fn joined(before: &str, secret: &str) -> Zeroizing<String> {
 
 fn sensitive(text: Zeroizing<String>) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Wiped(text)))
-        .map_err(|_| "it has bytes that no header may hold".to_owned())?;
+        .map_err(|_| "it has bytes that a header must not contain".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }

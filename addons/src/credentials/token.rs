@@ -25,11 +25,11 @@ pub struct Token {
 pub enum TokenForm {
     /// As `Authorization: Bearer`.
     Bearer,
-    /// As `Authorization: Basic`, as the password of `x-access-token`, for git over HTTPS.
+    /// As the password of the user `x-access-token` in `Authorization: Basic`, for git over HTTPS.
     Basic,
 }
 
-/// The result of a wait for a token. The error says why there is none, and never shows one.
+/// A token, or the reason why none can be fetched. The reason never quotes a token.
 pub type Fetched = Result<Arc<Token>, String>;
 
 /// Gets tokens and replaces them before they expire.
@@ -50,14 +50,15 @@ pub trait TokenSource: Send + Sync {
         None
     }
 
-    /// Records that the host answered 401 to this token, so that it is replaced. A source that
-    /// obtained it only seconds ago may keep it.
+    /// Records that the host answered 401 to this token, so that the source replaces the token. The
+    /// source may keep a token that it obtained only seconds ago.
     fn refused(&self, container: &Container, token: &Arc<Token>);
 }
 
 impl Token {
     /// Prepares a token. Echoes of it become `[REDACTED:name]`, as do those of `replaced`, earlier
-    /// tokens that may still be valid. An error says what is wrong with the token.
+    /// tokens that may still be valid. Fails if the token is empty, too long or has bytes that a
+    /// header value must not contain.
     pub fn new<'a>(
         name: &str,
         secret: &'a str,
@@ -80,7 +81,8 @@ impl Token {
     /// Adds a field that is sent with the token, such as its account.
     pub fn with_field(mut self, name: HeaderName, value: &str) -> Result<Self, String> {
         let value = HeaderValue::from_str(value);
-        let value = value.map_err(|_| format!("{name} has bytes that no header may hold"))?;
+        let value =
+            value.map_err(|_| format!("{name} has bytes that a header must not contain"))?;
         self.extra_fields.push((name, value));
         Ok(self)
     }

@@ -132,7 +132,7 @@ impl TokenSources {
         self.logins().iter().all(OauthTokens::is_valid)
     }
 
-    /// Waits for the refreshes under way, whose tokens must be stored.
+    /// Waits for the refreshes under way: the tokens that they yield must be stored.
     pub async fn drain(&self) {
         for login in self.logins() {
             login.drain().await;

@@ -7,10 +7,11 @@ use brotli_decompressor::{
 
 use super::{CORRUPT, Encoding, Fault, Progress, Side, TRAILING};
 
-/// 4 MiB: the default of encoders, and more than a body that is inspected needs.
+/// The largest window of a request: 2^22 bytes (4 MiB), the default of encoders and more than an
+/// inspected body needs.
 const MAX_REQUEST_WINDOW_BITS: u8 = 22;
 
-/// RFC 7932, section 9.1: 16 MiB.
+/// The largest window of a response: 2^24 bytes (16 MiB), the maximum of RFC 7932, section 9.1.
 const MAX_WINDOW_BITS: u8 = 24;
 
 /// Bytes of the tables: three groups of at most 256 prefix codes, each with a table of the largest

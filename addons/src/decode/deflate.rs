@@ -45,8 +45,8 @@ impl Inflate {
     }
 }
 
-/// The encoding `deflate`: zlib, or the raw stream that some servers send. The first two bytes tell
-/// which.
+/// The encoding `deflate`: zlib, or the raw stream that some servers send. The first two bytes
+/// distinguish them.
 pub(super) struct Deflate {
     first: Option<u8>,
     stream: Option<Inflate>,

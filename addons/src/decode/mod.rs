@@ -1,8 +1,7 @@
 //! Decodes the `Content-Encoding` of a message body piece by piece, at the pace of its reader.
 //!
 //! A few bytes of a compressed body may expand to gigabytes. So the caller pulls the output: each
-//! call decodes as much as the caller has room for, and the rest of the input is not decoded,
-//! however much was fed.
+//! call decodes only as much as the caller has room for, however much input was fed.
 
 mod brotli;
 mod deflate;
@@ -19,15 +18,15 @@ use deflate::Deflate;
 use gzip::Gzip;
 use zstd::Zstd;
 
-/// The most bytes that [`Decoder::next`] returns at once, and the size of its buffer.
+/// Limit on the bytes that [`Decoder::next`] returns at once, and the size of its buffer.
 const MAX_PIECE: usize = 16 * 1024;
 
-/// The most encoded bytes that are read between two checks of the share of padding.
+/// Limit on the encoded bytes that the decoder reads between two checks of the share of padding.
 const MAX_STEP: usize = 16 * 1024;
 
-/// The encoded bytes of a body that are not checked for padding: headers and flushes need far less.
-/// Limiting padding limits time: decoding an empty deflate block of 10 bits builds tables, which
-/// takes 2 µs in a test build (`padding_costs_little_time`).
+/// The encoded bytes of a body that may be padding in any case: headers and flushes need far less.
+/// Limiting padding limits CPU time: decoding an empty deflate block of 10 bits builds tables,
+/// which takes 2 µs in a test build (`a_padded_bomb_is_decoded_in_less_than_a_second`).
 const FREE_BYTES: u64 = 64 * 1024;
 
 /// A decoder for one body. The caller alternates [`feed`](Self::feed) and [`next`](Self::next):
@@ -82,10 +81,11 @@ trait Encoding: Send {
     /// Whether the input so far is a complete encoding.
     fn is_complete(&self) -> bool;
 
-    /// The most bytes that it allocates at any time.
+    /// An upper bound on the bytes that the decoder allocates at any time.
     fn memory(&self) -> usize;
 
-    /// The most decoded bytes that it delays although there is room for them.
+    /// An upper bound on the decoded bytes that the decoder delays although `out` has room for
+    /// them.
     fn holds_back(&self) -> usize {
         0
     }
@@ -161,9 +161,9 @@ impl Decoder {
         Err(denied(self.side, self.failed.unwrap_or(CUT_SHORT)))
     }
 
-    /// The most bytes that the decoder allocates at any time: window, tables and buffers, without
-    /// the chunk that was fed. The value is constant; hardly any of it is allocated before the
-    /// first call of [`next`](Self::next).
+    /// An upper bound on the bytes that the decoder allocates at any time: window, tables and
+    /// buffers, without the chunk that was fed. The value is constant; hardly any of it is
+    /// allocated before the first call of [`next`](Self::next).
     pub fn memory(&self) -> usize {
         self.out.len().saturating_add(self.encoding.memory())
     }
@@ -193,11 +193,11 @@ impl Decoder {
         }
     }
 
-    /// The most encoded bytes that the output so far may have taken.
+    /// The limit on the encoded bytes read so far, which grows with the output.
     fn most_encoded(&self) -> u64 {
         let for_each_byte = match self.side {
             Side::Request => 2,
-            // For a stream whose events are flushed one by one, or are even one gzip member each.
+            // Enough for a stream that flushes after each event, or sends each as a gzip member.
             Side::Response => 16,
         };
         let held_back = self.encoding.holds_back() as u64;

@@ -169,7 +169,7 @@ fn a_denied_body_stays_denied() {
 }
 
 #[test]
-fn frames_and_members_may_follow_one_another() {
+fn several_gzip_members_or_zstd_frames_are_decoded_as_one_body() {
     each_row(["gzip", "zstd"], |name| {
         let parts = ["one ", "", "two"].map(|part| encoded(name, part.as_bytes()));
         for chunk in [1, 5, 1000] {

@@ -7,13 +7,15 @@ use ruzstd::decoding::errors::FrameDecoderError;
 
 use super::{CORRUPT, Encoding, Fault, Progress, Side};
 
-/// 4 MiB, as for brotli. Encoders use larger windows only at their highest levels.
+/// The largest window of a request, in bytes: 4 MiB, as for brotli. Encoders use larger windows
+/// only at their highest levels.
 const MAX_REQUEST_WINDOW: usize = 4 * 1024 * 1024;
 
-/// The largest window of the content encoding (RFC 9659, section 3).
+/// The largest window of a response, in bytes: the maximum of the content encoding (RFC 9659,
+/// section 3).
 const MAX_WINDOW: usize = 8 * 1024 * 1024;
 
-/// The most bytes of a block, encoded or decoded (RFC 8878, section 3.1.1.2.4).
+/// Limit on the bytes of a block, encoded or decoded (RFC 8878, section 3.1.1.2.4).
 const MAX_BLOCK: usize = 128 * 1024;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -90,7 +92,7 @@ impl Zstd {
             }
             (Part::Block, _) => self.block()?,
             (Part::Checksum, _) => self.expect(Part::Descriptor, MAGIC.len() + 1),
-            // Skippable frames as well, which have no content.
+            // Also a skippable frame, which has no content.
             (Part::Descriptor | Part::BlockHeader, _) => return Err(CORRUPT),
         }
         Ok(())
@@ -151,9 +153,9 @@ impl Encoding for Zstd {
         self.part == Part::Descriptor && self.waiting.is_empty()
     }
 
-    /// The sum of two ring buffers while one grows into the next larger size, since a block over
-    /// its limit is detected only after the buffer has grown; and of the tables, literals and
-    /// sequences of a block, and the block itself twice.
+    /// The sum of two ring buffers, since a buffer that grows is copied into a larger one, even for
+    /// a block that is then found to be over its limit; the tables, literals and sequences of a
+    /// block; and two copies of the block.
     fn memory(&self) -> usize {
         let ring = |window: usize| window + 2 * MAX_BLOCK;
         let sequences = 0x17eff * 12;

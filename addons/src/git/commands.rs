@@ -6,14 +6,15 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// The most refs of one push, whose list is held in memory until it is judged. People push fewer.
+/// The most refs that one push may update. The list stays in memory until the push is judged; real
+/// pushes update fewer.
 const MAX_REFS: usize = 10_000;
 
-/// Bytes of the longest ref name. Forges accept a quarter of it, and a longer one would not fit
-/// into a line of the report.
+/// The longest ref name in bytes, four times what forges accept. The limit also keeps each line of
+/// the report within a pkt-line.
 const MAX_NAME: usize = 1024;
 
-/// Bytes of a ref's name that a message shows.
+/// The most bytes of a ref name that a message shows.
 const MAX_SHOWN: usize = 200;
 
 /// One ref update.
@@ -25,7 +26,8 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// The name for messages: its first 200 bytes, since a report repeats it.
+    /// Returns the name for messages, cut to 200 bytes, since a report repeats the message for
+    /// every ref.
     pub fn shown(&self) -> Cow<'_, str> {
         match self.name.get(..MAX_SHOWN) {
             Some(beginning) if self.name.len() > MAX_SHOWN => {
@@ -49,14 +51,15 @@ pub(super) struct Commands {
 pub(super) struct Capabilities {
     /// `report-status` or `report-status-v2`: the client expects a status for each ref.
     pub report: bool,
-    /// Bytes of the longest frame of a multiplexed answer, if the client supports one.
+    /// The longest side-band frame in bytes that the client accepts; `None` without a side band.
     pub side_band: Option<usize>,
-    /// Whether it sends push options.
+    /// Whether the client sends push options.
     pub push_options: bool,
 }
 
 impl Commands {
-    /// Parses a line: a command, or a `shallow` line.
+    /// Parses one line, a command or a `shallow` line. Denies a malformed line, a signed push and a
+    /// push of too many refs.
     pub fn read(&mut self, line: &[u8]) -> Verdict {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         if let Some(id) = line.strip_prefix(b"shallow ") {
@@ -73,7 +76,7 @@ impl Commands {
             return Err(refused("a signed push", "push without --signed"));
         }
         if let Some(capabilities) = capabilities {
-            // Servers differ in whether they read capabilities in other places.
+            // Some servers read the capabilities of later commands too, others ignore them.
             if !self.list.is_empty() || memchr(0, capabilities).is_some() {
                 return Err(Denial::malformed(
                     "capabilities are only allowed on the first command",
@@ -87,12 +90,12 @@ impl Commands {
     fn command(&mut self, command: &[u8]) -> Verdict {
         let mut parts = command.splitn(3, |byte| *byte == b' ');
         let (Some(old), Some(new), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(Denial::malformed("a push command is not OLD NEW REF"));
+            return Err(Denial::malformed("a push command must be OLD NEW REF"));
         };
         self.check_id(old)?;
         self.check_id(new)?;
         if name.len() > MAX_NAME {
-            return Err(Denial::malformed("the name of a ref is over 1 KiB"));
+            return Err(Denial::malformed("a ref name is longer than 1 KiB"));
         }
         if self.list.len() == MAX_REFS {
             let sentence = format!("Push of more than {MAX_REFS} refs: push them in parts");
@@ -105,15 +108,17 @@ impl Commands {
         Ok(())
     }
 
-    /// Checks an object id. All ids must have one length: a server with another hash would split
-    /// the id and the name elsewhere.
+    /// Checks that an object id has 40 or 64 hex digits and the length of the push's first id: a
+    /// server that expects the other length would split id and name at another byte.
     fn check_id(&mut self, id: &[u8]) -> Verdict {
         let length = *self.id_length.get_or_insert(id.len());
         let fits = matches!(length, 40 | 64) && id.len() == length;
         if fits && id.iter().all(u8::is_ascii_hexdigit) {
             return Ok(());
         }
-        Err(Denial::malformed("a push command has a bad object id"))
+        Err(Denial::malformed(
+            "the object ids of a push must all have 40 hex digits, or all 64",
+        ))
     }
 
     /// Refuses push options, which request more of the server than ref updates.
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_lines_are_malformed() {
+    fn malformed_commands_are_denied() {
         each_row(
             [
                 vec!["hello".to_owned()],
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_and_options_are_refused() {
+    fn signed_pushes_and_push_options_are_refused() {
         let certificate = read(&["push-cert\0 report-status\n".to_owned()]);
         assert_eq!(certificate, Err(Code::WriteNotAllowed));
         let commands = read(&[format!("{ID} {ID} refs/heads/a\0push-options")]).unwrap();
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_at_most_ten_thousand_refs() {
+    fn a_push_of_more_than_ten_thousand_refs_is_denied() {
         let lines: Vec<_> = (0..=MAX_REFS)
             .map(|n| format!("{ZERO} {ID} refs/tags/{n}"))
             .collect();

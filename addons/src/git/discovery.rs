@@ -7,9 +7,9 @@ use http::header::USER_AGENT;
 
 use crate::contract::{Answer, Denial, Request};
 
-/// Answers a denied `info/refs` request of git in plain text, which git shows after `remote:`; git
-/// discards other bodies of a 403. Returns the denial of another request or with another status
-/// unchanged. A request is git's if it has the parameter `service` or git's user agent.
+/// Gives the 403 denial of git's `info/refs` request a plain-text body, which git shows after
+/// `remote:`; git discards a body of another type. Returns every other denial unchanged. A request
+/// is git's if it has the parameter `service` or git's user agent.
 #[must_use]
 pub fn as_git_shows(denial: Denial, request: &Request) -> Denial {
     if denial.code().status() != 403 || denial.answer().is_some() || !is_discovery(request) {

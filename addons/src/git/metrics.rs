@@ -26,7 +26,8 @@ pub struct GitMetrics {
 }
 
 impl GitMetrics {
-    /// Registers the metrics, with a series of 0 for each operation, outcome and usual code.
+    /// Registers the metrics. A series with the value 0 exists from the start for each operation
+    /// with each outcome, and for the usual codes of denied pushes.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let counters = |name, help, labels: &[&str]| {
             let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
@@ -80,7 +81,7 @@ mod tests {
     use crate::contract::Denial;
 
     #[test]
-    fn operations_are_listed_completely() {
+    fn every_operation_has_its_label() {
         use Operation::{Fetch, Lfs, Page, Push, Refs};
         let operations = [Refs { push: false }, Fetch, Push, Lfs, Page].map(Operation::as_str);
         assert_eq!(operations, Operation::LABELS);

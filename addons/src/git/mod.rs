@@ -33,7 +33,8 @@ use paths::{Call, RepoPath};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 pub use settings::GitSettings;
 
-/// The addon.
+/// The addon. It judges every request to a git host, except those to an API on the same host. On
+/// every host, it replaces the placeholders of LFS transfers by their tokens.
 pub struct Git {
     settings: GitSettings,
     prefixes: Arc<[String]>,
@@ -44,7 +45,7 @@ pub struct Git {
 /// Marks the flow of a push, with its repository.
 struct Pushing(String);
 
-/// The largest push in bytes, and the name of the setting.
+/// The largest push in bytes, and the name of the setting that limits it.
 #[derive(Default)]
 struct Limit {
     bytes: u64,
@@ -52,7 +53,8 @@ struct Limit {
 }
 
 impl Git {
-    /// Builds the addon. `reachable` decides which hosts LFS files may be at.
+    /// Builds the addon. `reachable` decides whether a container may transfer LFS files from and to
+    /// a host and port.
     #[must_use]
     pub fn new(
         mut settings: GitSettings,
@@ -97,7 +99,8 @@ impl Git {
         }
     }
 
-    /// Passes a read of a repository outside the container's list, without a credential.
+    /// Passes a read of a repository outside the container's list, without a credential. Of LFS
+    /// batches, only downloads pass.
     fn read_anonymously(
         &self,
         flow: &mut Flow,
@@ -150,7 +153,8 @@ impl Git {
             report: self.settings.report_push_denials,
         };
         let announced = request.content_length;
-        // A report needs the capabilities, so with `report` the size is judged after the commands.
+        // Git's report depends on the capabilities in the first command, so with `report` the size
+        // is judged after the commands.
         let at_once = !rules.report;
         if let Some(size) = announced.filter(|size| at_once && *size > rules.limit) {
             return Err(rules.too_large(size));
@@ -158,7 +162,7 @@ impl Git {
         flow.note(|| {
             let most = size::human(rules.limit);
             format!(
-                "push to {}, at most {most}: each ref is judged as it arrives",
+                "push to {}, at most {most}: each ref is judged when it is pushed",
                 repo_path.repo
             )
         });
@@ -167,8 +171,8 @@ impl Git {
         Ok(())
     }
 
-    /// The repository and the size of a push that passed and was larger than
-    /// `git.push_limits.warning_bytes`.
+    /// Returns the repository and the bytes of a push that passed and was larger than
+    /// `git.push_limits.warning_bytes`; `None` for any other flow.
     fn large_push<'f>(&self, flow: &'f Flow, outcome: &Outcome) -> Option<(&'f str, u64)> {
         let Pushing(repo) = flow.find_slot()?;
         let bytes = flow.counters.bytes_in.load(Ordering::Relaxed);
@@ -200,7 +204,7 @@ fn upload(request: &Request, limit: Limit) -> Verdict {
     }
 }
 
-/// Removes the client's own credentials too, so that the read is anonymous.
+/// Removes the client's own credentials; [`Anonymous`] only keeps the proxy from adding others.
 fn remove_credentials(headers: &mut HeaderMap) {
     const NAMES: [&str; 2] = ["authorization", "cookie"];
     remove_fields(headers, |name| NAMES.iter().any(|one| folds_to(name, one)));

@@ -5,7 +5,7 @@
 pub enum Operation {
     /// Lists the refs, to fetch or to push.
     Refs {
-        /// Whether it is the first half of a push.
+        /// Whether the client lists them to push.
         push: bool,
     },
     /// Fetches objects.
@@ -33,7 +33,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is a push or the first half of one.
+    /// Whether the operation is a push, or lists the refs to push.
     pub const fn is_push(self) -> bool {
         matches!(self, Self::Push | Self::Refs { push: true })
     }

@@ -13,9 +13,9 @@ const LFS: &str = "info/lfs/";
 /// A repository, and the path within it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RepoPath<'a> {
-    /// `OWNER/REPO` as the client wrote it, without `.git`.
+    /// `OWNER/REPO` as the client wrote it, without `.git`; longer for a nested repository.
     pub repo: String,
-    /// The path after it, without the leading slash.
+    /// The path after its first two segments, without the leading slash.
     pub rest: &'a str,
 }
 
@@ -37,7 +37,8 @@ impl Call {
         }
     }
 
-    /// Whether it may be a read. Of an LFS batch, the body decides.
+    /// Whether the call may be a read: true also for an LFS batch, whose body decides whether the
+    /// batch is a read. Calls about LFS locks count as writes.
     pub fn may_read(self) -> bool {
         use Operation::{Fetch, Page, Refs};
         let reads = Self::Git(Refs { push: false });
@@ -45,7 +46,7 @@ impl Call {
     }
 }
 
-/// The repository that a path in normal form names, if any.
+/// Returns the repository that a path in normal form names; `None` if it lacks an owner or a name.
 pub(super) fn repository(path: &str) -> Option<RepoPath<'_>> {
     let path = path.strip_prefix('/')?;
     let (owner, after) = path.split_once('/')?;
@@ -61,7 +62,8 @@ pub(super) fn repository(path: &str) -> Option<RepoPath<'_>> {
     Some(RepoPath { repo, rest })
 }
 
-/// The rest of the path that would name a nested repository, if any.
+/// Returns the part of `rest` that a host with nested groups would read as the end of a longer
+/// repository name, if any.
 fn nested_repo(rest: &str) -> Option<&str> {
     if let Some((inner, _)) = rest.split_once("/info/lfs/") {
         return Some(inner);
@@ -88,8 +90,8 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// Classifies a request. A request that is not known to read is a write, and only git's own writes
-/// are allowed.
+/// Classifies a request by its method and by `rest`, the path in the repository. GET and HEAD read;
+/// any other request is denied as a write unless it is one of git or git-lfs.
 pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
     let reads = matches!(request.method, Method::GET | Method::HEAD) && !request.websocket;
     let posts = request.method == Method::POST;
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_repository_is_another_one() {
+    fn a_nested_repository_differs_from_its_parent() {
         each_row(
             [
                 "/acme/web/secret.git/info/refs",

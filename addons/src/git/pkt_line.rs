@@ -19,8 +19,9 @@ pub(super) enum Frame {
 
 /// Parses the header at the beginning of `bytes`; `None` if it is incomplete.
 ///
-/// 0001 to 0003 are refused: they are undefined in the commands of a push, and some servers end the
-/// list at one. 0004 is refused as an empty line, which is no command.
+/// Refuses a length that is not four hex digits or is above git's limit, and the lengths 0001 to
+/// 0004: 0001 to 0003 are undefined in the commands of a push, and some servers end the list of
+/// commands at such a frame; 0004 is an empty line, which cannot be a command.
 pub(super) fn header(bytes: &[u8]) -> Result<Option<Frame>, Denial> {
     let Some(digits) = bytes.first_chunk::<HEADER>() else {
         return Ok(None);
@@ -35,7 +36,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<Frame>, Denial> {
         0 => Ok(Some(Frame::Flush)),
         1..=HEADER => Err(malformed("a length of 0001 to 0004")),
         5..=LONGEST => Ok(Some(Frame::Line(length))),
-        _ => Err(malformed("a line is longer than git allows")),
+        _ => Err(malformed("a line is longer than 65520 bytes")),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::contract::{
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
 /// The most bytes of commands that are kept for a report while a pack of unknown length streams:
-/// more refs than people push, and little enough memory for the duration of a push.
+/// enough for more refs than real pushes update. The limit bounds the memory of slow pushes.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
@@ -32,7 +32,7 @@ pub(super) struct PushRules {
     pub limit: u64,
     /// The name of the setting with the limit.
     pub limit_rule: String,
-    /// Whether a denial is answered in git's own report.
+    /// Whether a denial is rendered as git's own report instead of an HTTP status.
     pub report: bool,
 }
 
@@ -71,8 +71,8 @@ impl PushRules {
     }
 
     /// Renders the denial as git's report, if that is configured and the client requested reports.
-    /// The report uses the memory budget of `body`, which holds the commands; without memory left,
-    /// the denial is rendered by its status.
+    /// The report uses the memory budget of `body`, which holds the commands. If the budget is used
+    /// up, the client gets the denial with its HTTP status.
     fn reported(&self, denial: Denial, commands: &Commands, body: &Buffered) -> Denial {
         if !self.report {
             return denial;
@@ -89,7 +89,7 @@ fn bot_denied(prefixes: &[String]) -> Denial {
     let below = |prefix: &String| format!("{}*", prefix.strip_prefix(BRANCHES).unwrap_or(prefix));
     let below: Vec<_> = prefixes.iter().map(below).collect();
     let sentence = match below.as_slice() {
-        [] => "Bot mode: can push to no branches".to_owned(),
+        [] => "Bot mode: cannot push to any branch".to_owned(),
         some => format!("Bot mode: can only push to {} branches", some.join(", ")),
     };
     Denial::new(Code::BotBranchRestricted, sentence)
@@ -127,7 +127,8 @@ impl CommandList {
                 Frame::Flush => pkt_line::HEADER,
                 Frame::Line(length) => length,
             };
-            // Judged by the announced length, so that the result does not depend on the chunks.
+            // The length in the frame's header is judged, so that the verdict does not depend on
+            // how much of the line has arrived.
             if self.read + length > MAX_COMMANDS {
                 let sentence = "Push commands of more than 1 MiB: push fewer refs at once";
                 return Err(Denial::new(Code::BodyTooLargeToInspect, sentence)
@@ -163,7 +164,7 @@ impl JudgePush {
         }
     }
 
-    /// The filter for the rest of a push whose commands pass.
+    /// Judges the commands, and returns the filter for the rest of the push.
     fn pack(self, body: &Buffered) -> Result<Pack, Denial> {
         let Self {
             rules,
@@ -175,7 +176,7 @@ impl JudgePush {
         }
         let ill_formed = |one: &&Command| !refs::is_well_formed(&one.name);
         if let Some(command) = list.commands.list.iter().find(ill_formed) {
-            let what = format!("{:?} is no name for a ref", command.shown());
+            let what = format!("{:?} is not a valid ref name", command.shown());
             return Err(Denial::malformed(what).rule("ref names"));
         }
         let judged = rules.judge_all(&list.commands);
@@ -188,7 +189,8 @@ impl JudgePush {
             size: 0,
         };
         pack.check(body.bytes().len() as u64)?;
-        // Dropped, since the commands would occupy memory until the pack has ended.
+        // An announced length has been judged already, and a long list would occupy memory until
+        // the pack has ended.
         if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
             pack.beginning = None;
         }
@@ -224,7 +226,7 @@ impl BodyJudge<Request> for JudgePush {
     }
 }
 
-/// Enforces the limit while a push streams. The bytes of the commands count too.
+/// Enforces the limit while a push streams. The bytes of the commands count towards it.
 struct Pack {
     rules: PushRules,
     announced: Option<u64>,
@@ -241,7 +243,7 @@ impl Pack {
     /// an empty list of commands.
     fn check(&mut self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
-            return Err(Denial::malformed("data after a push without commands"));
+            return Err(Denial::malformed("data follows a push without commands"));
         }
         let size = self.announced.unwrap_or_default().max(size);
         if size <= self.rules.limit {

@@ -1,6 +1,6 @@
 //! Checks the names of refs by git's own rules.
 
-/// The namespaces that a push may write, before the limits of bot mode. Others have side effects:
+/// The namespaces that a push may write; bot mode restricts them further. Others have side effects:
 /// `refs/for/` opens reviews, `refs/replace/` changes the history that git shows.
 pub(super) const NAMESPACES: [&str; 3] = ["refs/heads/", "refs/tags/", "refs/notes/"];
 

@@ -15,12 +15,12 @@ const REMOTE: u8 = 2;
 const MAX_FACTOR: usize = 3;
 const FREE_BYTES: usize = 64 * 1024;
 
-/// Bytes of the longest line for a ref if full lines would exceed the limit. A command is at least
+/// The longest line for a ref in bytes if full lines would exceed the limit. A command is at least
 /// 87 bytes long, with its two ids, so short lines stay within [`MAX_FACTOR`].
 const SHORT_LINE: usize = 120;
 
-/// Bytes of the longest name in such a line. git warns of a status for an unknown ref if a name is
-/// cut.
+/// The longest name in such a line in bytes. If a name is cut, git warns of a status for an unknown
+/// ref.
 const SHORT_NAME: usize = 80;
 
 /// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
@@ -30,9 +30,10 @@ const AROUND: usize = pkt_line::HEADER + 5;
 /// has sent everything. It is the largest limit that a registration may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
-/// Renders the denial as a report with its sentence for every ref, if the client requested one;
-/// returns it unchanged otherwise. `advice` is shown line by line by clients with side bands.
-/// `request` holds the commands: its length bounds the report, and its budget pays for it.
+/// Renders the denial as a report with its sentence for every ref. Returns the denial unchanged if
+/// the client requested no report, or if the memory budget of `request` is used up. Clients with a
+/// side band show the lines of `advice`. `request` holds the commands: its length bounds the
+/// report, and the report's memory counts against its budget.
 pub(super) fn report(
     denial: Denial,
     commands: &Commands,
@@ -59,7 +60,7 @@ pub(super) fn report(
             out
         }
     };
-    // Held in the budget, since a client may read it slowly.
+    // The report counts against the budget until it is sent, since a client may read it slowly.
     match request.hold(Bytes::from(body.into_boxed_slice())) {
         Ok(body) => denial.answered_with(Answer {
             status: 200,
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_ref_has_the_sentence() {
+    fn a_report_gives_the_sentence_of_the_denial_for_every_ref() {
         let answer = answer("report-status").unwrap();
         let body = "000eunpack ok\n0017ng refs/heads/a No\n0017ng refs/heads/b No\n0000";
         assert_eq!(answer.body, body);

@@ -7,7 +7,8 @@ use crate::forges::{ForgeHosts, public_reads};
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 
-/// GitHub warns of files above 50 MB and refuses files above 100 MB.
+/// The default limits of a push are GitHub's limits of a file: GitHub warns above 50 MB and refuses
+/// files above 100 MB.
 const WARNING_BYTES: u64 = 50 * MB;
 const HARD_LIMIT_BYTES: u64 = 100 * MB;
 
@@ -29,7 +30,8 @@ pub struct GitSettings {
     pub report_push_denials: bool,
     /// Pushes above this size in bytes are logged once they have passed.
     pub warning_bytes: u64,
-    /// Pushes above this size in bytes are denied, unless the repository has its own limit.
+    /// Pushes above this size in bytes are denied, unless the container's registration sets another
+    /// limit for the repository.
     pub hard_limit_bytes: u64,
 }
 

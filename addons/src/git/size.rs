@@ -11,7 +11,8 @@ pub(super) const OPTIONS: [&str; 3] = [
     "Request per-repository limit increase",
 ];
 
-/// Denies a push above its limit, in bytes. `size` is the announced length, or the length so far.
+/// Builds the denial of a push or a file above the limit. `size` is the announced length, or the
+/// number of bytes that have arrived; both are in bytes.
 pub(super) fn too_large(size: u64, limit: u64) -> Denial {
     Denial::new(Code::PushTooLarge, "Push size exceeds limit")
         .with(
@@ -36,7 +37,7 @@ pub(super) fn too_large(size: u64, limit: u64) -> Denial {
         )
 }
 
-/// Formats a size in the largest unit that fits, with at most one decimal.
+/// Formats a size in the largest unit that fits (1 KB is 1024 B), with at most one decimal.
 pub(super) fn human(bytes: u64) -> String {
     let mut units = ["B", "KB", "MB", "GB"].into_iter().peekable();
     let mut size = bytes as f64;
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_written_for_people() {
+    fn sizes_are_formatted_in_the_largest_unit_that_fits() {
         each_row(
             [
                 (0, "0 B"),

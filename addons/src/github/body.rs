@@ -15,7 +15,7 @@ pub(super) type Keys = &'static [(&'static str, Kind)];
 /// The type of a value, and the rule that judges it.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The text of a comment, an issue or a review, which bots read.
+    /// The text of a comment, an issue or a review, in which bots look for commands.
     Comment,
     /// Any other text.
     Text,
@@ -37,11 +37,11 @@ pub(super) enum Kind {
     List(&'static Kind),
     /// An object with these keys.
     Object(Keys),
-    /// The first of these kinds whose type the value has.
+    /// The first of these kinds that has the type of the value.
     AnyOf(&'static [Kind]),
 }
 
-/// The facts that values are judged by.
+/// Judges the values of one body.
 pub(super) struct Judge<'a> {
     /// The owner of the repository.
     pub(super) owner: &'a str,
@@ -49,7 +49,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// The first objection to a body.
+    /// Returns the first objection to a body; `None` if the body may pass.
     pub(super) fn objection(&self, body: &Value, kind: &Kind) -> Option<ObjectionAt> {
         self.value(body, kind, "")
     }

@@ -21,7 +21,7 @@ const LINE_COMMANDS: [&str; 12] = [
     "/squash",
 ];
 
-/// Commands that bots accept anywhere in a line after their name.
+/// Commands that bots accept anywhere in a line, each after the bot's name.
 const NAMED_COMMANDS: [(&str, &[&str]); 8] = [
     ("@dependabot", &["merge", "squash"]),
     ("@mergify", &["queue", "merge", "requeue", "squash"]),
@@ -62,20 +62,20 @@ pub(super) enum Objection {
     #[error("bots obey {0:?}; say it in other words")]
     Command(&'static str),
     #[error(
-        "a mention of @{0} starts an agent with rights of its own; write the name without the @"
+        "a mention of @{0} starts an agent that has its own rights; write the name without the @"
     )]
     Mention(String),
-    #[error("assigning an account of {0} starts an agent with rights of its own; name a person")]
+    #[error("assigning an account of {0} starts an agent that has its own rights; name a person")]
     Agent(String),
     #[error("bots obey the label {0:?}; use another one")]
     Label(String),
-    /// The key is not one of these, which the write may have.
+    /// The write does not permit the key; it permits only these keys.
     #[error("{}", wanted_keys(.0))]
     Key(Vec<&'static str>),
     /// The value is not of this type.
     #[error("the value must be {0}")]
     Type(String),
-    #[error("a pull request takes branches of its own repository: BRANCH or OWNER:BRANCH")]
+    #[error("a pull request must use branches of its own repository: BRANCH or OWNER:BRANCH")]
     ForeignBranch,
 }
 
@@ -84,11 +84,11 @@ fn wanted_keys(allowed: &[&str]) -> String {
         return "this write has no keys".to_owned();
     }
     let allowed = allowed.join(", ");
-    format!("the key is not among those that this write may have: {allowed}")
+    format!("this write may have only these keys: {allowed}")
 }
 
-/// An objection, and the key of the value that it is about: `comments.body`, empty for the body
-/// itself.
+/// An objection, and the key of the denied value, such as `comments.body`; the key is empty for the
+/// body itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectionAt {
     pub(super) key: String,
@@ -100,7 +100,7 @@ pub(super) fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
     ObjectionAt { key, objection }
 }
 
-/// The objection to an `event` of a review.
+/// The objection to the `event` of a review; `None` unless it is `APPROVE`, in any letter case.
 pub(super) fn approval(event: &str) -> Option<Objection> {
     let event = event.trim();
     event
@@ -108,12 +108,12 @@ pub(super) fn approval(event: &str) -> Option<Objection> {
         .then_some(Objection::Approval)
 }
 
-/// The objection to the text of a comment, an issue or a review.
+/// The objection to the text of a comment, an issue or a review: a command to a bot, or a mention.
 pub(super) fn comment(body: &str, mentions: &Mentions) -> Option<Objection> {
     command(body).or_else(|| text(body, mentions))
 }
 
-/// The objection to any other text, such as a title.
+/// The objection to any other text, such as a title: a mention.
 pub(super) fn text(text: &str, mentions: &Mentions) -> Option<Objection> {
     let mention = mentions.find(text)?;
     Some(Objection::Mention(mention.to_owned()))
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_belongs_to_its_own_repository() {
+    fn a_branch_of_another_repository_is_objected_to() {
         let cases = [
             ("topic", true),
             ("topic/one", true),

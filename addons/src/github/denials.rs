@@ -1,4 +1,4 @@
-//! The denials of this addon, with the details that tell the client what is allowed.
+//! The denials of this addon, with details of the requests that are allowed instead.
 
 use super::content::{Objection, ObjectionAt};
 use crate::contract::{Code, Container, Denial, Verdict};
@@ -6,7 +6,7 @@ use crate::contract::{Code, Container, Denial, Verdict};
 pub(super) const PR_MERGE_BLOCKED: &str = "PR merge blocked - use GitHub UI";
 pub(super) const RELEASE_BLOCKED: &str = "Release creation blocked";
 
-/// The permitted writes, listed in the denial of another one.
+/// The permitted writes, listed in the denial of any other write.
 const ALLOWED: &str =
     "pull requests and their comments, reviews other than APPROVE, issues, labels, reactions";
 
@@ -17,7 +17,7 @@ const MAX_KEY: usize = 80;
 pub(super) struct Denials;
 
 impl Denials {
-    /// A write outside the allowlist. `what` is `METHOD PATH`, or `mutation NAME`.
+    /// Denies a write outside the allowlist. `what` is `METHOD PATH`, or `mutation NAME`.
     pub(super) fn write(what: &str, container: &Container) -> Denial {
         let repos: Vec<&str> = container.repos.iter().map(|repo| &*repo.name).collect();
         Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
@@ -25,7 +25,8 @@ impl Denials {
             .with("repos", repos)
     }
 
-    /// A permitted write with a denied value in its body or its input.
+    /// Denies a permitted write because of a value in its body or its input: as
+    /// `repo_not_authorized` for a branch of another repository, otherwise as `write_not_allowed`.
     pub(super) fn body(what: &str, objected: &ObjectionAt, container: &Container) -> Denial {
         let ObjectionAt { key, objection } = objected;
         let denial = match objection {
@@ -41,7 +42,7 @@ impl Denials {
         }
     }
 
-    /// Passes if the repository is in the container's list.
+    /// Passes if the repository is in the container's list, otherwise denies with a hint.
     pub(super) fn permit_repo(repo: &str, container: &Container) -> Verdict {
         if container.repos.iter().any(|listed| listed.is(repo)) {
             return Ok(());
@@ -52,19 +53,19 @@ impl Denials {
         )))
     }
 
-    /// A repository outside the container's list.
+    /// Denies a repository outside the container's list.
     pub(super) fn repo(repo: &str) -> Denial {
         Denial::new(Code::RepoNotAuthorized, "Repo not authorized").with("repo", repo)
     }
 
-    /// A request without a repository, or with one that cannot be determined.
+    /// Denies a request without a repository, or with one that cannot be determined.
     pub(super) fn no_repo(reason: impl Into<String>) -> Denial {
         Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
             .with("repo", serde_json::Value::Null)
             .with("reason", reason.into())
     }
 
-    /// A GraphQL field whose selection leaves the repository.
+    /// Denies a GraphQL field with a selection that leaves the repository.
     pub(super) fn leads_out(field: &str, why: &str) -> Denial {
         Self::no_repo(format!("{field}: {why}")).with("field", field)
     }

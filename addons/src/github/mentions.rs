@@ -8,7 +8,7 @@ use std::borrow::Cow;
 pub struct Mentions(Vec<String>);
 
 impl Mentions {
-    /// Takes the accounts as a text mentions them (`@copilot`), in any letter case.
+    /// Takes the accounts in the form of mentions (`@copilot`), in any letter case.
     #[must_use]
     pub fn new(mentions: &[String]) -> Self {
         let name = |mention: &String| mention.trim_start_matches('@').to_ascii_lowercase();
@@ -21,9 +21,10 @@ impl Mentions {
         self.0.is_empty()
     }
 
-    /// The first listed account that a text mentions, either in the raw text, which assistants
-    /// read, or in the text that Markdown renders, where `&#64;copilot` is a mention too. Whether
-    /// something like a tag is rendered depends on its context, so both cases are checked.
+    /// Returns the first listed account that a text mentions; `None` without a mention. Searches
+    /// the raw text, which assistants read, and the text that Markdown renders, in which
+    /// `&#64;copilot` is a mention, too. The context decides whether Markdown shows `<…>` or
+    /// removes it as a tag, so both renderings are searched.
     pub(super) fn find(&self, text: &str) -> Option<&str> {
         if self.is_empty() {
             return None;
@@ -50,8 +51,8 @@ impl Mentions {
         })
     }
 
-    /// The listed account that a login belongs to: the account itself, or one with a suffix after a
-    /// hyphen, such as `copilot-swe-agent`.
+    /// The listed account that a login belongs to. Logins that add a suffix after a hyphen, such as
+    /// `copilot-swe-agent`, belong to the account, too.
     pub(super) fn agent(&self, login: &str) -> Option<&str> {
         let login = login.trim().trim_start_matches('@').to_ascii_lowercase();
         let login = login.strip_suffix("[bot]").unwrap_or(&login);
@@ -75,9 +76,9 @@ fn begins_with_word(text: &str, name: &str) -> bool {
     !rest.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// Renders the parts of Markdown that can hide a mention: character references are replaced,
-/// escaping backslashes removed, and tags and comments removed or kept. Borrowed if the text has
-/// none of them.
+/// Renders the parts of Markdown that can hide a mention: decodes character references, removes
+/// escaping backslashes, and removes or keeps tags and comments. Returns the text borrowed if it
+/// contains no `&`, `<` or `\`.
 fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
     const MARKUP: [char; 3] = ['&', '<', '\\'];
     if !text.contains(MARKUP) {
@@ -107,8 +108,9 @@ fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Parses `&#64;`, `&#x40;` or `&commat;`, and returns the rest. HTML needs no semicolon after a
-/// number.
+/// Parses a numeric character reference (`&#64;`, `&#x40;`) or `&commat;`, the only named one that
+/// is decoded. Returns the character and the rest. The semicolon of a numeric reference is optional,
+/// as in HTML.
 fn reference(markup: &str) -> Option<(char, &str)> {
     if let Some(rest) = markup.strip_prefix("&commat;") {
         return Some(('@', rest));
@@ -125,15 +127,16 @@ fn reference(markup: &str) -> Option<(char, &str)> {
     Some((char::from_u32(character)?, rest))
 }
 
-/// Parses a backslash before punctuation, which Markdown removes, and returns the rest.
+/// Skips a backslash that escapes punctuation (Markdown does not render it), and returns the rest,
+/// punctuation included.
 fn escape(markup: &str) -> Option<&str> {
     let rest = markup.strip_prefix('\\')?;
     rest.starts_with(|c: char| c.is_ascii_punctuation())
         .then_some(rest)
 }
 
-/// Finds the ends of tags and comments. After one search without a result it searches no more, so
-/// that a text of many `<a` takes linear time.
+/// Finds the ends of tags and comments. A search without a result is not repeated, so that a text
+/// of many `<a` takes linear time.
 struct Tags {
     no_comment_ends: bool,
     no_tag_ends: bool,
@@ -147,7 +150,7 @@ impl Tags {
         }
     }
 
-    /// Finds no end, so that tags stay in the text.
+    /// Returns a state in which `skip` never finds an end, so that tags stay in the text.
     const fn kept() -> Self {
         Self {
             no_comment_ends: true,
@@ -155,7 +158,8 @@ impl Tags {
         }
     }
 
-    /// The rest of the text after a comment or a tag.
+    /// Returns the text after the comment or tag that `markup` begins with; `None` if there is none
+    /// or if its end is missing.
     fn skip<'a>(&mut self, markup: &'a str) -> Option<&'a str> {
         let inner = markup.strip_prefix('<')?;
         let comment = inner.strip_prefix("!--");
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_mentions_no_listed_account_is_not_found() {
+    fn text_without_a_mention_of_a_listed_account_passes() {
         let texts = [
             "",
             "@",

@@ -1,8 +1,8 @@
 //! Guards the APIs of GitHub and of GitHub Enterprise servers.
 //!
-//! Requests may use the repositories of the container's list. Reads must stay in them; writes must
-//! also be on an allowlist. With a personal token as the credential, no other check limits a
-//! container.
+//! By default, every request must stay in the repositories of the container's list, and a write
+//! must also be on an allowlist. With a personal token as the credential, only this addon limits
+//! which of the token's repositories a container reaches.
 
 mod body;
 mod content;
@@ -29,7 +29,8 @@ use crate::contract::{
 };
 use crate::header_names::{folds_to, remove_fields};
 use denials::Denials;
-pub use forge::{Forge, ForgeClient, Node, Requester};
+pub use forge::Forge;
+use forge::Requester;
 pub use graphql::Mutations;
 pub use mentions::Mentions;
 pub use patterns::Patterns;
@@ -53,19 +54,19 @@ enum Service {
     Gists,
 }
 
-/// The addon.
+/// The addon. It judges requests to a forge's APIs, files and gists, not its web pages and git.
 pub struct Github {
     services: HostMap<Service>,
     rest: Rest,
     mutations: Arc<Mutations>,
     mentions: Arc<Mentions>,
-    forge: Arc<dyn Forge>,
+    forge: Arc<Forge>,
 }
 
 impl Github {
     /// Builds the addon. `forge` resolves repository numbers and node ids.
     #[must_use]
-    pub fn new(settings: GithubSettings, forge: Arc<dyn Forge>) -> Self {
+    pub fn new(settings: GithubSettings, forge: Arc<Forge>) -> Self {
         let mut services = HostMap::default();
         for hosts in settings.hosts {
             let gists = Host::parse(&format!("gist.{}", hosts.host)).ok();
@@ -146,8 +147,8 @@ impl Github {
             flow.note(|| format!("the forge would be asked which repository has the number {id}"));
             return Ok(());
         };
-        // The same denial for an unknown number and for a repository that is not listed, and
-        // without a name: the container must not learn which repositories our credential can read.
+        // An unknown number and a repository that is not listed get the same denial, without a
+        // name: the container must not learn which repositories the proxy's credential can read.
         let not_theirs =
             || Denials::no_repo(format!("the repository with the number {id} is not listed"));
         let repo = asked.await?;
@@ -168,7 +169,7 @@ impl Github {
 
     fn judge_graphql(&self, request: &mut Request, requester: Requester) -> Verdict {
         if request.method != Method::POST || request.query.is_some() {
-            let what = "GraphQL is judged in the body of a POST, without a query string";
+            let what = "send GraphQL in the body of a POST, without a query string";
             return Err(Denial::malformed(what));
         }
         let judge = GraphqlJudge {
@@ -213,7 +214,8 @@ impl Github {
     }
 }
 
-/// The path within an API below `/api`, without the API's version.
+/// Returns the path within an API below `/api`, without the prefix of the API; `None` for any other
+/// path.
 fn below_api(path: &str) -> Option<String> {
     let below = path.strip_prefix("/api")?;
     if below.trim_end_matches('/') == "/graphql" {
@@ -231,7 +233,8 @@ fn as_github_says(denial: Denial) -> Denial {
     denial.with("message", message)
 }
 
-/// Notes the access of a permitted request. A public read is sent without any credential.
+/// Notes why a request is permitted. A public read loses the client's credentials and gets none
+/// from the proxy.
 fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     match access {
         Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
@@ -286,7 +289,7 @@ fn is_form(headers: &HeaderMap) -> bool {
 struct GraphqlJudge {
     mutations: Arc<Mutations>,
     mentions: Arc<Mentions>,
-    forge: Arc<dyn Forge>,
+    forge: Arc<Forge>,
     requester: Requester,
 }
 
@@ -325,7 +328,7 @@ impl GraphqlJudge {
         if ids.is_empty() {
             return Ok(());
         }
-        let nodes = self.forge.nodes(self.requester, ids).await?;
+        let nodes = self.forge.nodes(&self.requester, &ids).await?;
         named_nodes.judge(nodes, &self.mentions, &container)
     }
 }
@@ -349,8 +352,8 @@ impl Addon for Github {
             return Step::PASS;
         };
         if flow.find_slot::<Lookup>().is_some() {
-            // The response goes to this addon only. The slot tells the git addon that the request
-            // is not git's, as for any API call.
+            // A look-up of this addon: no container sees the response. The slot tells the git addon
+            // that the request is an API call.
             flow.put_slot(ApiCall);
             return Step::PASS;
         }

@@ -17,15 +17,15 @@ impl FromIterator<(Method, Vec<PathPattern>)> for Patterns {
 }
 
 impl Patterns {
-    /// The first pattern of a method that matches.
+    /// Returns the first pattern of a method that matches the path.
     pub(super) fn find(&self, method: &Method, path: &str) -> Option<&str> {
         let mut patterns = self.0.get(method)?.iter();
         let found = patterns.find(|pattern| pattern.is_match(path))?;
         Some(found.as_str())
     }
 
-    /// The pattern that blocks a request. HEAD also matches patterns for GET; POST also those for
-    /// PUT, PATCH and DELETE, since a parameter or header may override its method.
+    /// Returns the first pattern that matches a request. HEAD also matches patterns for GET; POST
+    /// also those for PUT, PATCH and DELETE, since a parameter or header may override its method.
     pub(super) fn guard(&self, method: &Method, path: &str) -> Option<&str> {
         match *method {
             Method::HEAD => self.find(&Method::GET, path),

@@ -15,7 +15,7 @@ use crate::contract::{
     BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Request, Verdict,
 };
 
-/// The most bytes of a write's body; GitHub accepts less.
+/// The most bytes of a write's body; GitHub accepts fewer.
 const MAX_BODY: usize = 1 << 20;
 
 /// The rules of the REST API.
@@ -34,7 +34,7 @@ pub(super) struct Rest {
 pub(super) enum Access {
     /// The container's credential.
     Own,
-    /// None: the request reads public data.
+    /// No credential: the request reads public data.
     Public,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct InRepo<'a> {
 }
 
 impl InRepo<'_> {
-    /// The path that patterns are matched against.
+    /// Returns the path that is compared with the patterns.
     fn path(&self) -> String {
         let mut path = format!("/repos/{}/{}", self.owner, self.name);
         for segment in self.rest {
@@ -94,7 +94,9 @@ impl Rest {
         self.check_blocked(request, &path)?;
         let access = self.permit_repo(repo.owner, repo.name, &request.method, container)?;
         if access == Access::Own && repo.compares_with_another() {
-            return Err(Denials::no_repo("it compares with another repository"));
+            return Err(Denials::no_repo(
+                "the path compares with a branch of another repository",
+            ));
         }
         if is_read(&request.method) {
             return Ok(access);
@@ -147,7 +149,7 @@ impl Rest {
         }
     }
 
-    /// Judges a request that names no repository.
+    /// Judges a request that names no repository. Only listed reads and configured patterns pass.
     pub(super) fn judge_nameless(
         &self,
         segments: &[&str],
@@ -193,7 +195,7 @@ impl Rest {
     ) -> Verdict {
         if request.query.is_some() {
             return Err(Denial::malformed(
-                "the parameters of a write go in its body, where they can be judged",
+                "a write must have its parameters in the body: a query string is not judged",
             ));
         }
         let judge = WriteJudge {
@@ -227,7 +229,8 @@ fn api_blocked(sentence: impl Into<std::borrow::Cow<'static, str>>, rule: &str) 
         .rule(rule)
 }
 
-/// The sentences for requests that the container's user should make elsewhere.
+/// Returns the sentence for a merge or a new release, which a person should make in GitHub's UI;
+/// `None` for any other request.
 fn blocked_sentence(method: &Method, rest: &[&str]) -> Option<&'static str> {
     match rest {
         ["pulls", _, "merge"] if !is_read(method) => Some(PR_MERGE_BLOCKED),

@@ -6,8 +6,8 @@ use super::{Mentions, Mutations, Patterns};
 use crate::contract::settings::{Fields, Files, PathPattern, Setting, parse_method};
 use crate::forges::{ForgeHosts, public_reads};
 
-/// Merging a pull request, creating a release and deleting a repository, which are reserved for
-/// people.
+/// The patterns that block merging a pull request, creating a release and deleting a repository:
+/// these are reserved for people.
 const BLOCKED_PATTERNS: [(Method, &str); 3] = [
     (Method::PUT, r"^/repos/[^/]+/[^/]+/pulls/\d+/merge$"),
     (Method::POST, r"^/repos/[^/]+/[^/]+/releases$"),
@@ -17,7 +17,7 @@ const BLOCKED_PATTERNS: [(Method, &str); 3] = [
 /// Assistants that GitHub itself starts when a text mentions them.
 const BLOCKED_MENTIONS: [&str; 1] = ["@copilot"];
 
-/// Bytes of the longest login at GitHub, including an enterprise's short code.
+/// The longest login at GitHub in bytes, including an enterprise's short code.
 const MAX_LOGIN: usize = 64;
 
 /// The settings of the addon.
@@ -75,8 +75,8 @@ impl GithubSettings {
     }
 }
 
-/// The patterns that are blocked if the key is absent. One that does not compile refuses the
-/// configuration, as if it were written there.
+/// The patterns that are blocked if the key is absent. A pattern that does not compile is reported
+/// as a configuration error, as if the file contained it.
 fn shipped_patterns(fields: &Fields<'_>) -> Option<Patterns> {
     let mut patterns = Vec::new();
     for (method, text) in BLOCKED_PATTERNS {

@@ -13,12 +13,12 @@ pub(super) enum Target<'a> {
     },
     /// `/repositories/ID/…`
     Numbered { id: u64, rest: Vec<&'a str> },
-    /// Any other path, which names no repository: its segments.
+    /// Any other path, which names no repository, as its segments.
     Nameless(Vec<&'a str>),
 }
 
-/// Paths without a repository that may be read: the user's own profile, the rate limit, public
-/// lists.
+/// Paths without a repository that may be read: the profile of the token's user, the rate limit,
+/// public lists.
 const READABLE: [&str; 11] = [
     "",
     "codes_of_conduct",

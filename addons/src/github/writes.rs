@@ -6,11 +6,12 @@
 //!
 //! - `agent_assignment` of issues starts an agent, in any repository that its `target_repo` names.
 //! - `head_repo` of a pull request names another repository.
-//! - `issue` of a pull request converts an existing issue, whose text was not judged, for good.
+//! - `issue` of a pull request turns an existing issue, whose text was not judged, into a pull
+//!   request for good.
 //! - `maintainer_can_modify` of an existing pull request opens the branch of a fork to pushes. A
-//!   new one may have it, since both its branches are of this repository.
-//! - `duplicate_issue_id` and a label's `id` are ids across all repositories, which tell neither
-//!   the repository nor the label.
+//!   new pull request may have it, since both its branches belong to this repository.
+//! - `duplicate_issue_id` and a label's `id` are unique across all repositories, but show neither
+//!   the repository nor the name of the label.
 //! - `issue_field_values` are fields of the organization, by number.
 //! - `suggest`, `confidence` and `rationale` of labels, assignees and types are annotations for
 //!   GitHub's own triage, which these writes do not need.
@@ -46,7 +47,7 @@ const LABEL_KEYS: Keys = &[
 
 const LABEL: Kind = Kind::AnyOf(&[Kind::Label, Kind::Object(LABEL_KEYS)]);
 
-/// GitHub also takes a bare list of labels, and one bare label.
+/// GitHub also accepts a bare list of labels, and one bare label.
 const LABELS: Kind = Kind::AnyOf(&[
     Kind::Object(&[("labels", Kind::List(&LABEL))]),
     Kind::List(&LABEL),
@@ -55,7 +56,7 @@ const LABELS: Kind = Kind::AnyOf(&[
 
 const ASSIGNEE: Kind = Kind::AnyOf(&[Kind::Login, Kind::Object(&[("login", Kind::Login)])]);
 
-/// Any login may be removed: that starts no agent.
+/// Any login may be removed, since a removal starts no agent.
 const REMOVED: Kind = Kind::List(&Kind::Text);
 
 const NEW_ISSUE: Keys = &[
@@ -133,7 +134,7 @@ const REVIEWERS: Keys = &[
     ("team_reviewers", Kind::List(&Kind::Text)),
 ];
 
-/// The allowed writes; any other is denied.
+/// The writes that are allowed by default. A configured pattern may allow others.
 const ALLOWED: &[Write] = &[
     write("POST", "comments/#/reactions", REACTION),
     write("POST", "issues", Kind::Object(NEW_ISSUE)),
@@ -199,7 +200,8 @@ const ALLOWED: &[Write] = &[
     write("DELETE", "pulls/comments/#/reactions/#", NOTHING),
 ];
 
-/// The allowed write that a request makes; `rest` is in lower case.
+/// Returns the allowed write with this method and path; `rest` is in lower case. `None` if the
+/// write is not allowed by default.
 pub(super) fn find(method: &Method, rest: &[&str]) -> Option<&'static Write> {
     let mut of_method = ALLOWED
         .iter()
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_writes_of_labels_accept_a_body_that_is_no_object() {
+    fn only_writes_of_labels_accept_a_body_that_is_not_an_object() {
         for write in ALLOWED {
             let is_labels = write.path == "issues/#/labels" && write.method != "DELETE";
             for (body, passes) in [

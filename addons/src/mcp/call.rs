@@ -18,7 +18,8 @@ pub(super) struct PreparedCall {
     pub(super) args_sha256: String,
 }
 
-/// Reads the arguments of a call and applies the override. Takes time linear in the params.
+/// Reads the arguments of a call and applies the override. Denies params that are malformed, or
+/// whose `name` is not that of `definition`. Takes time linear in the length of the params.
 pub(super) fn prepare(
     params: Option<Box<RawValue>>,
     definition: &Definition,
@@ -27,7 +28,9 @@ pub(super) fn prepare(
     let params = params.ok_or_else(|| Denial::malformed("a tool call has no params"))?;
     let members = Members::read(&params).map_err(unreadable)?;
     if members.text("name").as_deref() != Some(&*definition.name) {
-        return Err(Denial::malformed("the params name another tool"));
+        return Err(Denial::malformed(
+            "`name` in the params is not the name of the called tool",
+        ));
     }
     let mut arguments = Node::parse(arguments(&members)).map_err(unreadable)?;
     if !matches!(arguments, Node::Object(_)) {
@@ -63,5 +66,5 @@ pub(super) fn with_arguments(
 }
 
 fn unreadable(error: RawJsonError) -> Denial {
-    Denial::malformed(format!("the params of a tool call: {error}"))
+    Denial::malformed(format!("the params of a tool call cannot be read: {error}"))
 }

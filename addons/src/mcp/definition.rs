@@ -9,7 +9,8 @@ use thiserror::Error;
 use crate::contract::{Annotations, Definition, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
-/// The members that a tool's pin covers: the texts for the model, and the schema of arguments.
+/// The members that a tool's pin covers: the name, the texts for the model, the schemas and the
+/// annotations.
 const PINNED: [&str; 6] = [
     "name",
     "title",
@@ -77,7 +78,7 @@ impl ListedTool {
         self.digest
     }
 
-    /// The definition, with the result of comparing it with its pin.
+    /// Returns the definition with `pin`, the result of comparing it with the accepted one.
     #[must_use]
     pub fn pinned(self, pin: Pin) -> Definition {
         Definition {
@@ -131,7 +132,7 @@ mod tests {
         "properties":{"n":{"type":"number","maximum":10}}},"_meta":{"a":1}}"#;
 
     #[test]
-    fn the_digest_changes_with_what_a_model_reads_and_with_nothing_else() {
+    fn only_pinned_members_change_the_digest() {
         let digest = read(TOOL).unwrap().digest();
         each_row(
             [
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_read_where_they_are_booleans() {
+    fn hints_that_are_not_booleans_are_ignored() {
         let text = r#"{"name":"a","annotations":{"readOnlyHint":true,"openWorldHint":"false",
             "destructiveHint":false}}"#;
         let definition = read(text).unwrap().pinned(Pin::Accepted);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_definition_is_refused() {
+    fn invalid_definitions_are_refused() {
         let long = format!("{{\"name\":\"{}\"}}", "a".repeat(MAX_NAME + 1));
         each_row(
             [

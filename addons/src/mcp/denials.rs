@@ -7,7 +7,7 @@ use crate::contract::{Code, Denial, Flow};
 /// The longest reason that denials and the audit quote, in bytes.
 const MAX_REASON: usize = 512;
 
-/// Decisions, in the spelling of the audit and of clients.
+/// Policy decisions, as written in the audit log and in the denials that clients receive.
 pub(super) const ALLOW: &str = "allow";
 pub(super) const REDACT: &str = "redact";
 pub(super) const ASK: &str = "ask";
@@ -19,12 +19,12 @@ pub(super) const DENY_ABORT: &str = "deny_abort";
 pub(super) struct Target {
     /// The server.
     pub(super) server: Arc<str>,
-    /// The server's own name for the tool; `None` for other messages.
+    /// The server's own name for the tool; `None` unless the message is a `tools/call`.
     pub(super) tool: Option<Arc<str>>,
 }
 
 impl Target {
-    /// The target of a flow; `None` if the gateway itself answers.
+    /// The target of an MCP flow; `None` if the flow is not MCP, or if the gateway itself answers.
     pub(super) fn of(flow: &Flow) -> Option<Self> {
         let subject = flow.mcp()?;
         let is_call = &*subject.method == super::TOOLS_CALL;
@@ -50,10 +50,13 @@ impl Target {
         self.detailed(denial.with("decision", DENY_CONTINUE), reason)
     }
 
-    /// The denial of a message that latches the container: every later tool call is denied, too.
+    /// The denial of a message on which a policy decides `deny_abort`, which sets the container's
+    /// abort latch; also of tool calls and of answers to servers while the latch is set.
     pub(super) fn abort(&self, reason: &str) -> Denial {
         let reason = cut(reason);
-        let sentence = format!("Denied by policy, and every later tool call: {reason}");
+        let sentence = format!(
+            "Denied by policy; all tool calls of this container are denied until an operator resets it: {reason}"
+        );
         let denial = Denial::new(Code::PolicyDenied, sentence);
         let denial = denial
             .with("type", Code::PolicyDenied.as_str())
@@ -97,16 +100,17 @@ impl Target {
 pub(super) fn unknown_tool(name: &str) -> Denial {
     let name = cut(name);
     Denial::new(Code::ToolNotFound, format!("Unknown tool: {name}"))
-        .hint("list what there is: unified-proxy mcp list")
+        .hint("list the tools: unified-proxy mcp list")
 }
 
 /// The denial of a message to a server that is not mounted for the container.
 pub(super) fn unknown_server(name: &str) -> Denial {
     let sentence = format!("No MCP server {} is mounted for this container", cut(name));
-    Denial::new(Code::ToolNotFound, sentence).hint("mount it under mcpServers in mcp.yaml")
+    Denial::new(Code::ToolNotFound, sentence)
+        .hint("mount it under mcpServers in mcp.yaml, with this container under containers")
 }
 
-/// Cuts a text to [`MAX_REASON`], between two characters.
+/// Truncates a text to at most [`MAX_REASON`] bytes, at a character boundary.
 pub(super) fn cut(text: &str) -> &str {
     let end = text.floor_char_boundary(MAX_REASON);
     text.get(..end).unwrap_or_default()

@@ -22,14 +22,14 @@ use crate::contract::{
 };
 use crate::raw_json::Members;
 
-/// The longest params that are read on the connection's thread, in bytes. That takes less than
-/// 1 ms.
+/// The longest params that are read on the connection's thread, in bytes. Reading them takes less
+/// than 1 ms.
 const READ_IN_PLACE: usize = 64 * 1024;
 
-/// Time limit of a step, excluding the evaluation of policies.
+/// Time limit of a step, in addition to the time limit of one evaluation of the policies.
 pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
 
-/// Codes and messages of errors that are reserved for the proxy.
+/// Error codes, and beginnings of error messages, that are reserved for the proxy.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
 const RESERVED_MESSAGES: [&str; 3] = [
     "policy_denied",
@@ -50,7 +50,7 @@ impl Mcp {
         let container = Arc::clone(flow.container()?);
         let is_call = &*frame.method == TOOLS_CALL;
         let Some(target) = Target::of(flow) else {
-            // The gateway itself answers such a message, and it has no tools.
+            // The gateway itself answers a message without a server, and it has no tools.
             return match is_call {
                 true => Err(unknown_tool(subject_name(flow))),
                 false => Ok(()),
@@ -102,7 +102,8 @@ impl Mcp {
         Ok(())
     }
 
-    /// Reads the called tool and its override.
+    /// Finds the called tool and its override. Denies a call without an id, and a call of an
+    /// unknown tool.
     fn tool_call<'c>(
         &self,
         flow: &Flow,
@@ -127,7 +128,7 @@ impl Mcp {
         })
     }
 
-    /// Reads the arguments; large ones on a blocking thread.
+    /// Reads the params and applies the override; on a blocking thread for large params.
     async fn prepare(
         &self,
         frame: &mut Frame,
@@ -147,8 +148,8 @@ impl Mcp {
         prepared.unwrap_or_else(|_panicked| Err(Denial::internal().rule("panic")))
     }
 
-    /// Denies a call of a latched container, of a changed definition, or of an open-world tool at a
-    /// raised level.
+    /// Denies a call if the container's abort latch is set, if the tool is blocked because its
+    /// definition changed, or if the container's security level excludes open-world tools.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
         check_latch(flow, call.container, target)?;
@@ -172,7 +173,7 @@ impl Mcp {
                     "the server says openWorldHint: true; unified-proxy container reset {} lowers the level",
                     call.container.id
                 ),
-                _ => "set annotations: { openWorldHint: false } under overrides in mcp.yaml if it does not".to_owned(),
+                _ => "set annotations: { openWorldHint: false } under overrides in mcp.yaml if the tool does not reach the open world".to_owned(),
             };
             return Err(target.deny(&reason).rule("security level").hint(hint));
         }
@@ -213,8 +214,8 @@ impl Mcp {
         }
     }
 
-    /// Denies a client's answer to a server if the call that it belongs to would now be denied.
-    /// Outside a call, only the latch counts.
+    /// Denies a client's answer to a server if the tool call during which the server asked would
+    /// now be denied. Outside a tool call, only the abort latch denies it.
     fn admit_answer(
         &self,
         flow: &mut Flow,
@@ -240,7 +241,8 @@ impl Mcp {
         self.admit(flow, &call)
     }
 
-    /// Denies reserved errors of a server, and flags results that look like instructions.
+    /// Denies an error of a server that is reserved for the proxy. Flags results and errors whose
+    /// text looks like an instruction.
     fn check_server(&self, flow: &mut Flow, frame: &Frame, target: &Target) -> Verdict {
         let suspicious = match &frame.body {
             FrameBody::Outcome(Err(error)) => {
@@ -256,12 +258,13 @@ impl Mcp {
         };
         if suspicious {
             flow.mcp_record().suspicious = true;
-            flow.note(|| format!("{} sent what looks like an instruction", target.server));
+            flow.note(|| format!("{} sent text that looks like an instruction", target.server));
         }
         Ok(())
     }
 
-    /// Evaluates the policies for a frame, if any covers its method.
+    /// Evaluates the policies for a frame, if any covers its method. Skips a response if the
+    /// request was allowed and no policy reads responses to its method.
     async fn ask(
         &self,
         flow: &mut Flow,
@@ -271,14 +274,14 @@ impl Mcp {
     ) -> Result<Asked, Denial> {
         let evaluator = &self.ports.evaluator;
         if !evaluator.asks(&frame.method) {
-            flow.note(|| format!("no policy is for {}", frame.method));
+            flow.note(|| format!("no policy covers {}", frame.method));
             return Ok(Asked::default());
         }
         let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
         let is_response = frame.kind == FrameKind::Response;
         if is_response && before == Some(ALLOW) && !evaluator.reads_responses(&frame.method) {
             flow.note(|| {
-                "the policy allowed the request and reads nothing of the response".to_owned()
+                "the policies allowed the request and do not read the response".to_owned()
             });
             return Ok(Asked::default());
         }
@@ -313,7 +316,7 @@ impl Mcp {
     }
 
     /// Raises the container's level to a tool's classification. The level is on disk before the
-    /// message passes.
+    /// message passes; if it cannot be written, the message is denied.
     async fn raise_level(
         &self,
         flow: &mut Flow,
@@ -332,7 +335,7 @@ impl Mcp {
             return Ok(());
         }
         let text = level.as_str();
-        flow.note(|| format!("the result raises the security level to {text}"));
+        flow.note(|| format!("the tool's classification raises the security level to {text}"));
         let ports = &self.ports;
         let raised = flow.effect(|| level::raise(container, level, &ports.records, &ports.tasks));
         let Some(raised) = raised else { return Ok(()) };
@@ -342,12 +345,12 @@ impl Mcp {
     }
 }
 
-/// Denies messages of a latched container.
+/// Denies the message if the container's abort latch is set.
 fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdict {
     if !container.is_aborted() {
         return Ok(());
     }
-    let reason = "an earlier tool call was denied for good";
+    let reason = "a policy decided deny_abort on an earlier message";
     record(flow, DENY_ABORT, Some(reason));
     let reset = format!("unified-proxy container reset {}", container.id);
     Err(target.abort(reason).rule("abort latch").hint(reset))
@@ -364,7 +367,8 @@ fn subject_name(flow: &Flow) -> &str {
     name.unwrap_or_default()
 }
 
-/// Replaces a response by the redacted result.
+/// Replaces the result or error of a response by the redacted one. Denies a redacted error that is
+/// not a JSON-RPC error.
 fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -> Verdict {
     let FrameBody::Outcome(outcome) = &mut frame.body else {
         return Ok(());

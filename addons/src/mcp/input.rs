@@ -9,7 +9,7 @@ use super::TOOLS_CALL;
 use super::call::{arguments, with_arguments};
 use super::denials::Target;
 use crate::contract::{
-    Annotations, Container, Denial, Direction, Flow, McpSession, RpcError, RpcOutcome,
+    Annotations, Container, Denial, Direction, Flow, McpSession, PolicyInput, RpcError, RpcOutcome,
 };
 use crate::raw_json::{Members, ObjectText};
 
@@ -21,21 +21,22 @@ pub(super) struct Question<'q> {
     pub(super) method: &'q str,
     /// The params of the request, also if the response is judged.
     pub(super) params: Option<&'q RawValue>,
-    /// The hints of a tool.
+    /// The effective hints of the tool; `None` for a message without a tool.
     pub(super) annotations: Option<Annotations>,
-    /// The response, and the decision on the request.
+    /// The response, and the decision on its request if there was one; `None` for a request.
     pub(super) response: Option<(&'q RpcOutcome, Option<&'static str>)>,
 }
 
 impl Question<'_> {
-    /// The input as a JSON object. `redacted` replaces the arguments, params or result.
-    pub(super) fn to_json(
+    /// Builds the input document. `redacted` replaces the arguments of a tool call, the params of
+    /// another request, or the result or error of a response. Denies malformed params.
+    pub(super) fn input(
         &self,
         flow: &Flow,
         redacted: Option<&RawValue>,
-    ) -> Result<String, Denial> {
+    ) -> Result<PolicyInput, Denial> {
         let params = self.params(redacted)?;
-        let mut input = ObjectText::default();
+        let mut input = PolicyInput::default();
         let phase = match self.response {
             None => "request",
             Some(_) => "response",
@@ -43,11 +44,11 @@ impl Question<'_> {
         input.text("phase", phase);
         match self.response {
             Some((Ok(result), _)) => {
-                input.member("result", redacted.unwrap_or(result).get());
+                input.json("result", redacted.unwrap_or(result).get());
             }
             Some((Err(error), _)) => {
                 let error = redacted.map_or_else(|| error_json(error), ToString::to_string);
-                input.member("error", &error);
+                input.json("error", &error);
             }
             None => {}
         }
@@ -62,7 +63,7 @@ impl Question<'_> {
             },
         );
         input.text("method", self.method);
-        input.member("params", params.as_deref().map_or("null", RawValue::get));
+        input.json("params", params.as_deref().map_or("null", RawValue::get));
         let name = self.target.name();
         input.text("name", &name);
         input.text("server", &self.target.server);
@@ -70,7 +71,7 @@ impl Question<'_> {
         let members = params
             .as_deref()
             .and_then(|params| Members::read(params).ok());
-        input.member("arguments", members.as_ref().map_or("{}", arguments));
+        input.json("arguments", members.as_ref().map_or("{}", arguments));
         input.text("tool_id", &name);
         let container = self.container.id.as_str();
         input.text("agent_id", container);
@@ -78,8 +79,8 @@ impl Question<'_> {
         let session = flow.find_slot::<McpSession>();
         input.text_or_null("session", session.map(|session| &*session.0));
         input.text("security_level", self.container.level().as_str());
-        input.member("annotations", &self.annotations_json());
-        Ok(input.end())
+        input.json("annotations", &self.annotations_json());
+        Ok(input)
     }
 
     /// The params of the request. For a tool call, `redacted` replaces only the arguments.

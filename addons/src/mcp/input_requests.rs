@@ -11,12 +11,12 @@ use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
 use crate::raw_json::{Members, ObjectText, RawJsonError};
 
-/// Methods of requests to clients, in either era.
+/// Methods of requests that servers send to clients, in all protocol revisions.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
 
 impl Mcp {
-    /// Judges the questions in an answer like requests of servers.
+    /// Judges each question in an answer as if the server had sent it as a request.
     pub(super) async fn judge_questions(
         &self,
         flow: &mut Flow,
@@ -39,7 +39,7 @@ impl Mcp {
         }
     }
 
-    /// Judges `elicitations`, each of which has the params of `elicitation/create`.
+    /// Judges each element of `elicitations` as the params of an `elicitation/create`.
     async fn judge_elicitations(
         &self,
         flow: &mut Flow,
@@ -52,7 +52,7 @@ impl Mcp {
         }
         let members = match Members::read(data) {
             Ok(members) => members,
-            // Data other than an object has no questions.
+            // Only an object can contain questions.
             Err(RawJsonError::NotAnObject) => return Ok(()),
             Err(error) => return Err(Denial::malformed(error)),
         };
@@ -60,7 +60,7 @@ impl Mcp {
             return Ok(());
         };
         if !elicitations.starts_with('[') {
-            return Err(Denial::malformed("`elicitations` is not an array"));
+            return Err(Denial::malformed("`elicitations` must be an array"));
         }
         let mut judged = Vec::new();
         let mut changed = false;
@@ -94,7 +94,7 @@ impl Mcp {
         }
         let members = match Members::read(result) {
             Ok(members) => members,
-            // A result other than an object has no questions.
+            // Only an object can contain questions.
             Err(RawJsonError::NotAnObject) => return Ok(()),
             Err(error) => return Err(Denial::malformed(error)),
         };

@@ -8,7 +8,7 @@ use crate::contract::{
     Annotations, Container, Definition, LeaseRecords, Level, Tasks, Unavailable,
 };
 
-/// The level of a lease that was written to disk.
+/// The security level of a lease as written to disk.
 struct StoredLevel(AtomicU8);
 
 impl StoredLevel {
@@ -24,8 +24,9 @@ pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
     level > container.level() || level as u8 > stored
 }
 
-/// Raises the container's level, and writes it to disk before it returns. The write continues in a
-/// task if the future is dropped, so that a client cannot prevent it by disconnecting.
+/// Raises the container's level, and returns once the level is on disk. If the write fails, raises
+/// the level in memory only and returns the error. The write continues in a task if the future is
+/// dropped, so that a client cannot prevent it by disconnecting.
 pub(super) async fn raise(
     container: &Arc<Container>,
     level: Level,
@@ -47,7 +48,8 @@ pub(super) async fn raise(
     raised.await.unwrap_or(Err(Unavailable))
 }
 
-/// Whether the container's level denies this tool.
+/// Whether the container's level denies this tool: `Confidential` and `Secret` deny open-world
+/// tools.
 pub(super) fn denies(
     container: &Container,
     rule: Option<&OverrideRule>,

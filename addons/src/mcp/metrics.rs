@@ -11,7 +11,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 /// list an unbounded number of names.
 const MAX_TOOLS: usize = 1000;
 
-/// Metrics of tool calls. Created once: a reload keeps it.
+/// Metrics of tool calls. Created once and kept over reloads.
 #[derive(Clone)]
 pub struct McpMetrics {
     executions: IntCounterVec,
@@ -53,7 +53,7 @@ impl ExecutionStatus {
 pub struct Execution<'e> {
     /// The server.
     pub server: &'e str,
-    /// The server's own name for the tool, as a definition has it.
+    /// The server's own name for the tool, from the tool's definition.
     pub tool: &'e str,
     /// The runtime of the server: `local`, `http`, `coding_sidecar` or `e2b`.
     pub runtime: &'static str,
@@ -72,14 +72,14 @@ impl McpMetrics {
             executions: IntCounterVec::new(
                 Opts::new(
                     "proxy_mcp_tool_executions_total",
-                    "Tool calls that MCP servers were given, by tool and how they ended",
+                    "Tool calls that were sent to MCP servers, by tool, runtime and outcome",
                 ),
                 &["tool", "runtime", "status", "exit_code"],
             )?,
             durations: HistogramVec::new(
                 HistogramOpts::new(
                     "proxy_mcp_tool_execution_duration_seconds",
-                    "How long tool calls took, by tool",
+                    "Duration of tool calls in seconds, by tool and runtime",
                 ),
                 &["tool", "runtime"],
             )?,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_lists_new_names_for_ever_makes_a_bounded_number_of_series() {
+    fn tools_beyond_the_limit_are_counted_as_other() {
         let registry = Registry::new();
         let metrics = McpMetrics::new(&registry).unwrap();
         for n in 0..2 * MAX_TOOLS {

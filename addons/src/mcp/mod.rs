@@ -44,7 +44,7 @@ const TOOLS_CALL: &str = "tools/call";
 pub struct McpPorts {
     /// Evaluates policies.
     pub evaluator: Arc<dyn Evaluator>,
-    /// Stores the level and the latch of a lease.
+    /// Stores the security level and the abort latch of a lease.
     pub records: Arc<dyn LeaseRecords>,
     /// Requests approvals from people.
     pub approvals: Arc<dyn Approvals>,
@@ -99,7 +99,7 @@ impl Addon for Mcp {
     }
 }
 
-/// Approvals without people: every question stays open.
+/// Stands in for approvals by people: every question stays open, so [`Mcp`] denies the message.
 pub struct NoApprovals;
 
 impl Approvals for NoApprovals {

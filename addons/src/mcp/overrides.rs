@@ -20,7 +20,8 @@ impl ServerSettings {
 }
 
 impl McpSettings {
-    /// The override of a tool for a container: the one with the most specific pattern.
+    /// The override of a tool for a container: of the entries that match the container, the one
+    /// with the most specific pattern; `None` if no entry matches.
     pub fn override_of(
         &self,
         server: &Arc<str>,
@@ -48,7 +49,8 @@ impl McpSettings {
 }
 
 impl OverrideRule {
-    /// The specificity of the entry's pattern for a container; `None` if no pattern matches it.
+    /// How specific the entry is for a container: 0 without patterns, otherwise more for each
+    /// character besides `*`, most for the exact id; `None` if no pattern matches.
     fn specificity(&self, id: &str) -> Option<usize> {
         if self.containers.is_empty() {
             return Some(0);
@@ -93,7 +95,8 @@ impl OverrideRule {
         }
     }
 
-    /// The effective hints: the operator's, unless the server's are stricter.
+    /// The effective hints: each is the operator's, unless the server's is stricter or the operator
+    /// sets none.
     pub(super) fn annotations(&self, server: Annotations) -> Annotations {
         let said = |key: &str| self.annotations.get(key).and_then(Value::as_bool);
         let hint = |server, key, strict| stricter(server, said(key), strict);
@@ -156,7 +159,7 @@ pub(super) fn declares(schema: Option<&str>, property: &str) -> bool {
     declared().is_some()
 }
 
-/// Removes a field by its name, and by the path that the name describes.
+/// Removes a field by its name, and by the path that a name with dots describes.
 fn hide(arguments: &mut Node<'_>, field: &str, schema: Option<&str>) {
     let mut is_another = |key: &str| key != field && declares(schema, key);
     remove(arguments, &[field], &mut is_another);

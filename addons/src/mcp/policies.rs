@@ -14,16 +14,17 @@ use crate::contract::{
     Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Verdict,
 };
 
-/// The result of policies that let a message pass.
+/// The result for a message that the policies let pass.
 #[derive(Default)]
 pub(super) struct Asked {
-    /// Replaces the arguments, params or result.
+    /// Replaces the arguments, params, result or error; `None` if no policy redacts the message.
     pub(super) modified: Option<Box<RawValue>>,
 }
 
 impl Mcp {
-    /// Evaluates every bundle that covers the question's method. `frame` is shown to a person who
-    /// has to approve the message.
+    /// Evaluates every bundle that covers the question's method; records and enforces the decision.
+    /// `frame` is shown to the person who must approve the message. Without `frame`, and in a dry
+    /// run, the decision `ask` denies.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
@@ -43,7 +44,7 @@ impl Mcp {
                 .filter(|reason| !reason.is_empty())
                 .map(String::as_str),
         );
-        flow.note(|| format!("the policy says {} {reason}", ruling.decision));
+        flow.note(|| format!("the policies decide {}: {reason}", ruling.decision));
         let bundle = ruling.bundle.as_deref().unwrap_or("policies");
         let verdict = match ruling.decision {
             ALLOW | REDACT => Ok(()),
@@ -66,7 +67,8 @@ impl Mcp {
         }
     }
 
-    /// Combines the decisions of the bundles. Each bundle sees the redactions of the earlier ones.
+    /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
+    /// earlier ones.
     async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
@@ -74,7 +76,7 @@ impl Mcp {
         loop {
             let redacted = decisions.last().and_then(Decision::modified);
             let asked = PolicyQuestion {
-                input: question.to_json(flow, redacted)?,
+                input: question.input(flow, redacted)?,
                 decided: decisions.len(),
                 ends,
             };
@@ -91,7 +93,7 @@ impl Mcp {
                 }
                 (Err(error), _) => {
                     let reason = error.to_string();
-                    flow.note(|| format!("the policy has no answer: {reason}"));
+                    flow.note(|| format!("the policy could not be evaluated: {reason}"));
                     return Err(question.target.evaluator_failed(&reason));
                 }
             }
@@ -120,12 +122,13 @@ impl Mcp {
                 Err(target.deny(&format!("a person rejected it ({reason})")))
             }
             Answered::Open => Err(target.deny(&format!(
-                "a person must approve it, and nobody has ({reason})"
+                "a person must approve it, and no person has done so ({reason})"
             ))),
         }
     }
 
-    /// Latches the container: every later tool call is denied, also after a restart.
+    /// Sets the container's abort latch, which denies every later tool call, also after a restart.
+    /// If the latch cannot be written to disk, logs an error; the latch then holds until a restart.
     async fn latch(&self, flow: &Flow, container: &Arc<Container>) {
         let stored = flow.effect(|| {
             // Before the write, so that no other call of the container passes meanwhile.
@@ -139,7 +142,7 @@ impl Mcp {
         if let Some(stored) = stored
             && !matches!(stored.await, Ok(Ok(())))
         {
-            tracing::error!(container = %container.id, "the abort latch is not on disk: it ends with this process");
+            tracing::error!(container = %container.id, "cannot write the abort latch to disk: a restart of the proxy would clear it");
         }
     }
 }

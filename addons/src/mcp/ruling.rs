@@ -16,7 +16,7 @@ pub(super) struct Ruling {
     pub(super) decision: &'static str,
     /// The bundle that decided: the first with the strictest decision.
     pub(super) bundle: Option<Arc<str>>,
-    /// Its reason.
+    /// The reason that the bundle gave, if any.
     pub(super) reason: Option<Box<str>>,
     /// Replaces the arguments or the result. Each bundle saw the replacements of the earlier ones,
     /// so the last one in the order of the file contains all of them.
@@ -24,13 +24,14 @@ pub(super) struct Ruling {
 }
 
 impl Ruling {
-    /// Combines decisions in the order of the file: `deny_abort`, `deny_continue`, `ask`, `redact`,
-    /// `allow`. Denies if there is no decision.
+    /// Combines decisions, given in the order of the bundles in the file. The strictest counts:
+    /// `deny_abort`, then `deny_continue`, `ask`, `redact`, `allow`. The ruling on an empty list is
+    /// `deny_continue`.
     pub(super) fn of(decisions: Vec<Decision>) -> Self {
         let mut ruling = Self {
             decision: DENY_CONTINUE,
             bundle: None,
-            reason: Some("no policy decided".into()),
+            reason: Some("no bundle returned a decision".into()),
             modified: None,
         };
         let strictest = decisions
@@ -63,7 +64,7 @@ impl Ruling {
         }
     }
 
-    /// The reason; the name of the bundle if it gave none.
+    /// The reason; without one, the name of the bundle; empty without either.
     pub(super) fn reason(&self) -> String {
         match (&self.reason, &self.bundle) {
             (Some(reason), _) => reason.to_string(),
@@ -92,13 +93,13 @@ pub(super) fn strictness(decision: &str) -> usize {
         .unwrap_or(order.len())
 }
 
-/// Whether a replacement is an object with a single reading.
+/// Whether a replacement is an object that all JSON parsers read alike.
 pub(super) fn is_replacement(modified: &RawValue) -> bool {
     let text = modified.get();
     text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
 }
 
-/// Records a decision for the audit; the strictest of several about one message counts.
+/// Records a decision for the audit, unless the flow has a decision that is at least as strict.
 pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: Option<&str>) {
     let record = flow.mcp_record();
     let before = record.decision.map(strictness);

@@ -1,7 +1,8 @@
 //! Removes fields from a JSON Schema, so that a model sees no field that it cannot set.
 //!
-//! This changes only the view; `overrides` enforces it on the arguments. A keyword that cannot be
-//! expressed without a hidden field (`not`, `if`) is removed: the server validates anyway.
+//! This changes only the schema that the model sees; `overrides` removes the fields from the
+//! arguments. A keyword that cannot be expressed without a hidden field (`not`, `if`) is removed:
+//! the server validates the arguments anyway.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -24,8 +25,8 @@ const MAX_COPIES: usize = 64;
 /// The keywords that hold definitions.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// Removes fields from a schema. Definitions that it refers to are copied before they are changed,
-/// since other places may refer to them, too.
+/// Removes fields from a schema. Copies a definition before changing it, since other parts of the
+/// schema may refer to it, too.
 pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
     let is_named =
         |field: &&HiddenField<'_>| field.path.last().is_some_and(|name| names(&schema, name));
@@ -96,8 +97,8 @@ impl BorrowedField<'_> {
 struct Editor<'r, 'n> {
     /// The schema that references refer to.
     root: &'r Node<'n>,
-    /// In the order of the references to them. Their contents are made one after the other, so that
-    /// a chain of references does not recurse.
+    /// The copies, in the order in which references to them were found. Their contents are made one
+    /// after the other, so that a chain of references does not recurse.
     copies: Vec<Copy>,
 }
 
@@ -222,8 +223,9 @@ impl Editor<'_, '_> {
         (!edited.is_empty()).then_some(Node::Array(edited))
     }
 
-    /// Edits `oneOf`. Branches that differed only in a field that is now hidden may match at once,
-    /// so it may become `anyOf`.
+    /// Edits `oneOf`. Without the hidden fields, several branches may match the same arguments, so
+    /// `oneOf` becomes `anyOf` if the required fields of a branch changed. Returns `None` if the
+    /// schema already has `anyOf`, or if no branch is left.
     fn edit_one_of<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -241,7 +243,8 @@ impl Editor<'_, '_> {
         }
     }
 
-    /// Removes entries for hidden fields, whose presence the caller does not determine.
+    /// Removes the entries of hidden fields, since the caller cannot decide whether these are
+    /// present.
     fn edit_dependencies<'s>(
         &mut self,
         dependencies: &Node<'s>,
@@ -300,7 +303,7 @@ impl Editor<'_, '_> {
         Node::string(&format!("#/{place}/{encoded}.exposed{number}"))
     }
 
-    /// Removes the originals of copies that are no longer referenced.
+    /// Removes each definition that was copied and is no longer referenced.
     fn drop_unused(&self, schema: &mut Node<'_>) {
         if self.copies.is_empty() {
             return;
@@ -358,7 +361,8 @@ fn without_names<'s>(names: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
     Node::Array(names.iter().filter(kept).cloned().collect())
 }
 
-/// The keyword and the encoded name of the definition that a reference names.
+/// The keyword and the encoded name of the definition that a reference names; `None` unless the
+/// reference is `#/$defs/NAME` or `#/definitions/NAME`.
 fn local(reference: &str) -> Option<(&'static str, &str)> {
     DEFINITIONS.into_iter().find_map(|place| {
         let rest = reference.strip_prefix("#/")?.strip_prefix(place)?;
@@ -367,7 +371,7 @@ fn local(reference: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-/// Decodes a segment of a reference (RFC 6901, section 6).
+/// Decodes a segment of a reference (RFC 6901, section 6); `None` if it is not UTF-8.
 fn decode(encoded: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(encoded);
     let decoded = decoded.decode_utf8().ok()?;

@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-/// Bytes that are searched at the beginning of a result.
+/// Number of bytes that are searched at the beginning of a result or an error message.
 const SEARCHED: usize = 64 * 1024;
 
-/// Phrases that results of tools have no reason to contain.
+/// Phrases that ordinary results of tools do not contain, in lower case.
 const PHRASES: [&str; 16] = [
     "ignore previous instructions",
     "ignore all previous",
@@ -34,7 +34,7 @@ static PATTERNS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     builder.ascii_case_insensitive(true).build(PHRASES).ok()
 });
 
-/// Whether a JSON text contains one of the phrases in its first 64 KiB, escaped or not.
+/// Whether a JSON text contains one of the phrases in its first 64 KiB, with or without escapes.
 pub(super) fn is_suspicious(json: &str) -> bool {
     let end = json.len().min(SEARCHED);
     let searched = json.as_bytes().get(..end).unwrap_or_default();
@@ -67,7 +67,7 @@ fn unescaped(json: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
-/// The ASCII character of a `\u` escape's four hexadecimal digits.
+/// The ASCII character of a `\u` escape's four hexadecimal digits; `?` for any other character.
 fn code_point(digits: Option<&[u8]>) -> u8 {
     let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
     let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());

@@ -17,7 +17,8 @@ use crate::contract::{Addon, Flow, Order, Outcome, names};
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,
-    /// The appliance's own budget. Clients can cause its flows, so it is limited as well.
+    /// The budget of the appliance's own flows. It is limited, too, since clients can cause such
+    /// flows.
     own: Budget,
     leases: Mutex<Vec<Weak<Budget>>>,
 }
@@ -47,13 +48,13 @@ impl Audit {
         })
     }
 
-    /// Writes folded lines that have waited for a minute, and those of leases that have ended. To
-    /// be called about every second.
+    /// Writes folded lines that have waited for a minute, and those of leases that have ended. Must
+    /// be called about once a second.
     pub fn tick(&self, now: Instant) {
         self.each_budget(|budget| budget.flush_if_due(now));
     }
 
-    /// Writes all folded lines. To be called before the process exits.
+    /// Writes all folded lines. Must be called before the process exits.
     pub fn flush(&self) {
         self.each_budget(|budget| budget.flush(Instant::now()));
     }
@@ -111,7 +112,7 @@ impl Addon for Audit {
         let ended = flow.started.checked_add(outcome.duration);
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);
-        let write = |to| self.limits.sink.write(written.json(), ended, to);
+        let write = |to| self.limits.sink.write(written.json(), to);
         if budget.admits(written.json(), ended) {
             write(Destination::Both);
         } else {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     impl AuditSink for Sink {
-        fn write(&self, line: &[u8], _: Instant, to: Destination) {
+        fn write(&self, line: &[u8], to: Destination) {
             let line = str::from_utf8(line).unwrap();
             if to != Destination::Live {
                 self.log.0.lock().push(line.to_owned());
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn one_containers_flood_does_not_fold_the_lines_of_another() {
+    fn lines_over_the_budget_of_one_container_do_not_fold_those_of_another() {
         let (audit, log, _) = audit(1);
         let (web, db) = (container("web"), container("db"));
         for _ in 0..100 {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::json::{address, beginning, excerpt, host, number, socket_address, text, word};
+use super::json::{beginning, excerpt, host, member, optional};
 use super::line::{AuditLine, Cost, McpLine};
 
 /// The initial capacity in bytes, which suffices for most lines. A line has at most 11 KiB besides
@@ -68,8 +68,7 @@ impl FoldKey {
         out.extend_from_slice(after);
         if count > 1 {
             out.pop();
-            out.extend_from_slice(b",\"count\":");
-            number(&mut out, count);
+            member(&mut out, ",\"count\":", count);
             out.push(b'}');
         }
         out
@@ -82,7 +81,7 @@ impl AuditLine<'_> {
     pub(super) fn encode(&self) -> EncodedLine {
         let mut json = Vec::with_capacity(TYPICAL_LENGTH);
         let out = &mut json;
-        out.extend_from_slice(&beginning(self.ts, self.flow.number()));
+        beginning(out, self.ts, self.flow);
         let fold_start = out.len();
         self.write_request(out);
         self.write_outcome(out);
@@ -100,64 +99,28 @@ impl AuditLine<'_> {
 
     /// Appends the client and the request.
     fn write_request(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"\"kind\":");
-        word(out, self.kind.as_str());
-        if let Some(id) = self.container_id {
-            out.extend_from_slice(b",\"container_id\":");
-            word(out, id);
-        }
-        if let Some(client) = self.client {
-            out.extend_from_slice(b",\"client\":\"");
-            address(out, client);
-            out.push(b'"');
-        }
-        if let Some(method) = self.method {
-            out.extend_from_slice(b",\"method\":");
-            excerpt(out, method);
-        }
-        out.extend_from_slice(b",\"host\":");
-        host(out, self.host);
-        out.extend_from_slice(b",\"port\":");
-        number(out, self.port.into());
-        if let Some(path) = self.path {
-            out.extend_from_slice(b",\"path\":");
-            excerpt(out, path);
-        }
+        member(out, ",\"kind\":", self.kind.as_str());
+        optional(out, ",\"container_id\":", self.container_id);
+        optional(out, ",\"client\":", self.client);
+        excerpt(out, ",\"method\":", self.method);
+        host(out, ",\"host\":", self.host);
+        member(out, ",\"port\":", self.port);
+        excerpt(out, ",\"path\":", self.path);
     }
 
     /// Appends the outcome and the rule that decided.
     fn write_outcome(&self, out: &mut Vec<u8>) {
-        if let Some(status) = self.status {
-            out.extend_from_slice(b",\"status\":");
-            number(out, status.into());
-        }
-        out.extend_from_slice(b",\"outcome\":");
-        word(out, self.outcome);
-        if let Some(code) = self.code {
-            out.extend_from_slice(b",\"code\":");
-            word(out, code);
-        }
-        if let Some(addon) = self.addon {
-            out.extend_from_slice(b",\"addon\":");
-            word(out, addon);
-        }
-        if let Some(rule) = self.rule {
-            out.extend_from_slice(b",\"rule\":");
-            text(out, rule);
-        }
+        optional(out, ",\"status\":", self.status);
+        member(out, ",\"outcome\":", self.outcome);
+        optional(out, ",\"code\":", self.code);
+        optional(out, ",\"addon\":", self.addon);
+        optional(out, ",\"rule\":", self.rule);
     }
 
     /// Appends the upstream, the credential, and the facts of an MCP message.
     fn write_upstream(&self, out: &mut Vec<u8>) {
-        if let Some(upstream) = self.upstream_addr {
-            out.extend_from_slice(b",\"upstream_addr\":\"");
-            socket_address(out, upstream);
-            out.push(b'"');
-        }
-        if let Some(credential) = self.credential {
-            out.extend_from_slice(b",\"credential\":");
-            text(out, credential);
-        }
+        optional(out, ",\"upstream_addr\":", self.upstream_addr);
+        optional(out, ",\"credential\":", self.credential);
         if let Some(mcp) = &self.mcp {
             mcp.write(out);
         }
@@ -166,40 +129,22 @@ impl AuditLine<'_> {
 
 impl McpLine<'_> {
     fn write(&self, out: &mut Vec<u8>) {
-        if let Some(server) = self.server {
-            out.extend_from_slice(b",\"server\":");
-            text(out, server);
-        }
-        if let Some(tool) = self.tool {
-            out.extend_from_slice(b",\"tool\":");
-            excerpt(out, tool);
-        }
-        if let Some(hash) = self.args_sha256 {
-            out.extend_from_slice(b",\"args_sha256\":");
-            word(out, hash);
-        }
-        if let Some(decision) = self.decision {
-            out.extend_from_slice(b",\"decision\":");
-            word(out, decision);
-        }
-        if let Some(reason) = self.reason {
-            out.extend_from_slice(b",\"reason\":");
-            text(out, reason);
-        }
+        optional(out, ",\"server\":", self.server);
+        excerpt(out, ",\"tool\":", self.tool);
+        optional(out, ",\"args_sha256\":", self.args_sha256);
+        optional(out, ",\"decision\":", self.decision);
+        optional(out, ",\"reason\":", self.reason);
         if self.suspicious {
-            out.extend_from_slice(b",\"suspicious\":true");
+            member(out, ",\"suspicious\":", true);
         }
     }
 }
 
 impl Cost {
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b",\"bytes_in\":");
-        number(out, self.bytes_in);
-        out.extend_from_slice(b",\"bytes_out\":");
-        number(out, self.bytes_out);
-        out.extend_from_slice(b",\"duration_ms\":");
-        number(out, self.duration_ms);
+        member(out, ",\"bytes_in\":", self.bytes_in);
+        member(out, ",\"bytes_out\":", self.bytes_out);
+        member(out, ",\"duration_ms\":", self.duration_ms);
     }
 }
 

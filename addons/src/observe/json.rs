@@ -1,122 +1,58 @@
 //! Values as JSON, appended to a line.
 //!
-//! Written by hand, since every flow has a line: text without escapes is copied, the rest goes
-//! through serde_json.
+//! serde_json writes the values, and the encoder of a line the keys, with all punctuation. A struct
+//! that derives `Serialize` costs 3,500 instructions more for the line of a request, 3.7 % of the
+//! request, and 3,100 for that of a denied DNS question, 6.8 % (callgrind over 500 lines).
 
-use std::fmt::Display;
-use std::io::Write as _;
-use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::line::Excerpt;
-use crate::contract::Host;
+use crate::contract::{FlowId, Host};
 
-pub(super) fn number(out: &mut Vec<u8>, number: u64) {
-    if let Ok(small) = u8::try_from(number) {
-        return octet(out, small);
-    }
-    // Neither a number nor a `Vec` makes serde_json fail.
-    let _ = serde_json::to_writer(out, &number);
+/// Appends a member. The key has its quotes, the comma before it and the colon.
+pub(super) fn member(out: &mut Vec<u8>, key: &str, value: impl Serialize) {
+    out.extend_from_slice(key.as_bytes());
+    // Neither such a value nor a `Vec` makes serde_json fail.
+    let _ = serde_json::to_writer(out, &value);
 }
 
-/// Appends a string that may need escapes, which serde_json writes.
-pub(super) fn text(out: &mut Vec<u8>, text: &str) {
-    if needs_escaping(text) {
-        let _ = serde_json::to_writer(out, text);
-    } else {
-        word(out, text);
+/// Appends a member if there is a value.
+pub(super) fn optional(out: &mut Vec<u8>, key: &str, value: Option<impl Serialize>) {
+    if let Some(value) = value {
+        member(out, key, value);
     }
 }
 
-fn needs_escaping(text: &str) -> bool {
-    let special = |found, byte: &u8| found | (*byte < b' ') | (*byte == b'"') | (*byte == b'\\');
-    // Every byte of a block is examined without an early exit, so that the compiler can vectorise
-    // it.
-    let (blocks, rest) = text.as_bytes().as_chunks::<8>();
-    blocks.iter().any(|block| block.iter().fold(false, special)) || rest.iter().fold(false, special)
-}
-
-pub(super) fn excerpt(out: &mut Vec<u8>, excerpt: Excerpt<'_>) {
-    text(out, excerpt.text);
-    if excerpt.is_cut {
-        out.pop();
-        out.extend_from_slice("…\"".as_bytes());
+/// Appends a text that may have been cut, which shows as an ellipsis.
+pub(super) fn excerpt(out: &mut Vec<u8>, key: &str, excerpt: Option<Excerpt<'_>>) {
+    if let Some(Excerpt { text, is_cut }) = excerpt {
+        member(out, key, text);
+        if is_cut {
+            out.pop();
+            out.extend_from_slice("…\"".as_bytes());
+        }
     }
 }
 
-/// Appends a string that needs no escapes: a constant, or text of a restricted grammar.
-pub(super) fn word(out: &mut Vec<u8>, word: &str) {
-    out.push(b'"');
-    out.extend_from_slice(word.as_bytes());
-    out.push(b'"');
-}
-
-pub(super) fn host(out: &mut Vec<u8>, host: Option<&Host>) {
+/// Appends a host; `*` for none.
+pub(super) fn host(out: &mut Vec<u8>, key: &str, host: Option<&Host>) {
     match host {
-        None => word(out, "*"),
-        Some(Host::Name(name)) => text(out, name),
-        Some(Host::Address(at @ IpAddr::V4(_))) => {
-            out.push(b'"');
-            address(out, *at);
-            out.push(b'"');
-        }
-        Some(Host::Address(at @ IpAddr::V6(_))) => {
-            out.extend_from_slice(b"\"[");
-            address(out, *at);
-            out.extend_from_slice(b"]\"");
-        }
+        None => member(out, key, "*"),
+        Some(Host::Name(name)) => member(out, key, &**name),
+        Some(address) => member(out, key, address.to_string()),
     }
 }
 
-pub(super) fn address(out: &mut Vec<u8>, address: IpAddr) {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, c, d] = v4.octets();
-            octet(out, a);
-            for next in [b, c, d] {
-                out.push(b'.');
-                octet(out, next);
-            }
-        }
-        IpAddr::V6(v6) => display(out, v6),
-    }
-}
-
-fn octet(out: &mut Vec<u8>, octet: u8) {
-    if octet >= 100 {
-        out.push(b'0' + octet / 100);
-    }
-    if octet >= 10 {
-        out.push(b'0' + octet / 10 % 10);
-    }
-    out.push(b'0' + octet % 10);
-}
-
-pub(super) fn socket_address(out: &mut Vec<u8>, address: SocketAddr) {
-    match address {
-        SocketAddr::V4(v4) => {
-            self::address(out, IpAddr::V4(*v4.ip()));
-            out.push(b':');
-            number(out, v4.port().into());
-        }
-        SocketAddr::V6(v6) => display(out, v6),
-    }
-}
-
-/// Appends a rare value that needs no escapes.
-fn display(out: &mut Vec<u8>, value: impl Display) {
-    // Writing to a `Vec` does not fail.
-    let _ = write!(out, "{value}");
-}
-
-/// The beginning of every line, `{"ts":"…","flow":"…",`, which has a fixed length.
-pub(super) fn beginning(at: SystemTime, flow: u64) -> [u8; 59] {
-    let mut text = *b"{\"ts\":\"2000-01-01T00:00:00.000Z\",\"flow\":\"0123456789abcdef\",";
-    text[7..31].copy_from_slice(&rfc_3339(at));
-    text[41..57].copy_from_slice(&hex::<16>(&flow.to_be_bytes()));
-    text
+/// Appends the beginning of every line: `{"ts":"…","flow":"…"`.
+pub(super) fn beginning(out: &mut Vec<u8>, at: SystemTime, flow: FlowId) {
+    out.extend_from_slice(b"{\"ts\":\"");
+    out.extend_from_slice(&rfc_3339(at));
+    out.extend_from_slice(b"\",\"flow\":\"");
+    out.extend_from_slice(&hex::<16>(&flow.number().to_be_bytes()));
+    out.push(b'"');
 }
 
 /// Encodes bytes as lower-case hexadecimal digits, up to `DIGITS` of them.
@@ -137,6 +73,9 @@ fn hex_digit(nibble: u8) -> u8 {
 
 /// Formats a time by RFC 3339, in UTC with milliseconds. A time before 1970 or out of range becomes
 /// 1970-01-01.
+///
+/// Written digit by digit: a format description of `time` costs 1,470 instructions more for every
+/// audit line, 1.5 % of a request and 3.2 % of a DNS question (callgrind over 500 lines).
 #[must_use]
 pub fn rfc_3339(at: SystemTime) -> [u8; 24] {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();

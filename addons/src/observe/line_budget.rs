@@ -1,8 +1,8 @@
 //! The budget of one lease in the audit log, and the folding of lines beyond it.
 //!
 //! A lease writes at most its budget of bytes in any minute. Coarse lines, which hold only the
-//! kind, the outcome and the code, come on top each time that folded lines are written; there are
-//! few of them. Three quarters of the budget are for lines that are written as their flows end, one
+//! kind, the outcome and the code, come on top: at most 128 KiB each time that folded lines are
+//! written. Three quarters of the budget are for lines that are written as their flows end, one
 //! quarter is for folded lines.
 
 use std::collections::HashMap;
@@ -72,7 +72,8 @@ struct Held {
     since: Option<Instant>,
 }
 
-/// The time and flow of the first line, and the cost of all.
+/// The folded lines with an equal key: `ts`, `flow` and duration of the first flow, and the sum of
+/// the bytes of all flows.
 struct Fold {
     head: Vec<u8>,
     cost_at: usize,
@@ -127,10 +128,10 @@ impl Budget {
         fits
     }
 
-    /// Folds the line into an equal one. If the budget has no space for another line in full, it is
-    /// folded into a coarse one.
+    /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
+    /// space for another line in full, holds or counts its coarse form instead.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
-        // Made before the lock is taken, so that the text is freed outside of it.
+        // Declared before the lock's guard, so that its text is freed after the lock is released.
         let mut key = written.fold_key();
         let mut state = self.state.lock();
         if let Some(fold) = state.held.lines.get_mut(&key.rest) {
@@ -154,7 +155,8 @@ impl Budget {
         }
     }
 
-    /// Reserves bytes for a line that is held in full. Returns whether there were enough.
+    /// Reserves space for a line that is held in full. Returns `false` if too many lines or bytes
+    /// are held, or if the line would exceed the budget of the minute.
     fn holds_in_full(&self, state: &mut State, line: &FoldKey, now: Instant) -> bool {
         let bytes = in_the_log(line.longest());
         let held = state.held.full.bytes.saturating_add(bytes);
@@ -200,7 +202,7 @@ impl Budget {
                 cost_at,
             };
             let line = line.encode(fold.cost, fold.count);
-            self.limits.sink.write(&line, now, Destination::Log);
+            self.limits.sink.write(&line, Destination::Log);
         }
     }
 }
@@ -231,22 +233,33 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Lines of the log, with the time at which they were written.
-    #[derive(Default)]
-    struct Log(Mutex<Vec<(Instant, Value, usize)>>);
+    struct Log {
+        /// The time of the test.
+        now: Mutex<Instant>,
+        lines: Mutex<Vec<(Instant, Value, usize)>>,
+    }
 
     impl AuditSink for Log {
-        fn write(&self, line: &[u8], at: Instant, to: Destination) {
+        fn write(&self, line: &[u8], to: Destination) {
             if to != Destination::Live {
                 let value = serde_json::from_slice(line).unwrap();
-                self.0.lock().push((at, value, line.len() + CHAIN_BYTES));
+                let line = (*self.now.lock(), value, line.len() + CHAIN_BYTES);
+                self.lines.lock().push(line);
             }
         }
     }
 
     impl Log {
+        fn starting(now: Instant) -> Arc<Self> {
+            Arc::new(Self {
+                now: Mutex::new(now),
+                lines: Mutex::default(),
+            })
+        }
+
         /// The most bytes in any 60 seconds, either of the coarse lines or of the others.
         fn most_in_a_minute(&self, coarse: bool) -> usize {
-            let lines = self.0.lock();
+            let lines = self.lines.lock();
             let lines = lines
                 .iter()
                 .filter(|(_, line, _)| (line["host"] == "*") == coarse);
@@ -264,7 +277,7 @@ mod tests {
         }
 
         fn flows(&self) -> u64 {
-            let lines = self.0.lock();
+            let lines = self.lines.lock();
             let counts = lines.iter().map(|(_, line, _)| line["count"].as_u64());
             counts.map(|count| count.unwrap_or(1)).sum()
         }
@@ -316,11 +329,13 @@ mod tests {
         ];
         let mut wrong = Vec::new();
         for (how, flows_of) in patterns {
-            let (log, start) = (Arc::new(Log::default()), Instant::now());
+            let start = Instant::now();
+            let log = Log::starting(start);
             let (audit, web) = (audit(&log), container("web"));
             let mut flows = 0;
             for second in 0..250 {
                 let now = start + u32::try_from(second).unwrap() * SECOND;
+                *log.now.lock() = now;
                 for _ in 0..flows_of(second) {
                     end(&audit, &web, flows, now);
                     flows += 1;
@@ -373,8 +388,9 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_container_does_not_fold_the_lines_of_another() {
-        let log = Arc::new(Log::default());
-        let (audit, start) = (audit(&log), Instant::now());
+        let start = Instant::now();
+        let log = Log::starting(start);
+        let audit = audit(&log);
         let (web, db) = (container("web"), container("db"));
         for number in 0..2000 {
             end(&audit, &web, number, start);
@@ -382,7 +398,7 @@ mod tests {
         for number in 0..20 {
             end(&audit, &db, number, start);
         }
-        let lines = log.0.lock();
+        let lines = log.lines.lock();
         let of_db = lines
             .iter()
             .filter(|(_, line, _)| line["container_id"] == "db");

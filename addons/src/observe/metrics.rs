@@ -2,11 +2,14 @@
 
 use http::StatusCode;
 use prometheus::core::{Atomic, Collector, GenericCounterVec};
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-use super::hot_counters::EntryCounters;
-use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
 use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
+
+/// Upper bounds of the buckets of durations, in seconds: from a cached answer to a long completion.
+const DURATION_BUCKETS: [f64; 12] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0,
+];
 
 const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
@@ -47,12 +50,11 @@ const RECORD_TYPES: [&str; 13] = [
 
 /// The metrics of flows. Made once and kept over reloads.
 pub struct Metrics {
-    requests: ShardedCounterVec,
-    durations: DurationsVec,
+    requests: IntCounterVec,
+    durations: HistogramVec,
     dns_queries: IntCounterVec,
     denials: IntCounterVec,
-    injected: ShardedCounterVec,
-    no_entry: EntryCounters,
+    injected: IntCounterVec,
 }
 
 impl Metrics {
@@ -81,10 +83,11 @@ impl Metrics {
     }
 
     fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let durations = Opts::new(
+        let durations = HistogramOpts::new(
             "proxy_request_duration_seconds",
             "How long requests took, by allowlist entry",
-        );
+        )
+        .buckets(DURATION_BUCKETS.to_vec());
         Ok(Self {
             requests: counters(
                 registry,
@@ -92,7 +95,7 @@ impl Metrics {
                 "Requests, tunnels, WebSockets and MCP messages that ended, by allowlist entry or MCP server",
                 &["method", "upstream", "status", "outcome"],
             )?,
-            durations: registered(registry, DurationsBuilder::vec(durations, &["upstream"])?)?,
+            durations: registered(registry, HistogramVec::new(durations, &["upstream"])?)?,
             dns_queries: counters(
                 registry,
                 "proxy_dns_queries_total",
@@ -111,40 +114,30 @@ impl Metrics {
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
-            no_entry: EntryCounters::default(),
         })
     }
 
-    /// Counts an MCP message by its method and server.
-    fn count_message(&self, flow: &Flow, method: &str, outcome: &Outcome) {
-        let method = known(&MCP_METHODS, Some(method));
+    /// Counts a request, a tunnel, a WebSocket or an MCP message.
+    fn count(&self, flow: &Flow, method: &str, outcome: &Outcome) {
         let status = StatusCode::from_u16(outcome.status).ok();
         let status = status_label(status.as_ref());
         let labels = [method, flow.upstream(), status, outcome.label()];
-        self.requests.with_label_values(&labels).inc();
+        increment(&self.requests, &labels);
     }
 
     fn count_request(&self, flow: &Flow, outcome: &Outcome) {
-        let usual = match &flow.entry {
-            Some(entry) => entry.state.get_or_init(EntryCounters::default),
-            None => &self.no_entry,
-        };
         let method = known(&METHODS, flow.record().method.as_deref());
-        let (upstream, label) = (flow.upstream(), outcome.label());
-        usual.requests.count(&(outcome.status, label, method), || {
-            let status = StatusCode::from_u16(outcome.status).ok();
-            let labels = [method, upstream, status_label(status.as_ref()), label];
-            self.requests.with_label_values(&labels)
-        });
+        self.count(flow, method, outcome);
         // The duration of a tunnel or a WebSocket says nothing about an upstream.
-        if flow.kind == Kind::Http {
-            let durations = || self.durations.with_label_values(&[upstream]);
-            let durations = usual.durations.get_or_init(durations);
-            durations.observe(outcome.duration);
+        if flow.kind == Kind::Http
+            && let Ok(durations) = self
+                .durations
+                .get_metric_with_label_values(&[flow.upstream()])
+        {
+            durations.observe(outcome.duration.as_secs_f64());
         }
         if let Some(credential) = &flow.record().credential {
-            let injected = || self.injected.with_label_values(&[credential]);
-            usual.injected.count(credential, injected);
+            increment(&self.injected, &[credential]);
         }
     }
 }
@@ -166,7 +159,8 @@ impl Addon for Metrics {
             let record_type = known(&RECORD_TYPES, flow.record().method.as_deref());
             increment(&self.dns_queries, &[record_type, outcome.label()]);
         } else if let Some(subject) = flow.mcp() {
-            self.count_message(flow, &subject.method, outcome);
+            let method = known(&MCP_METHODS, Some(&subject.method));
+            self.count(flow, method, outcome);
         } else {
             self.count_request(flow, outcome);
         }
@@ -370,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn label_sets_beyond_the_hot_ones_are_counted_as_well() {
+    fn every_registered_status_has_its_own_series() {
         let (metrics, registry) = metrics();
         let entry = entry("api.example.com");
         let has_name = |n: &u16| {

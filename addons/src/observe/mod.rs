@@ -3,13 +3,11 @@
 
 mod audit;
 mod encoded_line;
-mod hot_counters;
 mod json;
 mod line;
 mod line_budget;
 mod metrics;
 mod settings;
-mod sharded;
 mod sink;
 mod trace;
 mod window;

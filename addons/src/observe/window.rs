@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_time_counts_as_the_last_and_memory_is_bounded() {
+    fn lines_of_an_earlier_time_count_in_the_newest_second_and_memory_is_bounded() {
         let start = Instant::now();
         let mut window = Window::new(start);
         for second in 0..1000 {

@@ -92,8 +92,8 @@ impl AddressGuard {
             && !self.own.is_ours(SocketAddr::new(ip, address.port()))
     }
 
-    /// Whether a DNS answer may contain the address. `ports` are those at which the host may be
-    /// dialled; with one of them, the address must not be one of our own listeners.
+    /// Whether a DNS answer may contain the address. `ports` are the ports at which the host may be
+    /// dialled; an address that is one of our own listeners at one of these ports is refused.
     pub(super) fn may_answer(&self, address: IpAddr, ports: &[u16]) -> bool {
         let ours = |ip| {
             let mut ports = ports.iter();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ranges_are_never_dialled() {
+    fn special_ranges_are_not_dialled_by_default() {
         each_row(
             [
                 "0.0.0.0",
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nat64_with_a_local_prefix_is_judged_at_every_place_of_the_address() {
+    fn nat64_with_a_local_prefix_is_judged_for_every_prefix_length() {
         let open = guard(&["64:ff9b:1::/48"]);
         assert!(!may_dial(&guard(&[]), "64:ff9b:1::8.8.8.8"));
         assert!(may_dial(&open, "64:ff9b:1::8.8.8.8"));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn allow_private_opens_its_ranges_but_no_embedded_or_other_address() {
+    fn allow_private_opens_its_ranges_but_not_the_addresses_embedded_in_them() {
         let open = guard(&["10.0.0.0/8", "fd00::/8"]);
         assert!(may_dial(&open, "10.0.0.1"));
         assert!(may_dial(&open, "fd00::1"));
@@ -319,7 +319,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wrapping_makes_a_guarded_address_dialable(inner in any::<u32>()) {
+        fn an_embedded_ipv4_address_is_judged_like_the_plain_one(inner in any::<u32>()) {
             let guard = guard(&[]);
             let inner = Ipv4Addr::from_bits(inner);
             let open = guard.may_dial(SocketAddr::new(inner.into(), 443));

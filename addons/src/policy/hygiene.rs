@@ -18,7 +18,8 @@ const NAMES: [&str; 7] = [
 
 const PREFIXES: [&str; 2] = ["x-forwarded", "proxy-"];
 
-/// Removes these fields, in every spelling that a server may treat as the same name.
+/// Removes the fields in [`NAMES`] and those that begin with one of [`PREFIXES`], in every spelling
+/// that a server may treat as the same name.
 pub(super) fn clean(headers: &mut HeaderMap) {
     remove_fields(headers, |name| {
         PREFIXES.iter().any(|prefix| starts_like(name, prefix))

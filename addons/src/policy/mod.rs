@@ -24,7 +24,7 @@ pub use rules::{Effect, Rule};
 pub use settings::PolicySettings;
 pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 
-/// The addon.
+/// The addon that applies the allowlist, the operator's rules and the address guard.
 pub struct Policy {
     guard: AddressGuard,
     guarded_hosts: HostSet,
@@ -43,8 +43,9 @@ impl Policy {
         }
     }
 
-    /// Permits the host and the port of a flow by its principal's own list or, if it has none, by
-    /// the allowlist, which must also permit a WebSocket if the flow opens one.
+    /// Permits the host and the port of a flow. For a delegation, its own list of hosts decides;
+    /// for any other principal the allowlist, which must also permit a WebSocket if the flow opens
+    /// one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
             return Self::judge_own_hosts(flow, &delegation.system);
@@ -78,7 +79,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Judges a flow of the appliance itself by the list of its principal.
+    /// Judges a flow of the appliance itself by its principal's list of hosts. Denies with an
+    /// internal error if the principal is missing, a container or a delegation.
     fn judge_system(flow: &mut Flow) -> Verdict {
         let Some(Principal::System(system)) = &flow.principal else {
             return Err(Denial::internal().rule("system principal"));
@@ -137,7 +139,8 @@ impl Policy {
     }
 }
 
-/// The delegation of a flow whose own list of hosts takes the place of the allowlist.
+/// The delegation for which the flow runs: its own list of hosts replaces the allowlist. `None` for
+/// any other principal.
 fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     match &flow.principal {
         Some(Principal::Delegated(delegation)) => Some(Arc::clone(delegation)),

@@ -20,7 +20,7 @@ const EFFECTS: [(&str, Effect); 3] = [
 /// The settings of the addon `policy`, except for the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// Ranges that may be dialled although they are special.
+    /// Ranges that may be dialled although the address guard would deny them.
     pub allow_private: Vec<IpNet>,
     /// Hosts whose paths other addons judge: an ambiguous path is denied there.
     pub guarded_hosts: HostSet,
@@ -41,14 +41,15 @@ impl PolicySettings {
         }
     }
 
-    /// Refuses passthrough for hosts whose requests a rule judges by method or path.
+    /// Reports an error for each passthrough pattern of hosts to which a rule denies requests by
+    /// method or path.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
         for rule in &self.rules {
             passthrough.refuse_if(|pattern| {
                 rule.must_read(pattern).then(|| {
                     let (name, origin) = (rule.name(), rule.origin());
                     format!(
-                        "rule {name} at {origin} judges requests there: they cannot be tunnelled unread"
+                        "rule {name} at {origin} judges requests there, so they must be decrypted: remove this pattern from tls.passthrough"
                     )
                 })
             });

@@ -133,7 +133,7 @@ fn no_denial_advises_to_open_a_metadata_range_or_an_unlisted_private_address() {
 }
 
 #[test]
-fn without_a_principal_nothing_is_allowed() {
+fn a_flow_without_a_principal_is_denied() {
     let denial = tunnel_with(|flow| flow.start_mut().principal = None).unwrap_err();
     assert_eq!(denial.code(), Code::UnknownSource);
 }
@@ -164,12 +164,12 @@ fn a_part_of_the_appliance_reaches_only_the_hosts_of_its_list() {
         flow.start_mut().entry = Some(entry("api.example.com"));
     };
     assert_eq!(asks(elsewhere), denied);
-    let nobody = Some(Code::InternalError);
-    assert_eq!(asks(|flow| flow.start_mut().principal = None), nobody);
+    let no_system = Some(Code::InternalError);
+    assert_eq!(asks(|flow| flow.start_mut().principal = None), no_system);
     let container = |flow: &mut Flow| {
         flow.start_mut().principal = Some(container("web").into());
     };
-    assert_eq!(asks(container), nobody);
+    assert_eq!(asks(container), no_system);
 }
 
 #[test]
@@ -390,9 +390,9 @@ fn guarded_addresses_are_removed_and_a_dial_with_none_left_is_denied() {
 #[test]
 fn dns_answers_lose_guarded_addresses() {
     let mut flow = flow_of(&container("web"), Kind::Dns, "api.example.com");
-    let told = ["10.0.0.1", "8.8.8.8", "::1", "::ffff:127.0.0.1"];
+    let resolved = ["10.0.0.1", "8.8.8.8", "::1", "::ffff:127.0.0.1"];
     let mut answer = DnsAnswer {
-        addresses: told.iter().map(|a| a.parse().unwrap()).collect(),
+        addresses: resolved.iter().map(|a| a.parse().unwrap()).collect(),
     };
     assert_eq!(code(policy(&[]).dns_answer(&mut flow, &mut answer)), None);
     assert_eq!(

@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::requests::Rate;
 use crate::contract::{Container, ContainerId, Flow};
 
-/// How long a bucket is kept after its last request, or until it is full again if that is later.
+/// A bucket is kept for this long after its last request, or until it is full again if that is
+/// later.
 const IDLE: Duration = Duration::from_secs(5 * 60);
 
 /// Weak references to the buckets of every lease, to free idle buckets and to collect the metric.
@@ -53,7 +54,7 @@ impl RateBuckets {
         }
     }
 
-    /// Counts a request. An error is the time to wait.
+    /// Counts a request. If the bucket is empty, the error is the time to wait.
     pub(super) fn count(
         &self,
         container: &Container,
@@ -143,8 +144,8 @@ impl Buckets {
         }
     }
 
-    /// Inserts a bucket that is new, or whose rate a reload changed. When several threads do so at
-    /// once, one bucket wins, and all of them take from it.
+    /// Inserts a bucket that is new, or whose rate a reload changed. If several threads insert the
+    /// same bucket at once, one insertion wins, and all threads take from its bucket.
     fn add(&self, name: &str, bucket: Bucket) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut present = Arc::clone(&bucket);
@@ -161,8 +162,8 @@ impl Buckets {
         present
     }
 
-    /// Frees idle buckets. One that is not full again stays, since a new bucket would be full. A
-    /// thread that looked up a bucket just before it is freed may still take one request from it.
+    /// Frees idle buckets. A bucket that is not full again stays, since a new bucket would be full.
+    /// A thread that looked up a bucket just before it is freed may still take one request from it.
     fn free_idle(&self, now: Instant) {
         let now = self.millis(now);
         let stays = |bucket: &Bucket| {

@@ -1,7 +1,7 @@
 //! Limits of DNS questions and distinct names.
 //!
 //! Names can carry data out, and all containers share the resolver. So a lease has a budget of
-//! questions, and one of distinct names, to which names in tunnels and plain requests count too.
+//! questions, and a budget of distinct names in questions, tunnels and plain requests.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -15,15 +15,16 @@ use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How long the last name may be repeated without a look-up among the counted names.
+/// For this long after a name was counted, its repetition skips the map of counted names, unless
+/// another name was counted in between.
 const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// The limits of a lease's DNS questions and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsBudget {
-    /// The most questions in a minute.
+    /// Limit on the questions in a minute.
     pub queries_per_minute: NonZeroU32,
-    /// The most different names in a minute, in questions, tunnels and plain requests together.
+    /// Limit on the different names in a minute, in questions, tunnels and plain requests together.
     pub distinct_names_per_minute: NonZeroU32,
 }
 
@@ -36,8 +37,8 @@ impl DnsBudget {
         Quota::per_minute(per_minute).allow_burst(NonZeroU32::new(burst).unwrap_or(per_minute))
     }
 
-    /// Counts a name, and a question if `is_query`. An error has the limit's key and the time to
-    /// wait.
+    /// Counts a name, and a question if `is_query`. Over a limit, the error has the limit's key and
+    /// the time to wait.
     pub(super) fn count(
         self,
         container: &Container,
@@ -82,13 +83,13 @@ impl DnsUsage {
 }
 
 impl Inner {
-    /// Sets the budget that a reload changed. The names that were counted remain.
+    /// Sets the budget that a reload changed. The names counted so far remain.
     fn change(&mut self, budget: DnsBudget) {
         self.budget = budget;
         self.queries = RateLimiter::direct(budget.quota());
     }
 
-    /// Counts a question. An error is the time to wait.
+    /// Counts a question. Over the limit, the error is the time to wait.
     fn query(&self) -> Result<(), Duration> {
         self.queries
             .check()
@@ -104,7 +105,8 @@ struct Names {
 }
 
 impl Names {
-    /// Counts a name and stores at most `most` names. An error is the time to wait.
+    /// Counts a name, or renews the time of one that is counted. If `most` other names are counted,
+    /// the error is the time to wait.
     fn see(&mut self, host: &Host, now: Instant, most: usize) -> Result<(), Duration> {
         if let Some((last, at)) = &self.last
             && last == host
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_forgotten_a_minute_after_it_was_last_asked_for() {
+    fn a_name_is_forgotten_a_minute_after_its_last_use() {
         let (limit, container) = (limit(100, 2), container("web"));
         let over = Some(Code::RateLimited);
         assert_eq!(tunnel(&limit, &container, "a.example.com", 0), None);
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn one_containers_flood_does_not_cost_another() {
+    fn a_flood_of_one_container_does_not_use_up_the_budget_of_another() {
         let (limit, first, second) = (limit(1, 1), container("web"), container("db"));
         assert_eq!(ask(&limit, &first, "a.example.com"), None);
         assert_eq!(

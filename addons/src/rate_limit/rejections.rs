@@ -10,9 +10,9 @@ use prometheus::{IntCounterVec, Opts, Registry};
 
 use crate::contract::{Container, ContainerId};
 
-/// Counts the flows that were over a limit, by container and upstream label (an allowlist entry or
-/// an MCP server). A container's series are removed when the last of its leases with a rejected
-/// flow has ended.
+/// Counts the flows that were denied with `rate_limited`, by container and upstream label (an
+/// allowlist entry or an MCP server). A series is removed when the last of the container's leases
+/// with such a flow has ended.
 ///
 /// Created once and kept over reloads.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ impl Rejections {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_rate_limit_rejected_total",
-            "Flows that were over a limit, by container and allowlist entry",
+            "Flows denied with rate_limited, by container and by allowlist entry or MCP server",
         );
         let rejections = Self {
             counters: IntCounterVec::new(opts, &["container", "upstream"])?,
@@ -47,7 +47,7 @@ impl Rejections {
             .iter()
             .any(|one| one.as_ptr() == Arc::as_ptr(container))
         {
-            leases.retain(holds);
+            leases.retain(is_live);
             leases.push(Arc::downgrade(container));
         }
         let labels = [container.id.as_str(), upstream];
@@ -56,7 +56,7 @@ impl Rejections {
 
     fn forget_ended(&self) {
         self.leases.lock().retain(|(id, upstream), leases| {
-            leases.retain(holds);
+            leases.retain(is_live);
             if leases.is_empty() {
                 let labels = [id.as_str(), upstream];
                 let _ = self.counters.remove_label_values(&labels);
@@ -66,7 +66,7 @@ impl Rejections {
     }
 }
 
-fn holds(lease: &Weak<Container>) -> bool {
+fn is_live(lease: &Weak<Container>) -> bool {
     lease.upgrade().is_some_and(|lease| !lease.has_ended())
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::fixtures::container;
 
-    /// The collected count of each container.
+    /// The container and the count of each collected series.
     fn collected(rejections: &Rejections) -> Vec<(String, u64)> {
         let families = rejections.collect();
         let series = families.iter().flat_map(MetricFamily::get_metric);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_stays_while_any_lease_of_its_container_holds() {
+    fn a_series_stays_while_any_lease_of_its_container_is_live() {
         let rejections = Rejections::new(&Registry::new()).unwrap();
         let (before, after) = (container("web"), container("web"));
         rejections.count(&before, "api.example.com");

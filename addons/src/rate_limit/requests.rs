@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::contract::{Entry, EntryMap, GATEWAY, Host, HostPattern};
 
-/// The bucket of requests to unlisted hosts. Policy denies them; counting them makes a flood of
-/// them as cheap as any other.
+/// The bucket of requests to unlisted hosts. The policy addon denies these requests later; counting
+/// them first makes a flood of them as cheap to deny as any other.
 const UNLISTED: &str = "none";
 
 /// The rate and the burst of a token bucket.
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_belongs_to_container_and_entry_and_not_to_each_name() {
+    fn all_names_of_an_entry_share_one_bucket_of_each_container() {
         let limits = limits(rate(SLOW, 10), &[]);
         let (web, db) = (container("web"), container("db"));
         let names: Vec<String> = (0..50).map(|n| format!("n{n}.example.com")).collect();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_by_host_pattern_and_narrower_ones_have_their_own_bucket() {
+    fn a_limit_applies_by_host_pattern_and_a_narrower_one_has_its_own_bucket() {
         let limits = limits(
             rate(SLOW, 10),
             &[
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_draw_from_a_bucket_of_their_server_and_those_of_servers_from_none() {
+    fn messages_to_a_server_draw_from_its_bucket_and_messages_from_a_server_from_none() {
         let limits = limits(rate(SLOW, 5), &[]);
         let web = container("web");
         let passed = |server: Option<&str>, frame: fn(&str) -> Frame| {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn connects_and_dry_runs_are_not_counted() {
+    fn connects_and_dry_runs_are_not_counted_as_requests() {
         let limits = limits(rate(SLOW, 1), &[]);
         let web = container("web");
         for _ in 0..10 {

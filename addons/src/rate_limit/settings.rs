@@ -4,7 +4,8 @@ use super::{DnsBudget, Rate, RequestLimits, TunnelBudget};
 use crate::contract::settings::{Fields, Files, at_least_one};
 use crate::contract::{EntryMap, Host, HostPattern};
 
-/// The default of each upstream. Agents never need as much; only an endless loop does.
+/// The default limit of an upstream, above the rate that agents need: only an endless loop reaches
+/// it.
 const REQUESTS: Rate = Rate {
     per_second: at_least_one(100),
     burst: at_least_one(200),

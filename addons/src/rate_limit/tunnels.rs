@@ -28,7 +28,7 @@ impl TunnelBudget {
             .saturating_mul(NonZeroU32::MIN.saturating_add(BURST_SECONDS - 1))
     }
 
-    /// Counts a tunnel. An error is the time to wait.
+    /// Counts a tunnel. Over the limit, the error is the time to wait.
     pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
         let current = container.state_or_init(|| TunnelLimiter(Mutex::new((self, self.limiter()))));
         let mut current = current.0.lock();
@@ -72,7 +72,7 @@ mod tests {
                 queries_per_minute: NonZeroU32::MAX,
                 distinct_names_per_minute: number(names_per_minute),
             },
-            // As `rate_limits.enabled: false` leaves it.
+            // As with `rate_limits.enabled: false`.
             requests: None,
         };
         let registry = prometheus::Registry::new();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_requests_questions_and_dry_runs_are_no_tunnels() {
+    fn plain_requests_questions_and_dry_runs_do_not_count_as_tunnels() {
         let (limit, web) = (limit(1, 100), container("web"));
         for _ in 0..10 {
             let mut plain = flow_of(&web, Kind::Http, "api.example.com");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_over_the_budget_costs_no_name() {
+    fn a_tunnel_over_the_budget_does_not_count_its_name() {
         let (limit, web) = (limit(1, 1), container("web"));
         assert_eq!(passed(&limit, &web, 10), BURST);
         let over = verdict(limit.tunnel(&mut flow_of(&web, Kind::Tunnel, "b.example.com")));

@@ -1,8 +1,8 @@
 //! Reads and edits JSON in the received text, so that number forms, key order and unknown members
 //! are preserved.
 //!
-//! A [`RawValue`] is valid JSON, so its text is not validated again. Every function takes linear
-//! time in the length of the text.
+//! A [`RawValue`] is valid JSON, so its text is not validated again. Reading takes linear time in
+//! the length of the text.
 
 mod canonical;
 mod cursor;
@@ -29,14 +29,14 @@ pub enum RawJsonError {
     #[error("duplicate key in an object")]
     DuplicateKey,
     /// Nested deeper than [`MAX_NESTING`](crate::strict_json::MAX_NESTING).
-    #[error("it is nested too deep")]
+    #[error("it is nested more than {max} levels deep", max = crate::strict_json::MAX_NESTING)]
     TooDeep,
     /// A key has an unpaired surrogate.
-    #[error("a key is no text")]
+    #[error("a key has an unpaired surrogate")]
     BadKey,
 }
 
-/// The most members of an object whose keys are compared without a hash table.
+/// Objects with up to this many members have their keys compared without a hash table.
 const FEW: usize = 16;
 
 /// The members of one object. The values are the received text.
@@ -55,7 +55,8 @@ impl<'a> Members<'a> {
         if !cursor.take(b'{') {
             return Err(RawJsonError::NotAnObject);
         }
-        let mut members = Vec::new();
+        // Few objects of a message have more members.
+        let mut members = Vec::with_capacity(8);
         while !cursor.take(b'}') {
             let key = cursor.key()?;
             members.push((key, cursor.skip_value()));
@@ -65,18 +66,19 @@ impl<'a> Members<'a> {
         Ok(Self(members))
     }
 
-    /// The value of a member, as JSON text.
+    /// The value of a member, as JSON text; `None` if it is absent.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         let found = self.0.iter().find(|(name, _)| name == key);
         found.map(|(_, value)| *value)
     }
 
-    /// The text of a member that is a string.
+    /// The text of a member that is a string; `None` if it is absent or another value.
     pub fn text(&self, key: &str) -> Option<Cow<'a, str>> {
         cursor::decode(self.get(key)?)
     }
 
-    /// The members of a member that is an object; `None` if it is absent.
+    /// The members of a member that is an object; `None` if it is absent, an error if it is another
+    /// value.
     pub fn members(&self, key: &str) -> Result<Option<Self>, RawJsonError> {
         self.get(key).map(Self::parse).transpose()
     }

@@ -72,7 +72,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A member of an object; `None` for any other value.
+    /// A member of an object; `None` if it is absent, and for any other value.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let found = self.members().iter().find(|(name, _)| name == key);
         found.map(|(_, value)| value)

@@ -67,7 +67,7 @@ fn one_member_is_replaced_or_added_and_the_others_stay() {
 
 /// Examples of RFC 8785, sections 3.2.2 and 3.2.3.
 #[test]
-fn the_canonical_text_is_that_of_rfc_8785() {
+fn the_canonical_text_follows_rfc_8785() {
     let text = "{\"numbers\":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],\
         \"string\":\"\\u20ac$\\u000F\\u000aA'\\u0042\\u0022\\u005c\\\\\\\"\\/\",\
         \"literals\":[null,true,false]}";
@@ -98,7 +98,7 @@ fn the_canonical_text_is_that_of_rfc_8785() {
 }
 
 #[test]
-fn the_hash_is_that_of_the_text() {
+fn sha256_hex_agrees_with_sha256sum() {
     // `printf abc | sha256sum`
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     assert_eq!(sha256_hex("abc"), abc);

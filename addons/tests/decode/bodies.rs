@@ -53,7 +53,7 @@ fn put_empty_block(bits: &mut Bits, block: Block) {
             for symbol in [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1] {
                 bits.put(3, u64::from(symbol == 18 || symbol == 1));
             }
-            // 138 zeros, 118 zeros, and two codes of length 1: the end of the block, a distance.
+            // 138 zeros, 118 zeros, and two codes of length 1: end of block, and a distance.
             bits.put(8, 1 | 127 << 1);
             bits.put(8, 1 | 107 << 1);
             bits.put(2, 0);
@@ -81,7 +81,7 @@ pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8>
     let mut bits = Bits::default();
     match window_bits {
         16 => bits.put(1, 0),
-        // The extension for large windows, which the RFC reserves.
+        // The extension for large windows, which uses a pattern that the RFC reserves.
         25.. => {
             bits.put(8, 0x11);
             bits.put(6, window_bits);

@@ -47,7 +47,7 @@ impl Act {
     }
 }
 
-/// An addon that acts as given, and records its calls.
+/// An addon whose hooks do what `acts` says. Records its calls.
 struct Actor {
     name: &'static str,
     /// The acts in `tunnel`, `request`, `dial`, `response` and `finished`.
@@ -92,7 +92,7 @@ impl Addon for Actor {
     }
 }
 
-/// Identifies the container `web`, and acts as given without waiting.
+/// Identifies the container `web`, and does what the `acts` of its actor say, without waiting.
 struct ActingIdentity(Actor);
 
 impl Identify for ActingIdentity {
@@ -152,14 +152,14 @@ impl Identify for Web {
     }
 }
 
-/// All acts pass, except one act of one addon.
+/// Acts that all pass, except that of one addon in one phase.
 fn all_pass_but(addon: usize, phase: usize, act: Act) -> [[Act; 5]; 4] {
     let mut acts = [[Act::Pass; 5]; 4];
     acts[addon][phase] = act;
     acts
 }
 
-/// Connects with a permit, the only argument it takes.
+/// Counts connections. Like the engine's dialler, it needs a permit to connect.
 #[derive(Default)]
 struct Dialer(AtomicUsize);
 
@@ -216,7 +216,7 @@ fn a_panic_and_a_missed_deadline_are_internal_errors_that_name_the_addon() {
 }
 
 #[test]
-fn a_phase_has_one_deadline_which_starts_at_the_first_wait() {
+fn waits_without_a_limit_of_their_own_share_the_deadline_of_the_phase() {
     struct Sleeper(&'static str, Option<Duration>);
     impl Addon for Sleeper {
         fn name(&self) -> &'static str {
@@ -252,7 +252,8 @@ fn a_phase_has_one_deadline_which_starts_at_the_first_wait() {
             ];
             let chain = Chain::new(links, DEADLINE).unwrap();
             let mut flow = flow(Kind::Tunnel, "api.example.com");
-            // If `long` comes first, it takes longer than the deadline before the other one waits.
+            // Together, both naps are longer than the deadline. A nap with its own limit does not
+            // count towards the deadline.
             let cleared = run(chain.tunnel(&mut flow));
             assert_eq!(cleared.is_ok(), passes, "{limits:?}");
         },
@@ -401,7 +402,7 @@ fn without_a_principal_or_an_address_there_is_no_permit() {
 }
 
 #[test]
-fn a_missing_slot_is_named_at_start() {
+fn missing_addons_and_slots_are_named_at_start() {
     struct Needs;
     impl Addon for Needs {
         fn name(&self) -> &'static str {

@@ -42,7 +42,8 @@ impl Body {
         Decoder::of(self.side, &headers).unwrap().unwrap()
     }
 
-    /// Decodes the body as for a judge. Returns the length of the decoded bytes.
+    /// Decodes the body as for a judge, until more than [`LIMIT`] bytes are decoded. Returns the
+    /// number of decoded bytes.
     fn hold(&self) -> Result<usize, Denial> {
         let mut decoder = self.decoder();
         let mut held = Vec::new();
@@ -67,8 +68,8 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Bodies with `padding` bytes that decode to nothing or next to nothing, followed by a bomb of 64
-/// MiB, for every kind of padding.
+/// Bodies with `padding` bytes that decode to nothing or almost nothing, followed by a bomb of
+/// 64 MiB, for every kind of padding.
 fn padded_bombs(padding: usize) -> Vec<Body> {
     let zeros = vec![0; 64 << 20];
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
@@ -123,7 +124,7 @@ fn a_padded_bomb_costs_less_than_16_mib() {
 }
 
 #[test]
-fn padding_costs_little_time() {
+fn a_padded_bomb_is_decoded_in_less_than_a_second() {
     let mut failures = Vec::new();
     for body in padded_bombs(4 << 20) {
         let start = cpu_time();
@@ -195,7 +196,7 @@ fn a_body_that_needs_too_much_memory_is_refused_before_allocation() {
         let header = [&ZSTD_MAGIC[..], &[0xa0], &size.to_le_bytes()];
         [&*header.concat(), &[1, 0, 0]].concat()
     };
-    // 1 GiB.
+    // A window of 1 GiB.
     let large_window = padded_brotli(30, 0, 1);
     use Side::{Request, Response};
     let bodies = [

@@ -1,4 +1,4 @@
-//! `mcp accept`: an operator accepts a changed definition.
+//! `mcp accept`: accepts the changed definition of a tool, as an operator.
 
 use clap::Args;
 use http::Method;
@@ -31,7 +31,7 @@ impl Accept {
     }
 }
 
-/// A text as one segment of a path.
+/// Percent-encodes a text as one segment of a path.
 fn segment(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let bytes = text.bytes();

@@ -18,7 +18,7 @@ use crate::mcp::{
     EventReader, Id, Message, Outcome, Version, add_param_fields, request_fields, write_request,
 };
 
-/// Time limit of a call: longer than the gateway's limit.
+/// Time limit of a request by an operator: longer than the gateway's limit for a call.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// Sends requests to a gateway.
@@ -41,7 +41,7 @@ impl Asker {
         }
     }
 
-    /// The tools, as raw JSON.
+    /// Lists the definitions of the tools that the container sees, from up to [`MAX_PAGES`] pages.
     pub async fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         let mut params = json!({});
@@ -60,7 +60,7 @@ impl Asker {
         Ok(tools)
     }
 
-    /// Calls a tool.
+    /// Calls a tool and returns the result. A denial is a [`Failure`] with the policy's reason.
     pub async fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
         let tool = match self {
             // The definition determines which arguments are mirrored in header fields.
@@ -133,7 +133,8 @@ async fn ask_gateway(
     }
 }
 
-/// Reads the stream of a request until its response; ignores earlier messages.
+/// Reads the stream of a request up to the response, and returns the response. Skips other
+/// messages. Fails if the stream ends before.
 async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
     while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
@@ -167,7 +168,7 @@ fn unreachable(error: HttpError) -> Failure {
     Failure::new(code::UNAVAILABLE, error)
 }
 
-/// Converts a JSON-RPC error to a failure, with the policy's reason.
+/// Converts a JSON-RPC error to a failure, with the policy's reason if there is one.
 fn denied(error: &RpcError) -> Failure {
     let data = error.data.as_deref().map(RawValue::get);
     let data: Option<Value> = data.and_then(|data| serde_json::from_str(data).ok());

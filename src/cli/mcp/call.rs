@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::OnBehalf;
 use crate::cli::exit::{Failure, code, print, printable};
 
-/// The call.
+/// The tool, its arguments, and the container on whose behalf it is called.
 #[derive(Args, Debug)]
 pub struct CallTool {
     /// The tool's name, as `mcp list` prints it
@@ -43,7 +43,8 @@ impl CallTool {
     }
 }
 
-/// The text of a result; content other than text is shown by its type.
+/// Formats a result: its text, and the type of any other content; `structuredContent` if there is
+/// no content.
 fn lines(result: &Value) -> String {
     let content = result.get("content").and_then(Value::as_array);
     let blocks = content.into_iter().flatten().map(|block| {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_an_object() {
+    fn the_arguments_of_a_tool_must_be_a_json_object() {
         assert!(parse_arguments(r#"{"a": 1}"#).is_ok());
         assert!(parse_arguments("[1]").is_err());
         assert!(parse_arguments("").is_err());

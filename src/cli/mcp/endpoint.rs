@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use http::Uri;
 
-/// The gateway's URL under `dev`, and inside `run`.
+/// The default URL, at which `dev` serves the gateway and a sandbox of `run` reaches it.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8090/mcp";
 const DEFAULT_PATH: &str = "/mcp";
 
-/// The address that connections to the gateway are opened to.
+/// The address of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Host and port.
@@ -24,7 +24,7 @@ pub enum Address {
 pub struct Endpoint {
     text: String,
     pub address: Address,
-    /// The value of `Host`.
+    /// The value of the header field `Host`.
     pub authority: String,
     pub path: String,
 }
@@ -35,7 +35,7 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
-                return Err("unix: is followed by the path of a socket".to_owned());
+                return Err("unix: must be followed by the path of a socket".to_owned());
             }
             return Ok(Self {
                 text: text.to_owned(),
@@ -44,12 +44,14 @@ impl FromStr for Endpoint {
                 path: DEFAULT_PATH.to_owned(),
             });
         }
-        let uri: Uri = text.parse().map_err(|error| format!("no URL: {error}"))?;
+        let uri: Uri = text
+            .parse()
+            .map_err(|error| format!("not a URL: {error}"))?;
         let Some(authority) = uri.authority().filter(|_| uri.scheme_str() == Some("http")) else {
-            return Err("the gateway is at http://HOST:PORT/mcp or unix:PATH".to_owned());
+            return Err("the gateway's URL must be http://HOST:PORT/mcp or unix:PATH".to_owned());
         };
         if authority.as_str().contains('@') {
-            return Err("the gateway takes no credentials".to_owned());
+            return Err("the gateway's URL must not contain credentials".to_owned());
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {

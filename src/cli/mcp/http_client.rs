@@ -20,11 +20,12 @@ use super::endpoint::{Address, Endpoint};
 
 /// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most idle connections that are kept.
+/// Limit on the idle connections that are kept.
 const MAX_IDLE: usize = 8;
 /// A connection that was idle for longer is not reused: the gateway may be closing it.
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// The largest message in either direction, in bytes. The gateway's default limit is far below.
+/// Limit on the size of a message in either direction, in bytes. The gateway's default limit is far
+/// lower.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -33,7 +34,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("unified-proxy-mcp/", env!("CARGO_PKG_VERSION")));
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug, Error)]
 pub enum HttpError {
     #[error(
@@ -41,7 +42,7 @@ pub enum HttpError {
          the container's gateway? Name another one with --url"
     )]
     Unreachable { endpoint: String, reason: String },
-    #[error("the gateway at {endpoint} broke off: {reason}")]
+    #[error("the connection to the gateway at {endpoint} failed: {reason}")]
     Broken { endpoint: String, reason: String },
     #[error("the gateway's answer is longer than {MAX_MESSAGE} bytes")]
     TooLong,
@@ -55,7 +56,7 @@ pub struct HttpClient {
     idle: Mutex<Vec<(Sender, Instant)>>,
 }
 
-/// An answer before its body is read. Dropping it closes the connection.
+/// An answer whose body has not been read. Dropping it closes the connection.
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -92,7 +93,7 @@ impl HttpClient {
         self.send(request).await
     }
 
-    /// Ends a session.
+    /// Sends the DELETE that ends a session.
     pub async fn delete(self: &Arc<Self>, fields: HeaderMap) -> Result<Answer, HttpError> {
         let request = self.request(Method::DELETE, fields, Bytes::new())?;
         self.send(request).await
@@ -226,7 +227,8 @@ impl Answer {
         Ok(None)
     }
 
-    /// Reads the whole body, and returns the connection to the pool.
+    /// Reads the whole body, and returns the connection to the pool. Fails if the body is larger
+    /// than [`MAX_MESSAGE`] or the connection fails.
     pub async fn whole(self) -> Result<Bytes, HttpError> {
         let Self {
             body,

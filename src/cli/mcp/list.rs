@@ -1,4 +1,4 @@
-//! `mcp list`: the tools that a container sees.
+//! `mcp list`: lists the tools that a container sees.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::OnBehalf;
 use crate::cli::exit::{Failure, print, printable};
 
-/// The longest description that is shown, in characters.
+/// The number of characters to which a description is truncated.
 const MAX_DESCRIPTION: usize = 100;
 
-/// Whose tools.
+/// The container whose tools are listed.
 #[derive(Args, Debug)]
 pub struct ListTools {
     #[command(flatten)]
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_one_line_whatever_its_description() {
+    fn each_tool_is_listed_on_one_line() {
         let tools = [
             json!({"name": "weather_get", "description": "Weather\u{1b}[2J of a city\nand more"}),
             json!({"name": "x"}),

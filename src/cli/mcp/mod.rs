@@ -1,4 +1,4 @@
-//! `mcp stdio|list|call|accept`
+//! `mcp stdio|list|call|accept`: uses the tools of MCP servers through the gateway.
 
 mod accept;
 mod asker;
@@ -20,7 +20,7 @@ pub use call::parse_arguments;
 use asker::Asker;
 use endpoint::{DEFAULT_URL, Endpoint};
 
-/// What to do with the tools of MCP servers.
+/// Subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
 pub enum McpCommand {
     /// Relay MCP between stdin and stdout and the gateway
@@ -33,7 +33,7 @@ pub enum McpCommand {
     Accept(accept::Accept),
 }
 
-/// Where the gateway is.
+/// The gateway to use.
 #[derive(Args, Debug)]
 pub struct Gateway {
     /// The gateway: http://HOST:PORT/mcp, or unix:PATH for a container's own socket [default:
@@ -56,7 +56,7 @@ impl Gateway {
     }
 }
 
-/// On whose behalf.
+/// The container on whose behalf a request is sent, and the way to send it.
 #[derive(Args, Debug)]
 struct OnBehalf {
     /// On behalf of this container, as an operator [default: of the container that this runs in]

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 
 use crate::mcp::{SERVER_ERROR, Version};
 
-/// The most pages of one list that are read.
+/// Limit on the pages that are read of one list.
 pub const MAX_PAGES: usize = 100;
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// An error without data.
+/// Makes a JSON-RPC error without data.
 pub fn protocol_error(code: i64, message: impl Into<String>) -> RpcError {
     RpcError {
         code,
@@ -21,25 +21,26 @@ pub fn protocol_error(code: i64, message: impl Into<String>) -> RpcError {
     }
 }
 
-/// The revision that a request names (2026-07-28 and later).
+/// The protocol revision that a request names in `_meta`; `None` if it names none, as in revisions
+/// up to 2025-11-25.
 pub fn revision(params: Option<&RawValue>) -> Option<String> {
     let params = Members::read(params?).ok()?;
     let meta = RawValue::from_string(params.get("_meta")?.to_owned()).ok()?;
     text_member(&meta, VERSION_KEY)
 }
 
-/// The text of a string member of an object.
+/// The text of a member of an object; `None` if it is missing or not a string.
 pub fn text_member(object: &RawValue, key: &str) -> Option<String> {
     let members = Members::read(object).ok()?;
     Some(members.text(key)?.into_owned())
 }
 
-/// The cursor of the next page.
+/// The cursor of the next page of a list; `None` on the last page.
 pub fn next_cursor(result: &RawValue) -> Option<String> {
     text_member(result, "nextCursor")
 }
 
-/// The params for a page, with the `_meta` of another request.
+/// Makes the params that request a page of a list, with the `_meta` of the request `like`.
 pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<RawValue>> {
     let like = like.and_then(|params| Members::read(params).ok());
     let meta = like.as_ref().and_then(|params| params.get("_meta"));
@@ -50,7 +51,8 @@ pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<
     to_raw_value(&params).ok()
 }
 
-/// The `_meta` of the command's own requests: no capabilities, so that servers send no questions.
+/// The `_meta` of requests that the CLI itself makes; `mcp stdio` forwards its client's instead. It
+/// declares no client capabilities, so that servers do not ask for input.
 pub fn own_meta() -> Value {
     json!({
         (VERSION_KEY): Version::V2026_07_28.as_str(),
@@ -62,7 +64,8 @@ pub fn own_meta() -> Value {
     })
 }
 
-/// Converts an HTTP error response to a JSON-RPC error, with the code and details of the denial.
+/// Converts an HTTP error response to a JSON-RPC error with code [`SERVER_ERROR`]. Its `data` has
+/// the HTTP status, and the code and details of a denial.
 pub fn refusal(status: StatusCode, body: &[u8]) -> RpcError {
     let mut data = Map::new();
     data.insert("status".to_owned(), status.as_u16().into());

@@ -24,12 +24,12 @@ use crate::sandbox::Channel;
 /// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
 
-/// The most time for the appliance to end: its drain of up to 10 s by default, and a margin.
+/// Limit on the wait for the appliance to end. Its drain takes up to 10 s by default.
 const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
-/// The age from which on an unlocked state directory belongs to a run that has ended. A younger one
-/// may have just been created and not be locked yet.
+/// An unlocked state directory older than this belongs to a run that has ended. A younger one may
+/// belong to a run that is about to lock it.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The number of runs whose logs are kept, if each has two.
+/// The number of runs whose logs are kept, if each run has two log files.
 const KEPT_RUNS: usize = 500;
 
 /// The configuration files that are used if neither the user nor the machine has a configuration.
@@ -38,7 +38,7 @@ const SHIPPED: [(&str, &str); 1] = [(
     include_str!("../../../config/allowlist.yaml"),
 )];
 
-/// A running appliance. Dropping this kills it.
+/// A running appliance. Dropping this value kills the process.
 pub struct Appliance {
     child: Child,
     channel: Channel,
@@ -50,8 +50,8 @@ pub struct Appliance {
 }
 
 impl Appliance {
-    /// Starts an appliance, without waiting until it is ready. `kept` is the directory that is kept
-    /// between runs. Must be called within a runtime.
+    /// Starts an appliance, without waiting until it is ready. `kept` is the directory for files
+    /// that outlive the run. Must be called within a runtime.
     pub fn start(
         config: Option<PathBuf>,
         allow: Vec<String>,
@@ -111,7 +111,8 @@ impl Appliance {
         })
     }
 
-    /// Waits until the appliance reports that it is ready.
+    /// Waits until the appliance reports that it is ready. Fails with the appliance's error if it
+    /// could not start.
     pub async fn ready(&mut self) -> Result<(), Failure> {
         let receive = || self.channel.try_receive::<PrivateStart>();
         match self.readiness.async_io(Interest::READABLE, receive).await {
@@ -135,7 +136,7 @@ impl Appliance {
     fn lost(&self) -> Failure {
         let log = self.log.display();
         Failure::internal(format_args!(
-            "the appliance ended; the sandbox has ended with it: see {log}"
+            "the appliance ended unexpectedly, and the sandbox has ended with it: see the log {log}"
         ))
     }
 
@@ -160,18 +161,21 @@ impl Appliance {
 
 /// Runs as the appliance. Its standard input is the launcher's channel.
 pub fn run() -> std::process::ExitCode {
-    // The name in `ps`; an error here is harmless.
+    // The process name in `ps`. An error is harmless.
     let _ = rustix::thread::set_name(c"up-appliance");
-    // If the launcher has already ended, `receive` returns `None`.
+    // An error is harmless too. If the launcher has already ended, `receive` returns `None`.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let channel = Channel::from_stdin();
     let options = match channel.receive::<PrivateOptions>() {
         Ok(Some((options, _))) => options,
-        Ok(None) | Err(_) => return Failure::internal("it is started by `run` alone").report(),
+        Ok(None) | Err(_) => return Failure::internal("only `run` starts this command").report(),
     };
     let runtime = match app::runtime() {
         Ok(runtime) => runtime,
-        Err(error) => return Failure::internal(format_args!("cannot start: {error}")).report(),
+        Err(error) => {
+            let message = format_args!("the runtime cannot be started: {error}");
+            return Failure::internal(message).report();
+        }
     };
     match runtime.block_on(app::run_private(options, &channel)) {
         Ok(()) => std::process::ExitCode::SUCCESS,
@@ -179,15 +183,15 @@ pub fn run() -> std::process::ExitCode {
     }
 }
 
-/// The state directory of this user's runs, which no sandbox sees. It is not in TMPDIR or
-/// XDG_RUNTIME_DIR, since the paths of its sockets must be short.
+/// Returns the directory of the states of this user's runs, which no sandbox sees. It is not in
+/// TMPDIR or XDG_RUNTIME_DIR, since the paths of its sockets must be short.
 pub fn state_directory() -> PathBuf {
     let user = rustix::process::getuid().as_raw();
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))
 }
 
-/// Creates the state directory of one run, which is deleted at its end, and locks it until then.
-/// Removes the directories of killed runs.
+/// Creates and locks the state directory of one run, which is deleted when the [`TempDir`] is
+/// dropped. Removes the directories of killed runs.
 fn private_directory() -> io::Result<(TempDir, File)> {
     let all = state_directory();
     match fs::DirBuilder::new().mode(0o700).create(&all) {
@@ -198,7 +202,7 @@ fn private_directory() -> io::Result<(TempDir, File)> {
     let is_ours = found.uid() == rustix::process::getuid().as_raw();
     if !found.is_dir() || !is_ours || found.mode() & 0o077 != 0 {
         let text = format!(
-            "{} is not a directory that is this user's alone: remove it",
+            "{} is not a private directory of this user: remove it",
             all.display()
         );
         return Err(io::Error::other(text));
@@ -227,7 +231,8 @@ fn remove_ended(all: &Path) {
     }
 }
 
-/// The configuration directory of the user or, if there is none, that of the machine.
+/// Returns the configuration directory of the user or, if there is none, that of the machine;
+/// `None` if neither exists.
 fn own_config() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
@@ -237,8 +242,8 @@ fn own_config() -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_dir())
 }
 
-/// Resolves the configuration directory. Refuses one that the command could change, or a file of
-/// which it could change.
+/// Resolves the configuration directory. Refuses it if the command could write to the directory or
+/// to one of its configuration files.
 fn usable(config: &Path, directories: &RunDirectories) -> Result<PathBuf, Failure> {
     let refused = |what: std::fmt::Arguments<'_>| Err(Failure::new(code::CONFIG, what));
     let config = match fs::canonicalize(config) {
@@ -256,8 +261,8 @@ fn usable(config: &Path, directories: &RunDirectories) -> Result<PathBuf, Failur
     match writable {
         None => Ok(config),
         Some(path) => refused(format_args!(
-            "the sandbox could change its own configuration: {} lies in {}, which it may write \
-             to: move it elsewhere, or start in another directory",
+            "the sandbox could change its own configuration: {} is in {}, which the command may \
+             write to: move the configuration elsewhere, or start in another directory",
             config.display(),
             path.display()
         )),

@@ -1,4 +1,5 @@
-//! The directories of a run: home, working directory, and those given as arguments.
+//! The directories of a run: the home directory, the working directory, and the paths of `--write`
+//! and `--read`.
 
 use std::env;
 use std::fs;
@@ -8,30 +9,32 @@ use std::path::{Path, PathBuf};
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::machine::without_parents;
 
-/// The home directory inside, if the real one is unset, `/` or in a directory of the system.
+/// The home directory in the sandbox, if the user's home directory is unset, `/` or in a directory
+/// of the system.
 const PLAIN_HOME: &str = "/home/sandbox";
 
-/// The most symbolic links that are followed one after the other.
+/// Limit on the symbolic links that are followed one after the other.
 const MAX_LINKS: usize = 8;
 
 /// The directories of a run, as canonical paths.
 #[derive(Clone, Debug)]
 pub struct RunDirectories {
-    /// The home directory outside, if it is set and suitable.
+    /// The home directory of the user; `None` if it is unset, `/` or in a directory of the system.
     pub real_home: Option<PathBuf>,
-    /// The home directory inside.
+    /// The home directory in the sandbox.
     pub home: PathBuf,
     /// The working directory.
     pub directory: PathBuf,
-    /// Writable paths: the working directory, then those of `--write`.
+    /// Writable paths: the working directory, then the paths of `--write`.
     pub writable: Vec<PathBuf>,
-    /// Read-only paths: those of `--read`.
+    /// Read-only paths, given by `--read`.
     pub readable: Vec<PathBuf>,
 }
 
 impl RunDirectories {
-    /// Finds the directories. Refuses those that contain the home directory, writable ones that
-    /// belong to the system, and those below `/proc`, `/dev` and `/sys`.
+    /// Finds the directories. Fails if a path does not exist. Refuses directories that contain the
+    /// home directory, writable directories that belong to the system, directories in `/proc`,
+    /// `/dev` and `/sys`, paths that are not UTF-8, and a path that is both writable and read-only.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
         let real_home = real_home.filter(|home| home.is_absolute());
@@ -62,9 +65,12 @@ impl RunDirectories {
         Ok(directories)
     }
 
-    /// Resolves the links of a path. Returns `None` if the path or a link leads through a directory
-    /// of the run, where the command could change it or sees it anyway; if it does not exist; and
-    /// if a directory in it is a link.
+    /// Follows a path that may be a symbolic link to its target. Returns `None` if
+    ///
+    /// - the path or a target is in a directory of the run, where the command could change it or
+    ///   sees it anyway,
+    /// - the path or a target does not exist, or one of its directories is a link,
+    /// - there are more than [`MAX_LINKS`] links.
     pub fn resolve_outside(&self, path: &Path) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -75,7 +81,7 @@ impl RunDirectories {
             if fs::canonicalize(&path).ok()? == path {
                 return Some(path);
             }
-            // Only the last part may be a link; links before it are not followed.
+            // Only the last part may be a link.
             let parent = path.parent()?;
             if fs::canonicalize(parent).ok()? != parent {
                 return None;
@@ -90,26 +96,29 @@ impl RunDirectories {
         for path in self.writable.iter().chain(&self.readable) {
             if self.home.starts_with(path) {
                 return refuse(format!(
-                    "{} holds the home directory, with every login in it: change to a \
-                     directory below it, or name one",
+                    "{} holds the home directory, with every login in it: start in a directory \
+                     below the home directory, or name one with --write or --read",
                     path.display()
                 ));
             }
             if self.writable.contains(path) && is_of_system(path) {
                 return refuse(format!(
                     "{} belongs to the system, which a sandbox may not write to: start in another \
-                     directory",
+                     directory, or name another one with --write",
                     path.display()
                 ));
             }
             if path.to_str().is_none() {
-                return refuse(format!("{}: its name is not UTF-8", path.display()));
+                return refuse(format!("{}: the path is not UTF-8", path.display()));
             }
             let own = ["/proc", "/dev", "/sys"]
                 .iter()
                 .find(|own| path.starts_with(own));
             if let Some(own) = own {
-                return refuse(format!("{}: a sandbox has its own {own}", path.display()));
+                return refuse(format!(
+                    "{} cannot be shown to the command: a sandbox has its own {own}",
+                    path.display()
+                ));
             }
         }
         match self
@@ -126,7 +135,7 @@ impl RunDirectories {
     }
 }
 
-/// Whether a path holds programs or settings of the machine.
+/// Whether a path is a directory with programs or settings of the machine.
 fn is_of_system(path: &Path) -> bool {
     let below = [
         "/boot",
@@ -159,8 +168,8 @@ fn canonical_or_same(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Creates the directory that is kept between runs, with logs and records of placeholders. Refuses
-/// one that the command could write to.
+/// Creates the directory for logs and records of placeholders, which outlive the run. Refuses a
+/// directory that the command could write to.
 pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
     let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let base = base.filter(|base| base.is_absolute());
@@ -184,8 +193,8 @@ pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
         true => Err(Failure::new(
             code::USAGE,
             format_args!(
-                "the sandbox could write to {}, where audit logs are kept: start it in another \
-                 directory, or set XDG_STATE_HOME",
+                "the sandbox could write to {}, where audit logs are kept: start the command in \
+                 another directory, or set XDG_STATE_HOME",
                 state.display()
             ),
         )),
@@ -198,7 +207,10 @@ fn make_private(path: &Path) -> Result<(), Failure> {
         .mode(0o700)
         .create(path);
     made.map_err(|error| {
-        let message = format_args!("{} cannot be made: {error}", path.display());
+        let message = format_args!(
+            "the directory {} cannot be created: {error}",
+            path.display()
+        );
         Failure::new(code::CONFIG, message)
     })
 }

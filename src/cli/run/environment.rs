@@ -1,5 +1,5 @@
-//! The environment of the command: the caller's, with placeholders for secrets, without the
-//! addresses of the host's sockets, and with the variables of the proxy.
+//! The environment of the command: the caller's variables, with placeholders for secrets and
+//! without those that name sockets of the host, and the variables of the proxy.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,7 +11,7 @@ use addons::credentials::{is_placeholder, placeholder};
 use super::visible::OWN_PROGRAMS;
 
 /// Words that mark a variable as secret. The words of a name are separated by `_`, `-` and `.`;
-/// digits at their ends are ignored.
+/// digits at the end of a word are ignored.
 const SECRET_WORDS: [&str; 24] = [
     "ACCESSKEY",
     "APIKEY",
@@ -93,7 +93,7 @@ const SECRET_PARTS: [&str; 5] = [
     "sig=",
 ];
 /// Variables that are dropped: they name sockets and sessions of the host, or files that do not
-/// exist inside.
+/// exist in the sandbox.
 const DROPPED: [&str; 22] = [
     "BASH_ENV",
     "CONTAINER_HOST",
@@ -118,11 +118,11 @@ const DROPPED: [&str; 22] = [
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
 ];
-/// Prefixes of the names of variables that are dropped. Git's variables can name programs; those of
-/// the proxy are set again.
+/// Prefixes of the names of variables that are dropped. `GIT_` variables can name programs;
+/// `UNIFIED_PROXY_` variables describe another proxy than the one of this run.
 const DROPPED_BEGINNINGS: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
 
-/// Variables that are kept in spite of their prefix: the user's name and address for commits.
+/// Variables that are kept despite their prefix: the user's name and address for commits.
 const KEPT: [&str; 4] = [
     "GIT_AUTHOR_EMAIL",
     "GIT_AUTHOR_NAME",
@@ -130,9 +130,10 @@ const KEPT: [&str; 4] = [
     "GIT_COMMITTER_NAME",
 ];
 
-/// Builds the environment, sorted by name: the caller's with placeholders for secrets, `proxy`, and
-/// `keys`, which are placeholders for credentials that the proxy injects. Of variables with the
-/// same name, the last one in this order is used.
+/// Builds the environment, sorted by name: the variables of this process with placeholders for
+/// secrets, then `HOME` and `TMPDIR`, then `proxy`, then `keys`, which are placeholders for
+/// credentials that the proxy injects. A later variable replaces an earlier one of the same name.
+/// Appends [`OWN_PROGRAMS`] to `PATH`, if that is set.
 pub fn environment(
     home: &Path,
     proxy: impl IntoIterator<Item = (String, String)>,
@@ -152,7 +153,7 @@ pub fn environment(
         .collect();
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
     variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
-    // At the end, so that the caller's programs come first.
+    // At the end of `PATH`, so that the user's programs are found first.
     let path = variables.get_mut(OsStr::new("PATH"));
     if let Some(path) = path.filter(|path| !path.is_empty()) {
         path.push(":");
@@ -169,7 +170,7 @@ fn is_dropped(name: &str) -> bool {
     DROPPED.contains(&name) || (begins && !KEPT.contains(&name))
 }
 
-/// A word without trailing digits, so that `SECRET1` matches.
+/// Returns a word without its trailing digits, so that `SECRET1` counts as `SECRET`.
 fn without_number(word: &str) -> &str {
     word.trim_end_matches(|c: char| c.is_ascii_digit())
 }
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_and_values_are_kept() {
+    fn other_names_and_values_are_not_taken_for_secrets() {
         each_row(
             [
                 ("PWD", "/work"),

@@ -1,5 +1,6 @@
 //! Watches protected files from outside the sandbox. If another process of the host replaces or
-//! removes such a file, it loses its read-only mount inside, and the command must be ended.
+//! removes such a file, the file loses its read-only mount in the sandbox, so the launcher ends the
+//! command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +29,7 @@ pub struct FileWatch {
 type Identity = (u64, u64);
 
 impl FileWatch {
-    /// Starts to watch the files. Must be called within a runtime.
+    /// Starts to watch the files that exist. Must be called within a runtime.
     pub fn watch(files: &BTreeSet<PathBuf>) -> io::Result<Self> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let changes = WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
@@ -49,10 +50,10 @@ impl FileWatch {
     /// Waits until a file is replaced or removed, and returns its path. Cancel safe.
     pub async fn lost(&self) -> PathBuf {
         loop {
-            // An error is also returned by the read below.
+            // An error is ignored here, since `read` returns it too.
             let _ = self.readiness.readable().await;
             let told = self.readiness.try_io(|| self.read());
-            // If the events cannot be read, check all files.
+            // If the events cannot be read, all files are checked.
             if told.is_ok_and(|concerns_us| !concerns_us) {
                 continue;
             }
@@ -62,8 +63,8 @@ impl FileWatch {
         }
     }
 
-    /// Reads all pending events; an error if there is none. Returns whether one may concern a
-    /// watched file.
+    /// Reads all pending events, and returns whether one of them may concern a watched file. Fails
+    /// if there is no event.
     fn read(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.events, &mut buffer);

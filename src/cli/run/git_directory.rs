@@ -1,4 +1,4 @@
-//! Git directories, and the files in them that git executes or obeys.
+//! Recognizes git directories, and finds the files in them that git executes or obeys.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -10,18 +10,19 @@ use rustix::fs::OFlags;
 use crate::sandbox::machine::without_parents;
 
 /// Names in a git directory that git executes or obeys, each with the text of the placeholder that
-/// is made if it is missing; `None` stands for a directory. `commondir` has the path of another
-/// directory for hooks and settings; its placeholder has that of the git directory itself.
+/// is made if the name is missing; `None` stands for a directory. `commondir` contains the path of
+/// another directory with hooks and settings; its placeholder contains `.`, which is the git
+/// directory itself.
 pub const OBEYED_BY_GIT: [(&str, Option<&str>); 4] = [
     ("hooks", None),
     ("config", Some("")),
     ("config.worktree", Some("")),
     ("commondir", Some(".\n")),
 ];
-/// The most bytes that are read of a git configuration.
+/// Limit on the bytes that are read of a git configuration.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// Whether git would use the directory as a git directory.
+/// Whether git uses the directory as a git directory.
 pub fn is_one(path: &Path) -> bool {
     let has = |name: &str| path.join(name).symlink_metadata().is_ok();
     has("HEAD") && (has("objects") || has("commondir"))
@@ -35,9 +36,9 @@ pub fn looks_like_one(path: &Path) -> bool {
         .any(has)
 }
 
-/// The included files and the directories of hooks that a repository's configuration names, if they
-/// are in the work tree and their parent directory exists. Each has the text of its placeholder, as
-/// in [`OBEYED_BY_GIT`].
+/// Returns the included files and the directories of hooks that a repository's configuration names,
+/// if they are in the work tree and their parent directory exists. Each has the text of its
+/// placeholder, as in [`OBEYED_BY_GIT`].
 pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
     let (Ok(text), Some(tree)) = (read(&git.join("config")), git.parent()) else {
         return Vec::new();

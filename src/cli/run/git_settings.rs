@@ -1,4 +1,4 @@
-//! The user's git settings that name no program and hold no secret.
+//! Copies the user's git settings that neither name a program nor contain a secret.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 /// converts line ends and colours its output.
 const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
 
-/// Makes the text of a `.gitconfig` for the home directory inside; `None` if the user has none of
-/// the settings. `git` is the program.
+/// Makes the text of a `.gitconfig` for the home directory in the sandbox; `None` if the user has
+/// none of these settings. `git` is the path of the program.
 pub fn git_settings(git: &Path) -> Option<String> {
     let output = Command::new(git)
         .args([
@@ -29,7 +29,7 @@ pub fn git_settings(git: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Formats a setting for the file, from `key\nvalue`. A value with a newline is left out.
+/// Formats a setting for the file, from `key\nvalue`; `None` if the value has a newline.
 fn setting(listed: &str) -> Option<String> {
     let (key, value) = listed.split_once('\n')?;
     let (section, name) = key.split_once('.')?;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_written_as_git_reads_it() {
+    fn a_setting_is_quoted_for_git_and_left_out_if_it_has_a_newline() {
         assert_eq!(
             setting("user.name\nAda \"A\" L").unwrap(),
             "[user]\n\tname = \"Ada \\\"A\\\" L\"\n"

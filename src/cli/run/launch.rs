@@ -1,4 +1,5 @@
-//! Runs a command: starts appliance and sandbox, forwards terminal and signals, and reports.
+//! Runs a command: starts the appliance and the sandbox, forwards the terminal and signals, and
+//! prints the report.
 
 use std::fs::{self, File};
 use std::future::pending;
@@ -29,7 +30,7 @@ use super::watched::WatchedFlows;
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
-/// The most time for the server to renew a lease.
+/// Time limit for the renewal of a lease.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl From<Refused> for Failure {
@@ -72,7 +73,7 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         }
         let ended = ended?;
         if !run.quiet {
-            // There is no other way to report it.
+            // A write error is ignored: there is no other output for the report.
             let _ = io::stderr().write_all(report.text().as_bytes());
         }
         if let Some(file) = learn {
@@ -92,7 +93,7 @@ fn close_inherited() {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        // Fails for the descriptor that listed them, which is closed.
+        // Fails for the descriptor of the listing, which is closed already.
         let _ = nix::unistd::close(descriptor);
     }
 }
@@ -113,6 +114,7 @@ struct Parts {
 }
 
 impl Parts {
+    /// Starts the appliance and the sandbox, finds and protects files, and registers the container.
     async fn start(
         run: &Run,
         directories: &RunDirectories,
@@ -185,8 +187,8 @@ impl Parts {
         let fds = streams.streams.each_ref().map(AsFd::as_fd);
         self.sandbox
             .begin(Some(&self.registration.listener), &spec, fds)?;
-        // Our copies are closed, so that readers of pipes see the end when the command closes its
-        // own.
+        // Closes the launcher's copies, so that readers of pipes see the end when the command
+        // closes its own.
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.attend(terminal.as_mut(), signals).await;
@@ -200,7 +202,8 @@ impl Parts {
         ended
     }
 
-    /// Forwards events and signals until the command has ended.
+    /// Forwards events and signals until the command has ended, and returns its exit code. Fails if
+    /// the sandbox or the appliance fails, or if a protected file is replaced.
     async fn attend(
         &mut self,
         mut terminal: Option<&mut HostTerminal>,
@@ -235,8 +238,8 @@ impl Parts {
                 failure = lost(self.appliance.as_mut()) => return Err(failure),
                 path = self.file_watch.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
-                    // Errors are ignored: an unreachable server may be back before the lease
-                    // expires. The timeout limits the delay of events by a server that hangs.
+                    // Errors are ignored: the server may be reachable again before the lease
+                    // expires. The timeout limits how long a server that hangs delays events.
                     let renewed = timeout(RENEWAL_TIMEOUT, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
                         self.sandbox.forward_to(&self.registration.listener);
@@ -246,8 +249,8 @@ impl Parts {
         }
     }
 
-    /// Ends the sandbox, the appliance or the lease, and returns the report of the flows. `ended`
-    /// says whether the command has ended.
+    /// Ends the sandbox, then the appliance or, with `--server`, the lease. Returns the report of
+    /// the flows. `ended` says whether the command has ended.
     async fn end(self, ended: bool) -> Report {
         // If the command has not ended, the sandbox is killed.
         if ended {
@@ -274,7 +277,7 @@ fn replaced(path: &Path) -> Failure {
     ))
 }
 
-/// Waits until the appliance ends unexpectedly; forever if there is none.
+/// Waits until the appliance ends unexpectedly. Without an appliance, waits forever.
 async fn lost(appliance: Option<&mut Appliance>) -> Failure {
     match appliance {
         Some(appliance) => appliance.ended().await,
@@ -307,13 +310,13 @@ fn announce(logins: &Logins) {
             names.join(", ")
         ),
     };
-    // There is no other way to report it.
+    // A write error is ignored: there is no other output for the text.
     for text in logins.left_out().into_iter().chain([text]) {
         let _ = writeln!(io::stderr(), "unified-proxy: {text}");
     }
 }
 
-/// Makes the report from the audit log of this run's appliance.
+/// Makes the report from the audit log of this run's appliance; empty if the log cannot be opened.
 fn read_audit(path: &Path) -> Report {
     let mut report = Report::default();
     let Ok(file) = File::open(path) else {

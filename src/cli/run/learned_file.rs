@@ -1,4 +1,4 @@
-//! The file of `--learn`.
+//! Writes the file of `--learn`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use crate::cli::exit::{Failure, code};
 
 /// The destination of the file. Its directory is opened before the command runs, so that the
-/// command cannot redirect the file by a link.
+/// command cannot redirect the file by replacing the directory with a link.
 pub struct LearnedFile {
     shown: PathBuf,
     directory: File,
@@ -19,7 +19,7 @@ pub struct LearnedFile {
 }
 
 impl LearnedFile {
-    /// Opens the directory of the file.
+    /// Opens the directory of the file. Fails if `path` is a directory.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let message = format_args!("--learn {}: {error}", path.display());
@@ -28,7 +28,7 @@ impl LearnedFile {
         let name = path
             .file_name()
             .filter(|_| !path.is_dir())
-            .ok_or_else(|| failed(io::Error::other("it is a directory")))?;
+            .ok_or_else(|| failed(io::Error::other("this is a directory; name a file in it")))?;
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -40,7 +40,7 @@ impl LearnedFile {
         })
     }
 
-    /// Writes a new file and renames it to its name, replacing an existing file.
+    /// Writes the text to a new file and renames it, which replaces an existing file.
     pub fn write(self, text: &str) -> Result<(), Failure> {
         let directory = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         let write = || {

@@ -18,7 +18,7 @@ struct Login {
     host: &'static str,
     /// Headers that the proxy removes, since a client could send its own key in them.
     remove: &'static [&'static str],
-    /// Further fields of its `oauth` entry.
+    /// Further fields of `oauth` in the entry of `credentials.yaml`.
     more: &'static [(&'static str, &'static str)],
 }
 
@@ -82,7 +82,7 @@ pub struct Logins {
 const GEMINI_SECRET: &str = "GEMINI_CLIENT_SECRET";
 
 impl Logins {
-    /// Finds the logins and keys of this user. `gh` is the program.
+    /// Finds the logins and keys of this user. `gh` is the path of that program, if there is one.
     pub fn find(home: Option<&Path>, gh: Option<&Path>) -> Self {
         let mut hosts: Vec<&str> = Vec::new();
         let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -97,7 +97,7 @@ impl Logins {
                 gemini_lacks_secret = true;
                 continue;
             }
-            // Codex and OpenCode use the same host, for which there can be one credential.
+            // Codex and OpenCode use the same host, which can have only one credential.
             if !hosts.contains(&login.host) {
                 hosts.push(login.host);
                 files.push((login, path));
@@ -128,14 +128,14 @@ impl Logins {
         files.chain(keys).chain(gh).collect()
     }
 
-    /// Says why an existing login is not used; `None` if all are.
+    /// Says why the login of Gemini is not used; `None` if it is used or does not exist.
     pub fn left_out(&self) -> Option<String> {
-        let why = format!("gemini's login is left out: it needs ${GEMINI_SECRET}");
+        let why = format!("the login of gemini is not used: set the variable {GEMINI_SECRET}");
         self.gemini_lacks_secret.then_some(why)
     }
 
-    /// The text of a `credentials.yaml` with the shipped entries and the logins. It holds no
-    /// secret.
+    /// Returns the text of a `credentials.yaml` with the shipped entries and the logins. It
+    /// contains no secret, only paths and names of variables.
     pub fn credentials(&self) -> String {
         let mut text = SHIPPED.to_owned();
         for (login, path) in &self.files {
@@ -150,13 +150,14 @@ impl Logins {
                 "oauth": oauth,
                 "remove_headers": login.remove,
             });
-            // JSON is YAML.
+            // JSON is valid YAML.
             text.push_str(&format!("  - {entry}\n"));
         }
         text
     }
 
-    /// Further environment variables for the appliance, which also inherits this process's.
+    /// Returns the environment variables that the appliance gets in addition to the variables of
+    /// this process.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let token = self.github_token.iter();
         let mut variables: Vec<_> = token.map(|token| ("GITHUB_TOKEN", token.clone())).collect();
@@ -173,7 +174,7 @@ impl Logins {
     }
 }
 
-/// Gets the token from gh, which may keep it in a keyring.
+/// Gets the token from gh, which may keep it in a keyring; `None` if gh has none.
 fn gh_token(gh: &Path) -> Option<String> {
     let output = Command::new(gh)
         .args(["auth", "token"])

@@ -58,10 +58,10 @@ pub struct Run {
     /// A directory or file that the command may read; may be repeated
     #[arg(long, value_name = "PATH")]
     read: Vec<PathBuf>,
-    /// Write an allowlist of the hosts that were asked for; they are denied all the same
+    /// Write an allowlist of every requested host to FILE; unlisted hosts are still denied
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
-    /// Use a running server, by its admin socket, in the place of an appliance of its own
+    /// Use the running server with this admin socket instead of starting an appliance
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "config", "with_logins"])]
     server: Option<PathBuf>,
     /// Print errors only
@@ -77,7 +77,7 @@ fn parse_host(text: &str) -> Result<String, String> {
 }
 
 impl Run {
-    /// Runs the command and returns its exit code. The process must have one thread.
+    /// Runs the command and returns its exit code. Call it before the process starts a thread.
     pub fn run(self) -> ExitCode {
         match launch::launch(self) {
             Ok(code) => ExitCode::from(code),

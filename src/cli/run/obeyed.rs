@@ -1,4 +1,5 @@
-//! Names of files and directories that tools on the host execute or obey without asking the user.
+//! Names of files and directories that tools on the host execute, or obey as settings, without
+//! asking the user.
 
 use std::fs;
 use std::io::Read;
@@ -7,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::sandbox::Entry;
 
 /// Names in a working directory that shells, editors and agents execute or obey. Each has the text
-/// of the placeholder that is made if it is missing; `None` stands for a directory, which git does
-/// not add while it is empty. Some agents do not start if a directory has the name of their
-/// settings file, so they get a file.
+/// of the placeholder file that is made if the name is missing; `None` stands for an empty
+/// directory, which git does not add. Some agents do not start if a directory has the name of their
+/// settings file, so these names get a file.
 pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
     (".claude", None),
@@ -29,8 +30,8 @@ pub const OBEYED: [(&str, Option<&str>); 15] = [
 ];
 /// The text of a settings file without settings.
 pub const NO_SETTINGS: &str = "{}\n";
-/// Names that tools execute or obey only if the user has set that up. They are protected only if
-/// they exist.
+/// Names that tools execute or obey only if the user has configured that. They are protected only
+/// if they exist.
 const OBEYED_IF_THERE: [&str; 12] = [
     ".exrc",
     ".gdbinit",
@@ -45,9 +46,9 @@ const OBEYED_IF_THERE: [&str; 12] = [
     ".zed",
     "mise.toml",
 ];
-/// The directory of OpenCode, which writes to it.
+/// The settings directory of OpenCode, to which OpenCode writes.
 const WRITTEN: &str = ".opencode";
-/// The most bytes that are copied from `.git/info/exclude`.
+/// Limit on the bytes that are copied from `.git/info/exclude`.
 const MAX_EXCLUDES: u64 = 1 << 20;
 
 /// Whether a name is in one of the lists.
@@ -55,10 +56,10 @@ pub fn is_obeyed(name: &str) -> bool {
     OBEYED.iter().any(|(obeyed, _)| *obeyed == name) || OBEYED_IF_THERE.contains(&name)
 }
 
-/// Entries that keep placeholders from disturbing the command. The placeholders must exist by now.
-/// Placeholder files are added to git's excludes, so that the command does not commit them. An
-/// empty `.opencode` is covered by a scratch directory, since OpenCode fails if it cannot write to
-/// it.
+/// Returns the entries of the sandbox that keep placeholders from disturbing the command. Call it
+/// after the placeholders are made. Placeholder files are added to git's excludes, so that the
+/// command does not commit them. An empty `.opencode` is covered by a writable scratch directory,
+/// since OpenCode fails if it cannot write there.
 pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
     let excluded = roots.iter().filter_map(|root| excluded_in(root));
     let written = roots.iter().map(|root| root.join(WRITTEN));
@@ -67,7 +68,7 @@ pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
     excluded.chain(scratch).collect()
 }
 
-/// Whether a directory exists and is empty, as a placeholder is.
+/// Whether a path is an empty directory, like a placeholder.
 pub fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
@@ -76,8 +77,8 @@ fn is_directory(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_dir())
 }
 
-/// A replacement of `.git/info/exclude` that lists the placeholder files; `None` if there is no
-/// such file.
+/// Returns a replacement of `.git/info/exclude` that also lists the placeholder files; `None` if
+/// the work tree has no such file.
 fn excluded_in(root: &Path) -> Option<Entry> {
     let git = root.join(".git");
     let at = git.join("info/exclude");
@@ -96,7 +97,7 @@ fn excluded_in(root: &Path) -> Option<Entry> {
     Some(Entry::Replace { at, text })
 }
 
-/// Reads at most `most` bytes of a file.
+/// Reads the first `most` bytes of a file; `None` if it is not a regular file or cannot be read.
 fn start(path: &Path, most: u64) -> Option<String> {
     // Opening a FIFO would wait for its writer.
     fs::symlink_metadata(path)

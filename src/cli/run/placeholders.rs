@@ -1,9 +1,10 @@
-//! Placeholders: directories and files that a run makes in its writable directories for protected
-//! paths that are missing. They are mounted read-only, so that the command cannot create the paths.
+//! Makes and removes placeholders: directories and files that a run makes in its writable
+//! directories for protected paths that are missing. They are mounted read-only, so that the
+//! command cannot create these paths.
 //!
 //! Each run has a record, locked while the run lasts, of the directories that it shows and the
 //! placeholders that it made. When the last run that shows a placeholder ends, it removes the
-//! placeholder. The next run that ends also removes those of killed runs.
+//! placeholder. The next run that ends also removes the placeholders of killed runs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::obeyed::NO_SETTINGS;
 
-/// The most bytes that are read of a record.
+/// Limit on the bytes that are read of a record.
 const MAX_RECORD: u64 = 16 << 20;
-/// The most bytes that are read of a placeholder file, more than any of [`TEXTS`] has.
+/// Limit on the bytes that are read of a placeholder file. All of [`TEXTS`] are shorter.
 const MAX_TEXT: u64 = 16;
 /// The possible texts of a placeholder file.
 const TEXTS: [&str; 3] = ["", ".\n", NO_SETTINGS];
@@ -51,8 +52,8 @@ pub struct Placeholders {
 }
 
 impl Placeholders {
-    /// Records the directories that a run shows, in a file below `state`. From now on, no other run
-    /// removes placeholders in them.
+    /// Records the directories that a run shows, in a file below `state`. Until the record is
+    /// dropped, no other run removes placeholders in these directories.
     pub fn record(shown: &[PathBuf], state: &Path) -> io::Result<Self> {
         let folder = state.join("placeholders");
         fs::DirBuilder::new()
@@ -82,7 +83,7 @@ impl Placeholders {
     /// create them either.
     pub fn make(&mut self, missing: Vec<Missing>) -> io::Result<Vec<PathBuf>> {
         let _order = order(&self.folder)?;
-        // Recorded before they are made, so that a killed run leaves no unrecorded placeholder.
+        // Recorded before the placeholders are made, so that a killed run leaves no unrecorded one.
         self.contents.made = missing;
         self.write()?;
         let mut closed = Vec::new();
@@ -93,7 +94,8 @@ impl Placeholders {
                     closed.push(missing.path.clone());
                 }
                 Err(error) => {
-                    let text = format!("{} cannot be made: {error}", missing.path.display());
+                    let path = missing.path.display();
+                    let text = format!("the placeholder {path} cannot be made: {error}");
                     return Err(io::Error::other(text));
                 }
             }
@@ -108,9 +110,11 @@ impl Placeholders {
         self.file.write_all(&text)
     }
 
-    /// Removes the placeholders of this run and of ended runs, except those that live runs show.
+    /// Removes the placeholders of this run and of ended runs, except those in directories that
+    /// live runs show.
     fn clean(&self) -> io::Result<()> {
         let _order = order(&self.folder)?;
+        // From here on, this run counts as ended.
         self.file.unlock()?;
         let (mut shown, mut ended) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&self.folder)?.flatten() {
@@ -148,7 +152,7 @@ impl Placeholders {
 
 impl Drop for Placeholders {
     fn drop(&mut self) {
-        // The next run that ends removes the rest.
+        // After an error, the next run that ends removes the remaining placeholders.
         let _ = self.clean();
     }
 }
@@ -196,7 +200,7 @@ fn remove(missing: &Missing) {
     let (Some(name), Ok(parent)) = (missing.path.file_name(), parent(&missing.path)) else {
         return;
     };
-    // Neither follows a link.
+    // Neither call follows a link.
     let _ = match missing.text {
         None => unlinkat(&parent, name, AtFlags::REMOVEDIR),
         Some(_) if has_text(&parent, name) => unlinkat(&parent, name, AtFlags::empty()),
@@ -204,6 +208,7 @@ fn remove(missing: &Missing) {
     };
 }
 
+/// Whether a file has one of [`TEXTS`].
 fn has_text(parent: &impl AsFd, name: &std::ffi::OsStr) -> bool {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = openat2(

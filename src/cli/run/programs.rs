@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Finds the command's program as a shell would, and resolves links. `directory` is the working
-/// directory.
+/// Finds the command's program as a shell would, and resolves links; `None` if there is no such
+/// executable file. `directory` is the working directory.
 pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     let name = Path::new(name);
     if name.components().count() > 1 {
@@ -17,8 +17,8 @@ pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     env::split_paths(&path).find_map(|folder| executable(&directory.join(folder).join(name)))
 }
 
-/// Finds a program in `PATH` that the launcher may execute: both its directory there and its
-/// resolved path are outside of the command's writable directories.
+/// Finds a program in `PATH` that the launcher may execute: neither its directory in `PATH` nor its
+/// resolved path is in a directory that the command can write to.
 pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut folders = env::split_paths(&path).filter(|folder| folder.is_absolute());

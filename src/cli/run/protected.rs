@@ -1,5 +1,6 @@
-//! Protects files in the writable directories of a run that the host would later execute or obey,
-//! and hides sockets in its directories.
+//! Finds the files in the writable directories of a run that the host would later execute or obey,
+//! so that they are made read-only, and the sockets in all directories of the run, so that they are
+//! hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -15,17 +16,17 @@ use crate::sandbox::{Access, Entry};
 /// The state directory of `dev`, with its admin socket.
 const OWN_STATE: &str = ".unified-proxy";
 
-/// The most directory entries that are searched for one run.
+/// Limit on the directory entries that are searched for one run.
 const MAX_FILES: usize = 2_000_000;
-/// The most protected and hidden paths of one run; each is a mount.
+/// Limit on the protected and hidden paths of one run, since each is a mount.
 const MAX_PROTECTED: usize = 20_000;
-/// The deepest nesting of directories.
+/// Limit on the nesting of directories.
 const MAX_DEPTH: usize = 400;
 
 /// The protected paths in the directories of a run.
 #[derive(Debug, Default)]
 pub struct Protected {
-    /// The read-only paths that do not exist and so need placeholders.
+    /// The paths of `read_only` that do not exist and so need placeholders.
     pub missing: Vec<Missing>,
     /// Directories above protected paths. Each is mounted over itself, which keeps the command from
     /// renaming it and creating the path again.
@@ -34,15 +35,15 @@ pub struct Protected {
     read_only: BTreeSet<PathBuf>,
     /// Sockets and directories that the command must not use.
     hidden: BTreeSet<PathBuf>,
-    /// Directories that are read-only as a whole.
+    /// The directories of `--read`, which are read-only as a whole.
     readable: Vec<PathBuf>,
     /// The number of directory entries that were searched.
     files: usize,
 }
 
 impl Protected {
-    /// Searches the directories that a command will see: writable ones for paths to protect, and
-    /// all for sockets. An error says why a path cannot be protected.
+    /// Searches the directories that a command will see: the writable ones for paths to protect,
+    /// and all of them for sockets. Fails if a path cannot be protected, or if a limit is exceeded.
     pub fn find(writable: &[PathBuf], readable: &[PathBuf]) -> Result<Self, String> {
         let mut found = Self {
             readable: readable.to_vec(),
@@ -57,8 +58,8 @@ impl Protected {
         let count = found.pinned.len() + found.read_only.len() + found.hidden.len();
         if count > MAX_PROTECTED {
             return Err(format!(
-                "{count} files and directories would have to be protected, at most \
-                 {MAX_PROTECTED} can be: start it in a smaller directory"
+                "{count} files and directories need protection, at most {MAX_PROTECTED} can have \
+                 it: start the command in a smaller directory"
             ));
         }
         Ok(found)
@@ -69,7 +70,7 @@ impl Protected {
         self.hidden.extend(paths);
     }
 
-    /// Removes paths that cannot be created, and so need no protection.
+    /// Drops the protection of paths that cannot be created and so do not need it.
     pub fn forget(&mut self, paths: &[PathBuf]) {
         self.read_only.retain(|path| !paths.contains(path));
     }
@@ -79,9 +80,9 @@ impl Protected {
         &self.read_only
     }
 
-    /// Files and directories that the host would execute or obey and that have been made since this
-    /// value was found; for a git directory, its `.git`. The error says why they are unknown: the
-    /// command may have made a directory unreadable to hide them.
+    /// Searches again. Returns the files and directories that the host would execute or obey and
+    /// that were created since the first search; in place of a path in a git directory, returns its
+    /// `.git`. Fails if the search fails, since the command may have made a directory unreadable.
     pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
         let now = Self::find(writable, &[])?;
         let is_known = |path: &&PathBuf| {
@@ -97,7 +98,7 @@ impl Protected {
         Ok(made.into_iter().collect())
     }
 
-    /// The entries of the sandbox that protect and hide all paths.
+    /// Returns the entries of the sandbox that protect and hide these paths.
     pub fn entries(&self) -> Vec<Entry> {
         let pinned = self.pinned.difference(&self.read_only);
         let pinned = pinned.map(|path| (path, Access::Writable));
@@ -112,8 +113,8 @@ impl Protected {
         pins.chain(hidden).collect()
     }
 
-    /// Protects the names of [`OBEYED`] and a git directory in a writable directory, whether or not
-    /// they exist, and those at any depth that exist.
+    /// Protects the names of [`OBEYED`] and the git directory directly in a writable directory,
+    /// whether or not they exist, and those at any greater depth that exist.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {
@@ -130,7 +131,8 @@ impl Protected {
     }
 
     /// Protects a file or directory. A missing one gets a placeholder: a file with `text`, or a
-    /// directory if that is `None`. A symbolic link and a file with several hard links are errors.
+    /// directory if `text` is `None`. Fails for a symbolic link and for a file with several hard
+    /// links.
     fn add(&mut self, path: PathBuf, text: Option<&str>) -> Result<(), String> {
         match path.symlink_metadata() {
             Ok(found) if found.is_symlink() => Err(is_a_link(&path)),
@@ -174,7 +176,8 @@ impl Protected {
         self.hide_sockets_of_git(git)
     }
 
-    /// Protects all git directories below one, since the names of submodules may contain slashes.
+    /// Protects the git directories at any depth below a directory, since the names of submodules
+    /// may contain slashes.
     fn add_git_below(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
         for (entry, kind) in self.list(directory, depth)? {
             let path = entry.path();
@@ -198,7 +201,7 @@ impl Protected {
             let path = entry.path();
             let name = entry.file_name();
             let name = name.to_str().unwrap_or_default();
-            // It is read-only as a whole, and its sockets are hidden separately.
+            // A directory of `--read` is read-only as a whole, and `find` hides its sockets.
             if self.readable.contains(&path) {
                 continue;
             }
@@ -261,8 +264,8 @@ impl Protected {
         Ok(())
     }
 
-    /// Lists a directory. The error says why it cannot be searched, so that its files cannot be
-    /// protected.
+    /// Lists a directory. Returns no entries for an unreadable directory of another user. Fails if
+    /// the directory cannot be read, or if [`MAX_DEPTH`] or [`MAX_FILES`] is exceeded.
     fn list(
         &mut self,
         directory: &Path,
@@ -270,16 +273,16 @@ impl Protected {
     ) -> Result<Vec<(DirEntry, FileType)>, String> {
         let unreadable = |error: io::Error| {
             format!(
-                "{} cannot be looked through for what must be protected: {error}",
+                "{} cannot be searched for files to protect: {error}",
                 directory.display()
             )
         };
         if directory.to_str().is_none() || depth > MAX_DEPTH {
-            let why = "its name is not UTF-8, or it lies too deep";
+            let why = "its path is not UTF-8, or it is nested in more than 400 directories";
             return Err(unreadable(io::Error::other(why)));
         }
         let entries = match fs::read_dir(directory) {
-            // A directory that another user has closed is closed to the command as well.
+            // The command cannot read a directory of another user either.
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied && !is_ours(directory) =>
             {
@@ -297,8 +300,8 @@ impl Protected {
         match self.files <= MAX_FILES {
             true => Ok(entries),
             false => Err(format!(
-                "there are more than {MAX_FILES} files, too many to look through for what must be \
-                 protected: start it in a smaller directory"
+                "there are more than {MAX_FILES} files, too many to search for files to protect: \
+                 start the command in a smaller directory"
             )),
         }
     }
@@ -316,16 +319,16 @@ fn exists(path: &Path) -> bool {
 
 fn has_another_name(path: &Path) -> String {
     format!(
-        "{} has another name (a hard link), by which it could be written to: copy it, and put the \
-         copy in its place",
+        "{} has another name (a hard link), by which the command could write to it: replace it by \
+         a copy",
         path.display()
     )
 }
 
 fn is_a_link(path: &Path) -> String {
     format!(
-        "{} is a symbolic link, which cannot be protected from being replaced: put what it leads \
-         to in its place, or start in another directory",
+        "{} is a symbolic link, which the command could replace: replace it by its target, or \
+         start in another directory",
         path.display()
     )
 }

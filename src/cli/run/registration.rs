@@ -13,11 +13,12 @@ use crate::admin::SandboxSettings;
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
 
-/// The lifetime of a lease with `--server`; it is renewed every [`RENEWAL`].
+/// The lifetime of a lease with `--server`, which the launcher renews every [`RENEWAL`].
 const LEASE: Duration = Duration::from_secs(60);
 /// The interval of renewals. Two in a row may fail before the lease expires.
 pub const RENEWAL: Duration = Duration::from_secs(20);
-/// The lifetime of a lease at the run's own appliance. The lease ends with the appliance.
+/// The lifetime of a lease at the run's own appliance, ten years: the lease ends with the
+/// appliance, not by expiry.
 const RUN_LEASE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The registered container of a run.
@@ -32,7 +33,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers a container with its own listener.
+    /// Registers a container with its own Unix listener.
     pub async fn begin(socket: PathBuf, run: &Run) -> Result<Self, Failure> {
         let begun = OffsetDateTime::now_utc().unix_timestamp_nanos();
         let id = format!("run-{}-{begun:x}", std::process::id());
@@ -51,8 +52,8 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Registers again to extend the lease. Returns whether the listener has changed, because the
-    /// lease had ended in the meantime.
+    /// Registers the container, or extends its lease. Returns whether `listener` has changed,
+    /// because this is the first lease or the previous one had ended.
     pub async fn renew(&mut self) -> Result<bool, Failure> {
         let end = OffsetDateTime::now_utc() + self.lifetime;
         let end = end.format(&Rfc3339).map_err(Failure::internal)?;
@@ -69,7 +70,7 @@ impl Registration {
         let listener = PathBuf::from(listener.ok_or_else(|| {
             Failure::new(
                 code::UNAVAILABLE,
-                "the server opened no listener: is it of another version?",
+                "the server opened no listener: does the server have another version than this command?",
             )
         })?);
         let moved = listener != self.listener;
@@ -91,10 +92,10 @@ impl Registration {
         serde_json::from_value(answer).map_err(Failure::internal)
     }
 
-    /// Unregisters the container, which ends the lease.
+    /// Unregisters the container, which ends its lease.
     pub async fn end(self) {
         let path = format!("/internal/containers/{}", self.id);
-        // If this fails, the lease expires.
+        // If this fails, the lease expires later.
         let _ = self.client.call(Method::DELETE, &path, None).await;
     }
 }

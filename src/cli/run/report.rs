@@ -1,4 +1,4 @@
-//! The hosts that a run requested: the report at its end, and the allowlist of `--learn`.
+//! Collects the hosts that a run requested, for the report at its end and for `--learn`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,37 +9,38 @@ use serde_json::Value;
 
 use crate::cli::exit::printable;
 
-/// The most pairs of host and remedy that are counted separately; further denials are counted
-/// together. Also the most files that are listed.
+/// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
+/// counted together. Also the limit on the files that are listed.
 const MAX_LINES: usize = 200;
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
-/// The denials of a run, the hosts that it requested, and the files that it made.
+/// The denials of a run, the hosts that it requested, and files that its command created.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Denials and how often each occurred.
+    /// Denials, each with its count.
     denied: BTreeMap<Denied, u64>,
     /// The number of denials beyond [`MAX_LINES`] different ones.
     others: u64,
-    /// The requested hosts and ports, up to 2000, and whether a flow was allowed at least once.
+    /// The requested pairs of host and port, up to 2000, each with whether a flow to it was allowed
+    /// at least once.
     asked: BTreeMap<(String, u64), bool>,
-    /// Files that the command made and the host would execute or obey.
+    /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
-    /// The reason why `made` is not known.
+    /// The reason why `made` is unknown; `None` if it is known.
     pub unknown: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Denied {
-    /// The host, with its port or repository if these were denied.
+    /// The host, with its port or repository if that was denied.
     what: String,
     /// The flag that would have allowed the flow, or the code of the denial.
     remedy: String,
 }
 
 impl Report {
-    /// Counts a flow, or several that were folded, from their line of the audit log.
+    /// Counts the flow of a line of the audit log, or all flows of a folded line.
     pub fn add(&mut self, flow: &Value) {
         let text = |name: &str| flow.get(name).and_then(Value::as_str).unwrap_or_default();
         let host = text("host");
@@ -91,7 +92,7 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "unified-proxy: what the command made is not known; look before you work there: {}",
+                "unified-proxy: the files that the command created are unknown; look at the directory before you work in it: {}",
                 printable(why)
             );
         }
@@ -102,7 +103,7 @@ impl Report {
         text
     }
 
-    /// The list of denials with their counts; empty without any.
+    /// The list of denials with their counts; empty if there is no denial.
     fn denials(&self) -> String {
         let mut text = String::new();
         if self.denied.is_empty() {
@@ -123,10 +124,10 @@ impl Report {
         text
     }
 
-    /// An allowlist, in YAML, of every host that was requested.
+    /// An allowlist in YAML with the requested hosts, of up to 2000 pairs of host and port.
     pub fn allowlist(&self) -> String {
-        let mut text = "# What one run asked for. Read it before you use it: whatever ran could \
-                        ask for any name.\nversion: 1\ndomains:"
+        let mut text = "# The hosts that one run requested. Read the list before you use it: the \
+                        command could request any host.\nversion: 1\ndomains:"
             .to_owned();
         let mut hosts: BTreeMap<&str, (Vec<u64>, bool)> = BTreeMap::new();
         for ((host, port), allowed) in &self.asked {
@@ -150,7 +151,7 @@ impl Report {
     }
 }
 
-/// `owner/name` of a path on a git host or its API.
+/// Returns `owner/name` from a path on a git host or its API; `None` if the path has no such form.
 fn repository(path: &str) -> Option<String> {
     let path = path.trim_start_matches('/');
     let path = path.strip_prefix("repos/").unwrap_or(path);

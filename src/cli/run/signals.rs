@@ -1,4 +1,4 @@
-//! Signals that are forwarded to the command.
+//! Receives the signals that are forwarded to the command.
 
 use std::fs;
 use std::future::poll_fn;
@@ -10,9 +10,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::sandbox::Signalled;
 
-/// Signals that the terminal, for a key, or a shell sends to the whole foreground process group.
+/// Signals that are usually sent to the whole foreground process group: by the terminal for a key,
+/// or by a shell for job control.
 const OF_KEYS: [Number; 4] = [Number::INT, Number::QUIT, Number::TSTP, Number::CONT];
-/// Signals that are sent to one process.
+/// Signals that are usually sent to one process.
 const OF_PROCESSES: [Number; 4] = [Number::HUP, Number::TERM, Number::USR1, Number::USR2];
 
 /// A signal that arrived.
@@ -41,8 +42,8 @@ impl Signals {
         listening.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for a signal that would end the process, while the command has not been started.
-    /// Returns the exit code, 128 + the number of the signal.
+    /// Waits for a signal that ends the run before its command has started, and drops other
+    /// signals. Returns the exit code, 128 + the number of the signal.
     pub async fn interrupted(&mut self) -> u8 {
         let ends = [Number::HUP, Number::INT, Number::QUIT, Number::TERM];
         loop {

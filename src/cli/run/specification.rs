@@ -22,8 +22,8 @@ use crate::tls::variables;
 const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
-/// The paths of placeholder files in the output of `sandbox-files`, and below the home directory
-/// inside, where their tools look for them.
+/// The paths of placeholder files in the output of `sandbox-files`, each with the path below the
+/// home directory at which its tool looks for the file.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
     ("codex/auth.json", ".codex/auth.json"),
@@ -33,7 +33,7 @@ const LOGIN_FILES: [(&str, &str); 4] = [
 /// Settings of Claude Code that skip its first-run dialogue, which would ask for a login.
 const CLAUDE_SETTINGS: (&str, &str) = (".claude.json", "{\"hasCompletedOnboarding\":true}\n");
 
-/// Parts of the specification that are found while the appliance starts.
+/// Parts of the specification that are computed while the appliance starts.
 #[derive(Default)]
 pub struct Prepared {
     system: Vec<Entry>,
@@ -51,7 +51,9 @@ impl Prepared {
     }
 }
 
-/// Makes the specification, without a terminal: the caller adds one, depending on the streams.
+/// Makes the specification. The terminal is `None`: the caller sets it, depending on the streams.
+/// Fails if the command is empty, the directory of certificates does not exist, or the sockets in
+/// the visible files cannot be hidden.
 pub fn specification(
     command: &[OsString],
     prepared: Prepared,
@@ -65,7 +67,10 @@ pub fn specification(
     let found = find_program(program, &directories.directory);
     let certificates = Path::new(&settings.certs_dir);
     let certificates = fs::canonicalize(certificates).map_err(|error| {
-        let message = format_args!("the server's certificates, {}: {error}", settings.certs_dir);
+        let message = format_args!(
+            "the directory of the server's certificates, {}, cannot be found: {error}",
+            settings.certs_dir
+        );
         Failure::new(code::UNAVAILABLE, message)
     })?;
     let mut files = visible::entries(
@@ -84,7 +89,7 @@ pub fn specification(
         text,
     }));
     files.extend(protected);
-    let sockets = machine::hidden_sockets(&files);
+    let sockets = machine::hidden_sockets(&files, &directories.writable);
     files.extend(sockets.map_err(|problem| Failure::new(code::USAGE, problem))?);
     let proxy = variables(
         &format!("http://127.0.0.1:{PROXY_PORT}"),
@@ -108,8 +113,8 @@ pub fn specification(
     })
 }
 
-/// Placeholders for the credentials that the proxy injects: the texts of files, by path below the
-/// home directory, and environment variables.
+/// Returns the placeholders for the credentials that the proxy injects: the texts of files, by path
+/// below the home directory, and environment variables.
 fn placeholder_logins(
     settings: &SandboxSettings,
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {

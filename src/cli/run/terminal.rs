@@ -19,7 +19,7 @@ use crate::sandbox;
 
 /// The character that ends the input of a terminal in canonical mode (Ctrl-D).
 const END_OF_INPUT: u8 = 4;
-/// The most bytes read from the keyboard at once.
+/// Limit on the bytes that are read from the keyboard at once.
 const INPUT: usize = 1024;
 
 /// The command's standard streams, and the terminal if one of them is a terminal.
@@ -79,16 +79,16 @@ fn kind(stream: &OwnedFd) -> io::Result<FileType> {
     Ok(File::from(stream.try_clone()?).metadata()?.file_type())
 }
 
-/// Threads that copy between files and pipes. The command gets pipes, since it could open a file
-/// that it has open again through /proc, with other access.
+/// Threads that copy between files and pipes. The command gets pipes, since it could open its files
+/// again through /proc with other access: a file for reading could be written to.
 #[derive(Default)]
 pub struct Relays {
     outputs: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Relays {
-    /// Replaces a file by a pipe from which its contents can be read. Returns other streams
-    /// unchanged; a directory is an error.
+    /// Replaces a file with a pipe from which its contents can be read. Returns other streams
+    /// unchanged. Fails for a directory.
     fn input(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
         if !is_file(&stream)? {
             return Ok(stream);
@@ -99,8 +99,8 @@ impl Relays {
         Ok(from.into())
     }
 
-    /// Replaces a file by a pipe whose contents are written to it. Returns other streams unchanged;
-    /// a directory is an error.
+    /// Replaces a file with a pipe whose contents are written to the file. Returns other streams
+    /// unchanged. Fails for a directory.
     fn output(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
         if !is_file(&stream)? {
             return Ok(stream);
@@ -132,10 +132,10 @@ fn is_file(stream: &OwnedFd) -> io::Result<bool> {
 
 /// The user's terminal. Dropping this restores its modes.
 pub struct HostTerminal {
-    /// A separate open file description, so that our flags do not affect other processes that have
-    /// the terminal open.
+    /// A separate open file description, so that `O_NONBLOCK` does not affect other processes that
+    /// have the terminal open.
     file: OwnedFd,
-    /// The modes at the start.
+    /// The terminal modes at the start.
     modes: Termios,
     /// Whether standard input and standard output are terminals.
     interactive: bool,
@@ -161,7 +161,7 @@ impl HostTerminal {
                 .custom_flags(flags)
                 .open(path)
         };
-        // A session without a controlling terminal may still have one open.
+        // A process without a controlling terminal may still have a terminal as a standard stream.
         let same = format!("/proc/self/fd/{}", stream.as_raw_fd());
         let file = open("/dev/tty").or_else(|_| open(&same))?;
         let file = OwnedFd::from(file);
@@ -184,7 +184,7 @@ impl HostTerminal {
         size.map_or((24, 80), |size| (size.ws_row, size.ws_col))
     }
 
-    /// Connects the terminal to the pseudo-terminal with this controlling end, and sets raw mode.
+    /// Connects the terminal to the pseudo-terminal of this controlling end, and sets raw mode.
     pub fn connect(&mut self, controlling: OwnedFd) -> io::Result<()> {
         rustix::fs::fcntl_setfl(&controlling, OFlags::RDWR | OFlags::NONBLOCK)?;
         let output_from = pipe::Receiver::from_owned_fd_unchecked(controlling.try_clone()?)?;
@@ -278,8 +278,8 @@ async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive:
     }
 }
 
-/// Copies the output until the last process inside has closed the pseudo-terminal.
+/// Copies the output until the last process in the sandbox has closed the pseudo-terminal.
 async fn copy_output(mut from: pipe::Receiver, mut to: pipe::Sender) {
-    // The end is reported as an error, EIO.
+    // The kernel reports the end as the error EIO, which is ignored like any other error.
     let _ = copy(&mut from, &mut to).await;
 }

@@ -8,12 +8,12 @@ use super::directories::RunDirectories;
 use crate::sandbox::machine;
 use crate::sandbox::{Access, Entry};
 
-/// The last directory of `PATH` inside, with this program.
+/// The last directory of `PATH` in the sandbox, which contains this program.
 pub const OWN_PROGRAMS: &str = "/run/unified-proxy/bin";
 const OWN_NAME: &str = "unified-proxy";
 
-/// The entries of a run: `system`, the home directory, certificates, programs and the directories
-/// of the run, without the protection of files in these.
+/// Returns the entries of a run: `system`, the home directory, certificates, programs and the
+/// directories of the run. The files in these directories are not protected yet.
 pub fn entries(
     system: Vec<Entry>,
     directories: &RunDirectories,
@@ -22,7 +22,8 @@ pub fn entries(
 ) -> Vec<Entry> {
     let mut entries = system;
     entries.extend(machine::own(&directories.home, certificates));
-    // For agents that speak MCP over stdio only. Left out if the file was replaced since the start.
+    // This program, for agents that speak MCP over stdio only. The entry is left out if the
+    // program's file was replaced since the start.
     let own = env::current_exe().ok().filter(|path| path.is_file());
     entries
         .extend(own.map(|path| machine::read_only(&path, &Path::new(OWN_PROGRAMS).join(OWN_NAME))));

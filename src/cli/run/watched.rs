@@ -13,7 +13,7 @@ use crate::cli::client::Client;
 use crate::cli::events::Events;
 use crate::cli::exit::Failure;
 
-/// The time to wait for the last flows of the stream.
+/// The time to wait for the last flows of the stream after the run.
 const LAST_FLOWS_WAIT: Duration = Duration::from_millis(300);
 
 /// The stream of a server's flows, which a task reads.
@@ -32,7 +32,7 @@ impl WatchedFlows {
         Ok(Self { report, reading })
     }
 
-    /// Waits for the last flows and returns the report.
+    /// Waits [`LAST_FLOWS_WAIT`] for the last flows and returns the report.
     pub async fn finish(self) -> Report {
         tokio::time::sleep(LAST_FLOWS_WAIT).await;
         self.reading.abort();

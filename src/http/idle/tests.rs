@@ -15,7 +15,7 @@ fn over_in(idle: &IdleTracker) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_has_its_deadline_from_its_first_byte_and_later_bytes_do_not_move_it() {
+async fn the_deadline_of_a_head_counts_from_its_first_byte() {
     let idle = IdleTracker::new();
     advance(Duration::from_secs(100)).await;
     assert_eq!(over_in(&idle), 200);
@@ -43,7 +43,7 @@ async fn the_watch_ends_at_the_deadline_of_a_head_that_began_at_any_time() {
         };
         tokio::select! {
             () = client => {}
-            () = idle.watch(TIMEOUTS, || {}) => {}
+            () = idle.over(TIMEOUTS) => {}
         }
         let took = began.elapsed().as_secs();
         assert_eq!(took, quiet + 5 + 15, "after {quiet} s");
@@ -116,7 +116,7 @@ async fn a_streamed_response_suspends_the_idle_timeout_until_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_a_response_is_over_after_the_idle_timeout() {
+async fn a_client_that_does_not_read_a_response_is_timed_out_after_the_idle_timeout() {
     let idle = Arc::new(IdleTracker::new());
     idle.begin(Instant::now());
     let _held = idle.hold();
@@ -134,18 +134,37 @@ async fn a_client_that_does_not_read_a_response_is_over_after_the_idle_timeout()
 }
 
 #[tokio::test(start_paused = true)]
-async fn upstream_connections_are_handed_back_after_two_idle_seconds_and_only_then() {
+async fn the_watchdog_releases_an_idle_connections_resources_once_after_two_seconds() {
     let idle = IdleTracker::new();
     idle.begin(Instant::now());
-    idle.keeps_upstream();
     advance(Duration::from_secs(10)).await;
     assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
     idle.end(Instant::now());
     advance(Duration::from_millis(1900)).await;
     assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
     advance(Duration::from_millis(200)).await;
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::HandBack);
+    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Release);
     assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_under_way_postpones_the_release_until_two_seconds_after_its_end() {
+    let idle = IdleTracker::new();
+    let requests = async {
+        for _ in 0..2 {
+            idle.begin(Instant::now());
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            idle.end(Instant::now());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let began = Instant::now();
+    tokio::select! {
+        () = requests => {}
+        watched = idle.watch(TIMEOUTS) => assert_eq!(watched, Watched::Idle),
+    }
+    assert_eq!(began.elapsed().as_secs(), 60 + 1 + 60 + 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +182,7 @@ async fn a_connection_is_idle_without_a_request_and_without_pending_output() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_without_a_request_is_recognised_for_a_while() {
+async fn a_handshake_without_a_request_is_recognised_within_the_given_time() {
     const SOON: Duration = Duration::from_secs(1);
     let idle = IdleTracker::new();
     idle.begin(Instant::now());
@@ -195,7 +214,7 @@ async fn an_unfinished_head_is_timed_from_its_first_byte_or_the_last_activity() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn pings_do_not_keep_an_http2_connection_without_requests() {
+async fn pings_do_not_restart_the_idle_timeout_of_an_http2_connection() {
     let idle = IdleTracker::new();
     idle.handshake_done(true);
     for _ in 0..30 {

@@ -26,7 +26,7 @@ pub enum Opcode {
     Text = 1,
     /// Begins a message of bytes.
     Binary = 2,
-    /// Ends the WebSocket: a status code and a reason, or nothing.
+    /// Ends the WebSocket. Its payload is a status code with an optional reason, or empty.
     Close = 8,
     /// Asks for a pong with the same payload.
     Ping = 9,
@@ -38,22 +38,22 @@ pub enum Opcode {
 /// filtering makes invalid. Nothing after it is parsed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Violation {
-    /// Only a negotiated extension gives them a meaning.
+    /// A reserved bit (RSV1 to RSV3) is set; only a negotiated extension may define its meaning.
     #[error("a frame has reserved bits set, and no extension was agreed")]
     ReservedBits,
-    /// One of 3 to 7 and 11 to 15.
+    /// The opcode is one of 3 to 7 or 11 to 15.
     #[error("a frame has the reserved opcode {0}")]
     ReservedOpcode(u8),
-    /// Only clients mask.
+    /// The payload is masked; only clients may mask.
     #[error("a frame from the server is masked")]
     Masked,
-    /// No message is under way.
+    /// A continuation frame arrived while no message was under way.
     #[error("a continuation frame continues no message")]
     NothingToContinue,
-    /// Messages do not interleave.
+    /// A text or binary frame arrived before the end of the previous message.
     #[error("a message begins before the last one has ended")]
     Interrupted,
-    /// Control frames are whole.
+    /// A control frame has no FIN bit.
     #[error("a control frame is fragmented")]
     FragmentedControl,
     /// The payload of a control frame has more than 125 bytes.
@@ -62,7 +62,7 @@ pub enum Violation {
     /// The most significant bit of a 64-bit length is set.
     #[error("a frame is longer than 2^63 - 1 bytes")]
     Length,
-    /// A status code has two bytes.
+    /// The payload of a close frame has one byte, but a status code has two.
     #[error("a close frame has a payload of one byte")]
     HalfCloseCode,
     /// The filtered payload has another status code than the original one.
@@ -77,9 +77,9 @@ pub enum Piece {
     Message {
         /// [`Opcode::Text`] or [`Opcode::Binary`], on every piece of the message.
         opcode: Opcode,
-        /// The bytes, without copying.
+        /// A slice of the input, not copied.
         bytes: Bytes,
-        /// Whether the message ends with them.
+        /// Whether the message ends with these bytes.
         last: bool,
     },
     /// A whole control frame.

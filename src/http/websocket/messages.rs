@@ -4,8 +4,8 @@ use addons::contract::{Denial, Host, MessageFilter};
 use bytes::{Bytes, BytesMut};
 
 use super::frames::{FrameReader, MAX_CONTROL, MAX_HEAD, Opcode, Piece, Violation, write_head};
-use crate::http::broke_off::not_answered;
 use crate::http::filtering::Filtering;
+use crate::upstream::not_answered;
 
 /// The status code of a close frame for a violation of the protocol (RFC 6455, section 7.4.1).
 const PROTOCOL_ERROR: u16 = 1002;
@@ -15,7 +15,7 @@ const POLICY_VIOLATION: u16 = 1008;
 /// Why the proxy closed a WebSocket.
 #[derive(Debug)]
 pub enum Failure {
-    /// The upstream violated the protocol.
+    /// The upstream's stream cannot be relayed.
     Violation(Violation),
     /// A filter denied a message.
     Denied(Denial),
@@ -56,7 +56,7 @@ impl Failure {
 /// of each control frame. Holds the bytes that the filters hold, and at most one control frame.
 ///
 /// Since lengths change, fragments do not correspond to those of the server: each carries the bytes
-/// that the filters have passed by then. Control frames are sent between the fragments.
+/// that the filters have passed since the previous one. Control frames are sent between fragments.
 pub struct Messages {
     reader: FrameReader,
     filters: Vec<MessageFilter>,
@@ -155,7 +155,7 @@ impl Messages {
         if opcode == Opcode::Close && payload.len() == 1 {
             return Err(Violation::HalfCloseCode.into());
         }
-        // The whole payload is filtered, including the status code: an echo may begin in it.
+        // The status code is filtered too, since the echo of a credential may begin in it.
         let mut filtering = self.filtering();
         filtering.feed(payload.clone())?;
         filtering.end(None)?;
@@ -173,8 +173,8 @@ impl Messages {
     }
 }
 
-/// The longest prefix of a payload that fits into a control frame, cut between UTF-8 characters.
-/// The replacement of an echo may be longer than the echo.
+/// Returns the longest prefix of a payload that fits into a control frame, cut between UTF-8
+/// characters. The text that replaces an echoed credential may be longer than the credential.
 fn shortened(payload: &[u8]) -> &[u8] {
     let Some((fits, [next, ..])) = payload.split_at_checked(MAX_CONTROL) else {
         return payload;

@@ -101,12 +101,15 @@ impl Attached {
         *self.interest.lock() = interest;
     }
 
-    /// Queues an event for the client; drops it if the queue is full. A dropped request is
-    /// answered to its server with an error.
+    /// Queues an event for the client; drops it if the queue is full. The server of a dropped
+    /// request gets an error.
     pub fn send(&self, event: Event) {
         if self.events.try_send(event).is_err() {
             let container = &self.caller.container.id;
-            tracing::debug!(%container, "the event queue of an MCP client is full");
+            tracing::debug!(
+                %container,
+                "dropped a message: the event queue of its MCP client is full"
+            );
         }
     }
 

@@ -1,5 +1,5 @@
 //! Progress that clients report on requests of servers. The gateway replaces the progress token of
-//! each such request, so that a client can report only on requests that it was sent.
+//! each such request, so that a client can report only on requests that it received.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Reports {
     }
 }
 
-/// Routes a client's progress to a server until it is dropped.
+/// Guard of a progress token: until it is dropped, the client's progress goes to the server.
 pub(super) struct Reporting {
     reports: Arc<Reports>,
     token: u64,

@@ -1,4 +1,5 @@
-//! Capabilities and instructions of the gateway for one client: the union of those of its servers.
+//! Capabilities and instructions of the gateway for one client, combined from those of the servers
+//! that the client sees.
 
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ pub struct Description {
     pub instructions: Option<String>,
 }
 
-/// Capabilities that at least one server has. A server that does not answer counts as having lists
-/// of tools, prompts and resources.
+/// Capabilities that at least one server has. A server whose capabilities are not known counts as
+/// having lists of tools, prompts and resources.
 #[derive(Default)]
 struct Union {
     completions: bool,
@@ -39,8 +40,8 @@ struct Union {
 }
 
 impl Core {
-    /// Describes the servers that a client sees. Waits at most 10 s for servers that are being
-    /// started.
+    /// Describes the servers that a client sees. Waits at most `LIST_PATIENCE` for servers that
+    /// are being started.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
@@ -73,7 +74,8 @@ impl Core {
         }
     }
 
-    /// The description of one server; the last known one if the server does not answer.
+    /// The description of one server; the last known one if the server does not answer, or `None`
+    /// if it never answered.
     async fn described(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -150,7 +152,7 @@ impl Union {
             let extensions = edit(&extensions, &[(TASKS_EXTENSION, None)]);
             object.member("extensions", &extensions);
         }
-        // Made of JSON texts: it always parses.
+        // The object consists of JSON texts, so it always parses.
         RawValue::from_string(object.end()).unwrap_or_else(|_| RawValue::NULL.to_owned())
     }
 }

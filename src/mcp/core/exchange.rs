@@ -1,5 +1,5 @@
-//! One request to one server: translates it to the server's era, has it judged, sends it, and has
-//! the answer judged.
+//! One request to one server: translates it to the server's era, lets the chain judge it, sends it,
+//! and lets the chain judge the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -83,7 +83,11 @@ impl Core {
         live.counters
             .bytes_in
             .fetch_add(sent as u64, Ordering::Relaxed);
-        let mut frame = Frame::request(Direction::ToServer, &request.method, made.params);
+        let mut frame = Frame::request(
+            Direction::ToServer,
+            Arc::clone(&request.method),
+            made.params,
+        );
         frame.definition.clone_from(&target.definition);
         let chain = Arc::clone(&live.chain);
         let permit = chain.mcp_request(&mut live.flow, frame).await?;
@@ -103,7 +107,7 @@ impl Core {
             running.end(&answer);
         }
         let answer = answer.map_err(|error| error.into_denial(&target.settings.name))?;
-        let mut frame = Frame::response(Direction::ToServer, &request.method, answer);
+        let mut frame = Frame::response(Direction::ToServer, Arc::clone(&request.method), answer);
         frame.definition.clone_from(&target.definition);
         chain.mcp_response(&mut live.flow, &mut frame).await?;
         let outcome = into_outcome(frame)?;

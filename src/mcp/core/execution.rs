@@ -66,7 +66,7 @@ impl Drop for Running<'_> {
 
 /// Whether a result has `isError: true`.
 fn is_error(result: &RawValue) -> bool {
-    // Spares nearly all results, some of which are large, the parsing.
+    // Nearly all results, some of which are large, need no parsing.
     result.get().contains("isError")
         && Members::read(result).is_ok_and(|members| members.get("isError") == Some("true"))
 }

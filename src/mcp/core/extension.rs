@@ -9,8 +9,8 @@ use super::target::{Ask, Target};
 use super::{ClientRequest, Core, Outcome, method_not_found};
 
 impl Core {
-    /// Forwards a method to the client's only server if that server declares extensions. Refuses it
-    /// otherwise: several servers might define it.
+    /// Forwards a request to the client's only server if that server declares extensions. Refuses
+    /// the method otherwise: among several servers, the gateway cannot tell which one defines it.
     pub(super) async fn extension(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         if let Some(settings) = self.sole_server(request)
             && !is_ours(&request.method)
@@ -30,7 +30,8 @@ impl Core {
         self.answer(request, unknown).await
     }
 
-    /// The only server that the client sees, if its prefix is empty.
+    /// The only server that the client sees; `None` if there are several or its prefix is not
+    /// empty.
     fn sole_server(&self, request: &ClientRequest) -> Option<Arc<ServerSettings>> {
         let mounts = self.mounts.of(&request.caller.container);
         let [sole] = &mounts[..] else {

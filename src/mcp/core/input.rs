@@ -127,7 +127,7 @@ async fn answer(relay: &Relay<'_>, request: &InputRequest) -> Outcome {
 impl Wanted {
     /// Reads a result; `None` for a complete one.
     fn of(result: &RawValue) -> Option<Self> {
-        // Spares nearly all results, some of which are large, the parsing.
+        // Nearly all results, some of which are large, need no parsing.
         if !result.get().contains("input_required") {
             return None;
         }

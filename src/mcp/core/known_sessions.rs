@@ -24,15 +24,18 @@ pub(super) struct KnownSession {
     /// The revision of its clients.
     version: Version,
     capabilities: Arc<RawValue>,
-    /// Held while the server is brought up to date.
+    /// Held while a task sends the server changed subscriptions or a changed level.
     pub telling: tokio::sync::Mutex<()>,
+    /// The resources that a legacy server has a subscription for.
     pub subscribed: Mutex<BTreeSet<Arc<str>>>,
+    /// The level of the last successful `logging/setLevel`.
     pub level: Mutex<Option<LogLevel>>,
     /// The resources of the `subscriptions/listen` stream; `None` without a stream.
     pub filter: watch::Sender<Option<Followed>>,
 }
 
 impl KnownSession {
+    /// The session; `None` once it has ended.
     pub fn pooled(&self) -> Option<Arc<Pooled>> {
         let pooled = self.pooled.upgrade()?;
         (!pooled.session.ended().is_cancelled()).then_some(pooled)
@@ -74,7 +77,7 @@ impl KnownSessions {
         (known, true)
     }
 
-    /// The open sessions of clients of the same kind.
+    /// The open sessions for clients with the caller's revision and capabilities.
     pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
         let sessions = self.0.lock();
         let open = sessions.iter().filter(|known| known.is_for(caller));
@@ -82,7 +85,7 @@ impl KnownSessions {
             .collect()
     }
 
-    /// Records that the server was sent a subscription.
+    /// Records that the gateway sent a subscription in this session.
     pub fn subscribed(&self, pooled: &Arc<Pooled>, uri: &Arc<str>) {
         let sessions = self.0.lock();
         if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {

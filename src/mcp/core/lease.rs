@@ -28,10 +28,11 @@ pub(super) struct Lease {
     pub attached: Mutex<Vec<Arc<Attached>>>,
     pub sessions: KnownSessions,
     pub reports: Arc<Reports>,
-    /// By session; dropped with it.
+    /// Subscriptions and log levels by the client's session; dropped with the session.
     wishes: Mutex<Vec<(Weak<Caller>, Arc<Wishes>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
-    /// Servers that did not answer a list in time. Lists leave them out until they answer.
+    /// Servers that did not answer a list in time. Lists do not wait for these servers until they
+    /// have answered.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
@@ -39,7 +40,7 @@ pub(super) struct Lease {
     pub changed: Changed,
 }
 
-/// Lists that may have changed for reasons other than a mount, such as a raised level.
+/// Lists that may have changed although no mount announced it, such as after a raised level.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,
@@ -98,13 +99,14 @@ impl Lease {
         })
     }
 
-    /// Counts a message as under way.
+    /// Counts a message as under way until the permit is dropped. Denies it if
+    /// [`MAX_CALLS_PER_LEASE`] are under way.
     pub fn begin(&self) -> Result<OwnedSemaphorePermit, Denial> {
         let permit = Arc::clone(&self.calls).try_acquire_owned();
         permit.map_err(|_| too_many("of this container"))
     }
 
-    /// The view for clients of this kind.
+    /// The view for clients with the caller's revision and capabilities; created on first use.
     pub fn view(&self, caller: &Caller) -> Arc<View> {
         let mut views = self.views.lock();
         let known = views.iter().position(|view| view.is_for(caller));

@@ -17,7 +17,7 @@ use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
 
 /// The pause after a stream with a notification ended; doubles after each stream without one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// The longest pause, and the pause after a refused stream.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 impl Core {
@@ -92,7 +92,7 @@ impl Core {
         let server = pooled.catalog.server();
         let mut live = self.flow(&chain, caller, &method, Some(server), None);
         let params = filter_of(caller, pooled, followed);
-        let frame = Frame::request(Direction::ToServer, &method, params);
+        let frame = Frame::request(Direction::ToServer, Arc::clone(&method), params);
         let permit = match chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
             Err(denial) => {
@@ -164,13 +164,13 @@ fn filter_of(caller: &Caller, pooled: &Pooled, followed: &Followed) -> Option<Bo
     destination.params(Some(&wanted), &[], true)?.params
 }
 
-/// When a stream ended.
+/// How a stream ended.
 enum Told {
-    /// After at least one notification.
+    /// The stream ended after at least one notification.
     Something,
-    /// Without a notification.
+    /// The stream ended without a notification.
     Nothing,
-    /// The server or the chain refused it.
+    /// The server or the chain refused the stream.
     Refused,
 }
 

@@ -1,9 +1,9 @@
 //! Lists aggregated over all servers.
 //!
-//! A server that does not answer neither fails nor empties an aggregated list: its last known list
-//! is shown. A server without one is left out, and clients are sent `list_changed` once it answers.
-//! It delays one list of its lease by at most [`LIST_PATIENCE`]; later lists do not wait for it
-//! until it has answered.
+//! A server that does not answer neither fails nor empties an aggregated list, which contains the
+//! last known list of that server. If none is known, the aggregated list leaves the server out, and
+//! clients get `list_changed` once the server answers. Such a server delays one list of its lease
+//! by at most [`LIST_PATIENCE`]; later lists do not wait for it until it has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::{
     invalid_params, members, rpc_error,
 };
 
-/// Time-out of waiting for a server whose list is not known yet.
+/// Time limit for waiting for a server that is being started or whose list was not read yet.
 pub(super) const LIST_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest page, in bytes; a single entry may exceed it. A shorter list is one page.
 pub(super) const MAX_PAGE: usize = 2 << 20;
@@ -160,10 +160,14 @@ impl Core {
         let chain = (self.rules)().chain;
         let method = &request.method;
         let mut live = self.flow(&chain, &request.caller, method, None, None);
-        let frame = Frame::request(Direction::ToServer, method, request.params.clone());
+        let frame = Frame::request(
+            Direction::ToServer,
+            Arc::clone(method),
+            request.params.clone(),
+        );
         let judged = async {
             chain.mcp_request(&mut live.flow, frame).await?;
-            let mut frame = Frame::response(Direction::ToServer, method, work.await);
+            let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), work.await);
             chain.mcp_response(&mut live.flow, &mut frame).await?;
             into_outcome(frame)
         };
@@ -201,7 +205,8 @@ impl Core {
         join_all(lists).await
     }
 
-    /// The list as an open session has read it; `None` if that would have to wait.
+    /// The list that an open session has cached; `None` if it would have to be read, or no session
+    /// is open.
     fn read_at_once<L: ServerList>(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -214,7 +219,8 @@ impl Core {
         read??.ok()
     }
 
-    /// Waits for a server to answer, unless an earlier list of the lease timed out on it.
+    /// Waits at most [`LIST_PATIENCE`] for a server's list. `None` if the server does not answer or
+    /// fails; at once if an earlier list of the lease timed out on it.
     async fn read_patiently<L: ServerList>(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -234,7 +240,7 @@ impl Core {
             };
             let read = read.await;
             if slow.set_slow(&name, false) && read.is_ok() {
-                // Lists left it out until now.
+                // Lists did not contain its entries, or contained old ones.
                 for list in List::ALL {
                     slow.changed.tell(list);
                 }
@@ -245,7 +251,11 @@ impl Core {
             Ok(read) => read.ok()?.ok(),
             Err(_elapsed) => {
                 lease.set_slow(&server, true);
-                tracing::warn!(%server, "an MCP server does not answer; lists leave it out until it does");
+                tracing::warn!(
+                    %server,
+                    "an MCP server does not answer: until it does, lists contain its last known \
+                     entries or leave it out"
+                );
                 None
             }
         }

@@ -1,5 +1,5 @@
-//! Translates the params of a client's message for the server: in its era, with the gateway's
-//! progress token and the client's trace context.
+//! Translates the params of a client's message to the server's era, and adds the gateway's progress
+//! token and the client's trace context.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,7 +53,7 @@ pub(super) struct Destination<'a> {
 
 impl Destination<'_> {
     /// Translates the params of a request or notification. Unchanged members keep the client's
-    /// text. `None` if the client's params are not an object.
+    /// text. `None` if the client's params or their `_meta` are not an object.
     pub fn params(
         &self,
         params: Option<&RawValue>,

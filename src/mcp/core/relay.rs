@@ -42,8 +42,9 @@ pub(super) struct Relay<'a> {
 pub(super) type Asking = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
-    /// Judges a message and passes it on. `asked` is the number of requests that already wait for
-    /// the client.
+    /// Judges a message and queues it for the client. For a queued request, returns the future that
+    /// hands the client's answer to the server; the server of any other request gets an error.
+    /// `asked` is the number of requests that already wait for the client.
     pub async fn pass_on(&self, event: Event, asked: usize) -> Option<Asking> {
         match event {
             Event::Notification { method, params } => {
@@ -98,7 +99,10 @@ impl Relay<'_> {
         };
         let event = Event::Notification { method, params };
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
-            tracing::debug!(server = %self.server, "the event queue of an MCP client is full");
+            tracing::debug!(
+                server = %self.server,
+                "dropped a message: the event queue of its MCP client is full"
+            );
         }
     }
 
@@ -135,7 +139,7 @@ impl Relay<'_> {
             None => (params, None),
         };
         let mut live = self.flow(&method);
-        let mut frame = Frame::request(Direction::ToClient, &method, params);
+        let mut frame = Frame::request(Direction::ToClient, Arc::clone(&method), params);
         frame.definition = self.definition.cloned();
         let permit = match self.chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
@@ -190,7 +194,7 @@ async fn judged_notification(
     params: Option<Box<RawValue>>,
 ) -> Option<Option<Box<RawValue>>> {
     let mut live = relay.flow(method);
-    let mut frame = Frame::notification(Direction::ToClient, method, params);
+    let mut frame = Frame::notification(Direction::ToClient, Arc::clone(method), params);
     frame.definition = relay.definition.cloned();
     match relay.chain.mcp_request(&mut live.flow, frame).await {
         Ok(permit) => {
@@ -239,7 +243,7 @@ async fn judged_answer(
     answer: Outcome,
 ) -> Result<Outcome, Denial> {
     let chain = Arc::clone(&live.chain);
-    let mut frame = Frame::response(Direction::ToClient, &method, answer);
+    let mut frame = Frame::response(Direction::ToClient, Arc::clone(&method), answer);
     frame.definition = definition;
     chain.mcp_response(&mut live.flow, &mut frame).await?;
     into_outcome(frame)
@@ -257,7 +261,7 @@ pub(super) fn can(caller: &Caller, method: &str) -> bool {
     capabilities.is_ok_and(|capabilities| capabilities.get(capability).is_some())
 }
 
-/// The severity of a log message.
+/// The severity of a log message; `None` if it has no known one.
 pub(super) fn severity(params: Option<&RawValue>) -> Option<LogLevel> {
     let members = Members::read(params?).ok()?;
     LogLevel::parse(&members.text("level")?)

@@ -17,7 +17,7 @@ use super::results::{RESOURCE_NOT_FOUND, object};
 use super::target::Ask;
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
 
-/// The most servers that are asked for an unlisted URI.
+/// Limit on the servers to which a request for an unlisted URI is sent, one after the other.
 const MAX_ASKED: usize = 8;
 /// The most links of one result that are remembered.
 const MAX_LINKS: usize = 64;
@@ -48,7 +48,7 @@ impl Core {
                 }
                 Ok(error) => error,
                 Err(failure) if failure.is_of_server() => Err(failure.into()),
-                // A denial is final: other servers are not asked.
+                // A denial is final: no other server gets the request.
                 Err(failure) => return Err(failure.into()),
             };
         }
@@ -72,7 +72,8 @@ impl Core {
             lease.sessions.subscribed(&target.pooled, &uri);
         }
         if !lease.wishes(caller).subscribe(&uri) {
-            return Err(invalid_params("too many subscriptions"));
+            let why = "the session is subscribed to too many resources: unsubscribe from one first";
+            return Err(invalid_params(why));
         }
         lease.learn(&uri, &owner.name);
         self.interest_changed(lease, caller, Duration::ZERO);
@@ -150,7 +151,7 @@ impl Core {
         self.answer(request, work).await
     }
 
-    /// The URI that a request reads, and the server that is asked for it first.
+    /// The URI that a request reads, and the server that gets the request first.
     pub(super) async fn read_uri(
         self: &Arc<Self>,
         request: &ClientRequest,

@@ -88,7 +88,7 @@ pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bo
             }
         }
     }
-    // Made of JSON texts: it always parses.
+    // The object consists of JSON texts, so it always parses.
     RawValue::from_string(object.end())
         .map_err(|_| super::protocol_error(SERVER_ERROR, "Internal error"))
 }

@@ -36,7 +36,11 @@ impl Core {
         let params = edit(&members(request)?, &changes);
         let params = RawValue::from_string(params);
         let params = params.map_err(|_| invalid_params("params is not an object"))?;
-        let mut frame = Frame::request(Direction::ToServer, &request.method, Some(params));
+        let mut frame = Frame::request(
+            Direction::ToServer,
+            Arc::clone(&request.method),
+            Some(params),
+        );
         frame.definition = definition;
         let chain = (self.rules)().chain;
         let (caller, method) = (&request.caller, &request.method);

@@ -20,7 +20,8 @@ use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Poole
 const TELLING: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Returns an open session with a server. A new one is brought up to date in the background.
+    /// Returns an open session with a server. Sends the subscriptions and the log level of its
+    /// clients in a new session, in the background.
     pub(super) async fn session(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -37,7 +38,7 @@ impl Core {
         Ok(pooled)
     }
 
-    /// The lowest severity of log messages that the client wants.
+    /// The lowest severity of log messages that the client wants; `None` if it set none.
     pub(super) fn log_level(&self, caller: &Arc<Caller>) -> Option<LogLevel> {
         match caller.version.era() {
             Era::Modern => caller.log_level,
@@ -45,7 +46,8 @@ impl Core {
         }
     }
 
-    /// Brings the sessions of clients of this kind up to date after a delay.
+    /// After the delay `after`, sends changed subscriptions and levels in the sessions for clients
+    /// with the caller's revision and capabilities. Opens sessions if there are subscriptions.
     pub(super) fn interest_changed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -53,7 +55,7 @@ impl Core {
         after: Duration,
     ) {
         let (core, lease) = (Arc::clone(self), Arc::clone(lease));
-        // A copy: the task must not keep the session of a client that disconnected alive.
+        // A copy, since the task must not keep a disconnected client's session alive.
         let caller = Arc::new(caller.like());
         self.runtime.spawn(async move {
             sleep(after).await;
@@ -71,7 +73,7 @@ impl Core {
         });
     }
 
-    /// Brings the sessions of a client up to date after it changed its log level.
+    /// Sends the changed level in the open sessions of a client, after it set its log level.
     pub(super) async fn level_changed(self: &Arc<Self>, caller: &Arc<Caller>) {
         let lease = Lease::of(&caller.container);
         for (known, _) in lease.sessions.open(caller) {
@@ -79,7 +81,8 @@ impl Core {
         }
     }
 
-    /// Brings one session up to date with the wishes of all its clients.
+    /// Compares the subscriptions and the level that the clients of a session want with those that
+    /// its server has, and sends the changes to the server.
     async fn tell(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;
@@ -137,7 +140,8 @@ impl Core {
         }
     }
 
-    /// Sends `logging/setLevel` to a legacy server for a modern client's request.
+    /// Sends `logging/setLevel` to a legacy server before a modern client's request, if the client
+    /// wants lower severities than the server sends.
     pub(super) async fn ensure_level(self: &Arc<Self>, caller: &Arc<Caller>, target: &Target) {
         let Some(level) = caller.log_level else {
             return;

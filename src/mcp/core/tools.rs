@@ -36,7 +36,7 @@ impl Core {
         view.prompts(&settings, lists)
     }
 
-    /// The server and the definition of the tool that a request calls.
+    /// The server and the definition of the tool that a request calls. Refuses an unknown tool.
     pub(super) async fn called_tool(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -111,7 +111,7 @@ impl Core {
         Some((Arc::clone(&tool.server), Arc::clone(&tool.definition)))
     }
 
-    /// The definition of a tool, by its exposed name.
+    /// The definition of a tool, by its exposed name; `None` if the caller does not see the tool.
     pub async fn tool(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -124,7 +124,8 @@ impl Core {
         found.map(|(_, definition)| definition)
     }
 
-    /// The server of the prompt that a request names, and the prompt's name at that server.
+    /// The server of the prompt that a request names, and the prompt's name at that server. Refuses
+    /// an unknown prompt.
     pub(super) async fn named_prompt(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -167,7 +168,8 @@ impl Core {
         Some((Arc::clone(&prompt.server), Arc::clone(&prompt.original)))
     }
 
-    /// The target of a request: an open session with the server.
+    /// The target of a request: an open session with the server. Refuses the request if none can be
+    /// opened.
     pub(super) async fn target(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -181,7 +183,7 @@ impl Core {
                 .await
                 .map(|pooled| (mount, pooled)),
             None => Err(super::MountError::CannotStart(
-                "the server is no longer mounted".to_owned(),
+                "mcp.yaml no longer has the server for this container".to_owned(),
             )),
         };
         match opened {

@@ -129,7 +129,8 @@ impl Core {
         let chain = (self.rules)().chain;
         for client in clients {
             let mut live = self.flow(&chain, &client.caller, method, Some(server), None);
-            let frame = Frame::notification(Direction::ToClient, method, params.clone());
+            let frame =
+                Frame::notification(Direction::ToClient, Arc::clone(method), params.clone());
             match chain.mcp_request(&mut live.flow, frame).await {
                 Ok(permit) => {
                     let params = permit.params().map(ToOwned::to_owned);
@@ -220,7 +221,7 @@ impl Core {
         };
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(server), None);
-        let frame = Frame::notification(Direction::ToServer, method, made.params);
+        let frame = Frame::notification(Direction::ToServer, Arc::clone(method), made.params);
         let sent = async {
             let permit = chain.mcp_request(&mut live.flow, frame).await?;
             let sent = session.notify(permit).await;
@@ -236,7 +237,7 @@ impl Core {
     }
 }
 
-/// The attached clients of the kind that a session was opened for.
+/// The attached clients with the revision and the capabilities that a session was opened for.
 fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
     let is_like = |one: &&Arc<Attached>| {
         let caller = &one.caller;

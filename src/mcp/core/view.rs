@@ -38,7 +38,8 @@ pub(super) struct PromptView {
     pub exposed: ExposedPrompts,
 }
 
-/// The inputs of a view. Holding them makes comparison by address valid.
+/// The inputs of a view, which are compared by address. The view holds them, so that no other value
+/// gets the same address.
 struct MadeOf<T> {
     settings: Arc<McpSettings>,
     lists: Vec<Listed<T>>,
@@ -156,7 +157,7 @@ impl View {
         view
     }
 
-    /// Forgets the announced hashes.
+    /// Forgets the announced hashes, so that the next comparison finds no difference.
     pub fn forget(&self) {
         *self.announced.lock() = [None; 3];
     }

@@ -46,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Announces the lists that differ, to attached clients of every kind.
+    /// Announces the lists that differ to all attached clients of the lease.
     async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {

@@ -9,8 +9,8 @@ use super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::tasks::without_tasks;
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
-/// Reads a client's capabilities and removes tasks. Their length is bounded, since they are kept as
-/// long as the session.
+/// Reads a client's capabilities and removes tasks. Fails if the value is not an object, or is
+/// longer than [`MAX_CAPABILITIES`], since the session keeps it.
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {
@@ -25,8 +25,8 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     Ok(kept.into())
 }
 
-/// Reads a client's name and version. Their length is bounded, since they are kept as long as the
-/// session.
+/// Reads a client's name and version. Fails if the value is longer than [`MAX_INFO`], since the
+/// session keeps it.
 pub fn read_info(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     if raw.get().len() > MAX_INFO {
         return Err(too_long("clientInfo", MAX_INFO));
@@ -35,7 +35,7 @@ pub fn read_info(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
 }
 
 fn too_long(what: &str, most: usize) -> RpcError {
-    let message = format!("{what} are longer than {most} bytes");
+    let message = format!("{what} must not be longer than {most} bytes");
     protocol_error(INVALID_PARAMS, message)
 }
 

@@ -5,7 +5,8 @@ use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::refusal::{INVALID, refuse};
 
-/// The value of a field that must not be repeated.
+/// The value of a field, without surrounding white space; `None` without the field. Refuses a
+/// repeated field, and a value with other characters than visible ASCII.
 pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Denial> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
@@ -14,7 +15,8 @@ pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h 
     match value.to_str() {
         Ok(value) if values.next().is_none() => Ok(Some(value.trim())),
         _ => {
-            let sentence = format!("{name} must be one value of visible ASCII characters");
+            let sentence =
+                format!("{name} must appear once, with a value of visible ASCII characters");
             Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence))
         }
     }

@@ -39,8 +39,8 @@ impl Parts {
     }
 }
 
-/// Answers a container with the servers that it sees, and this machine, where health checks run,
-/// with all servers.
+/// Answers with the servers that the client's container sees. A client on this machine without a
+/// container, such as a health check, gets all servers.
 pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<Answered, Denial> {
     let peer = request.session.client.peer;
     let is_local = peer.as_ref().is_some_and(is_loopback);
@@ -58,8 +58,9 @@ fn is_loopback(peer: &SocketAddr) -> bool {
     addons::contract::fold_address(peer.ip()).is_loopback()
 }
 
-/// The answer: 503 if a policy could not be loaded, regardless of `on_unavailable`, or every server
-/// is dead. `status` is `degraded` in these cases, and if any server is degraded or dead.
+/// The HTTP status and the body. The HTTP status is 503 if a policy could not be loaded, regardless
+/// of `on_unavailable`, or if every server is dead. The member `status` is `degraded` with HTTP
+/// status 503, and if any server is degraded or dead.
 fn report(parts: &Parts) -> (StatusCode, Value) {
     let dead = |server: &&MountHealth| server.state == MountState::Dead;
     let count = parts.servers.iter().filter(dead).count();

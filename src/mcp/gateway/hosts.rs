@@ -7,8 +7,9 @@ use http::header::{HOST, ORIGIN};
 /// Names that are allowed without being listed in `allowed_hosts`.
 const OWN_NAMES: [&str; 2] = ["localhost", "unified-proxy"];
 
-/// Refuses a request whose `Host` or `Origin` is a name that is not the gateway's. Address literals
-/// pass, since DNS rebinding needs a name. Entries of `allowed` are names, with or without a port.
+/// Refuses a request if `Host` is missing, if `Host` or `Origin` is a name other than the
+/// gateway's, or if `Origin` is not one HTTP or HTTPS origin. Address literals pass, since DNS
+/// rebinding needs a name. Entries of `allowed` are names, with or without a port.
 pub fn check(headers: &HeaderMap, allowed: &[impl AsRef<str>]) -> Result<(), Denial> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     if !host.is_some_and(|host| is_ours(host, 80, allowed)) {
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_one_web_origin_or_it_is_refused() {
+    fn an_origin_other_than_one_http_or_https_origin_is_refused() {
         each_row(
             [
                 ("https://localhost", true),

@@ -10,8 +10,8 @@ use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
 
-/// The gateway's state of a lease. Owned by the lease, and emptied when it ends: its values refer
-/// to the container that owns them.
+/// The gateway's state of a lease. The lease's container owns the state, which is emptied when the
+/// lease ends, since its values refer back to the container.
 #[derive(Default)]
 pub struct LeaseState {
     sessions: Mutex<Sessions>,
@@ -45,8 +45,8 @@ impl LeaseState {
         Arc::clone(container.state_or_init(made))
     }
 
-    /// Opens a session with this id. At [`MAX_SESSIONS`] the least recently used idle one is
-    /// closed; `None` if none is idle.
+    /// Opens a session with this id. At [`MAX_SESSIONS`], first closes the session that has been
+    /// idle for longest. `None` if none is idle, or if the lease has ended.
     pub fn open_session(
         &self,
         id: &str,
@@ -75,7 +75,8 @@ impl LeaseState {
         Some(session)
     }
 
-    /// The session of this lease with this id and transport.
+    /// The session of this lease with this id and transport, which is marked as used; `None` if
+    /// there is none.
     pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
         let found = self.sessions.lock().open.get(id).cloned()?;
         let session = Some(found).filter(|found| found.transport == transport)?;

@@ -13,15 +13,17 @@ pub const MAX_STREAMS: usize = 1024;
 pub const MAX_CALLS: usize = 256;
 /// The most finished streams of one legacy session that are kept for a client that reconnects.
 pub const MAX_KEPT_STREAMS: usize = 16;
-/// The most requests of servers that one legacy session has not answered yet.
+/// Limit on the server-to-client requests (sampling, elicitation, roots) of one legacy session that
+/// its client has not answered.
 pub const MAX_QUESTIONS: usize = 64;
-/// The most suspended calls of one lease, which wait for an answer in their client's next request.
+/// Limit on the suspended calls of one lease. A call is suspended after an `input_required` result,
+/// until the client sends its input in another request.
 pub const MAX_SUSPENDED: usize = 64;
 /// The most suspended calls of all leases.
 pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
-/// The longest capabilities of a client, in bytes of JSON.
+/// Limit on the length of a client's `capabilities` object, in bytes of JSON.
 pub const MAX_CAPABILITIES: usize = 16 * 1024;
-/// The longest name and version of a client, in bytes of JSON.
+/// Limit on the length of `clientInfo`, in bytes of JSON.
 pub const MAX_INFO: usize = 4 * 1024;
 /// The most resources of one subscription.
 pub const MAX_SUBSCRIBED: usize = 256;
@@ -71,24 +73,26 @@ impl GatewayMetrics {
             streams: gauge("proxy_mcp_streams", "Event streams of MCP that are open.")?,
             suspended: gauge(
                 "proxy_mcp_suspended_calls",
-                "MCP calls that wait for the client to come back with an answer.",
+                "MCP calls that wait for an answer in the client's next request.",
             )?,
             limited,
         })
     }
 
-    /// Counts a rejection at this limit.
+    /// Counts a rejection at this limit; for `sessions`, also a session that is closed to make room
+    /// for another.
     pub fn hit(&self, limit: &'static str) {
         self.limited.with_label_values(&[limit]).inc();
     }
 }
 
-/// A count with a limit.
+/// A shared counter; [`Count::enter`] increments it up to a limit.
 #[derive(Clone, Default)]
 pub struct Count(Arc<AtomicUsize>);
 
 impl Count {
-    /// Adds one, unless the count is `most`. Dropping the returned guard subtracts it.
+    /// Increments the count, and `gauge` if given. Returns `None` if the count has reached `most`.
+    /// Dropping the guard decrements both.
     pub fn enter(&self, most: usize, gauge: Option<&IntGauge>) -> Option<Counted> {
         let entered = self
             .0
@@ -106,7 +110,7 @@ impl Count {
     }
 }
 
-/// Guard that holds one of a [`Count`] until it is dropped.
+/// Guard for one unit of a [`Count`]; dropping it decrements the count and the gauge.
 pub struct Counted {
     count: Count,
     gauge: Option<IntGauge>,

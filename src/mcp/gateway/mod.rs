@@ -103,7 +103,7 @@ impl Gateway {
         request.check()?;
         let uri = &request.head.uri;
         if uri.authority().is_some() || request.head.method == Method::CONNECT {
-            let sentence = "this listener serves MCP, and proxies nothing";
+            let sentence = "this listener serves MCP and is not a proxy";
             return Err(Denial::malformed(sentence));
         }
         let settings = &request.snapshot.config.addons.mcp;

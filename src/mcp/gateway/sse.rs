@@ -11,7 +11,7 @@ pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 /// balancers, which start at 30 s.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The reconnection time that clients are sent, in milliseconds.
+/// The reconnection time in `retry` fields, in milliseconds.
 const RETRY_MS: u32 = 1000;
 
 /// An event with a message. Raw JSON may contain line breaks: each line is written as a `data`

@@ -10,7 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::MountError;
 use super::known::{Entry, Owned};
 
-/// After a list could not be read, the last one is returned for this long without another try.
+/// Pause after a failed reading, during which the cached list is returned without another attempt.
+/// Also the shortest time for which a list is fresh.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
 /// Time limit for reading a whole list.
 const READING: Duration = Duration::from_secs(30);
@@ -18,7 +19,7 @@ const READING: Duration = Duration::from_secs(30);
 /// Resources, their templates, and an index of both by URI.
 pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
 
-/// The last reading of a list, with its age.
+/// Cache of one list: the last reading, and the instant until which it is fresh.
 pub(super) struct Cache<T> {
     state: Mutex<CacheState<T>>,
     /// Held while the list is being read.
@@ -29,15 +30,17 @@ struct CacheState<T> {
     value: Option<T>,
     /// The value is fresh until this instant.
     until: Option<Instant>,
-    /// The server announced a change since the list was read.
+    /// Set if the server announced a change, or an operator accepted a tool's definition, since the
+    /// list was read.
     is_outdated: bool,
 }
 
 /// A look-up in a cache.
 pub(super) enum Found<T> {
     Fresh(T),
-    /// Still returned, while the list is read again in the background.
+    /// No longer fresh: the caller returns the value, and reads the list again in the background.
     Old(T),
+    /// Never read, or marked as outdated: the caller must wait for a reading.
     Nothing,
 }
 
@@ -80,8 +83,8 @@ impl<T: Clone> Cache<T> {
         self.reading.try_lock().is_err()
     }
 
-    /// The cached value if it equals the one just read, else the new one. Values that were derived
-    /// from an equal list stay valid.
+    /// Returns the cached value if it equals `now`, otherwise `now`. While the pointer stays the
+    /// same, values that were derived from the list stay valid.
     pub fn same_or(&self, now: T) -> T
     where
         T: Differs,
@@ -93,7 +96,9 @@ impl<T: Clone> Cache<T> {
     }
 
     /// Reads the list unless another task just read it; concurrent callers share one reading.
-    /// Returns the value, and whether it was read now.
+    /// Returns the list, and whether this call read it. If reading fails or takes longer than
+    /// [`READING`], returns the last list, which then counts as fresh for [`PAUSE`]; fails only if
+    /// the list was never read.
     pub async fn read(
         &self,
         read: impl Future<Output = Result<(T, Duration), MountError>>,
@@ -146,7 +151,7 @@ impl<T> Drop for Unread<'_, T> {
     }
 }
 
-/// Compares two readings of a list by what clients see.
+/// Compares two readings of a list by the JSON texts of the entries, and the pins of tools.
 pub(super) trait Differs {
     fn differs(&self, before: &Self) -> bool;
 }

@@ -1,10 +1,12 @@
-//! The lists of a server, as one session reads them.
+//! A server's lists of tools, prompts, resources and resource templates, which one session reads.
 //!
-//! A list is read when it is first requested, and again after the server announced a change. Not
-//! every server announces changes: a request for a list that is older than [`MAX_AGE`] (or than
-//! the server allows) starts another reading in the background. Clients are notified of a
-//! difference through [`ListChanges`](super::ListChanges). If a list cannot be read, the last one
-//! is returned. Each request for a page is a flow of the container.
+//! A list is read when it is first requested, and again after the server announced a change. Since
+//! not every server announces changes, a list also becomes stale: after [`MAX_AGE`], after
+//! [`MAX_AGE_ANNOUNCED`] if the server declares that it announces changes, or, in the modern era,
+//! after the list's `ttlMs`. A request for a stale list returns it and reads it again in the
+//! background; [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a
+//! list cannot be read, the last one is returned. Each request for a page is a flow of the
+//! container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -30,7 +32,7 @@ use super::{Era, MountError, MountSession, Outcome};
 
 /// The age from which the next request for a list starts another reading in the background.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// [`MAX_AGE`] for a list of a server that announces changes.
+/// [`MAX_AGE`] for a list of a server that announces changes, and the longest `ttlMs`.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 
 /// The lists of one session's server.
@@ -38,7 +40,7 @@ const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 pub struct Catalog(Arc<Inner>);
 
 struct Inner {
-    /// Keeps the lists that were read beyond the end of the session.
+    /// Keeps the lists that were read last, also after the end of the session.
     known: Arc<Mutex<Known>>,
     /// Announces changes of the lists.
     news: Arc<ListNews>,
@@ -78,7 +80,7 @@ impl Catalog {
         }))
     }
 
-    /// The tools, in the server's order, without repeated names. The same value until another
+    /// The tools, in the server's order, without repeated names. Returns the same `Arc` until a
     /// reading differs.
     pub async fn tools(&self) -> Result<Arc<[Arc<Definition>]>, MountError> {
         self.0.look_for_acceptances();
@@ -127,7 +129,8 @@ impl Catalog {
         &self.0.server
     }
 
-    /// Marks a list as changed: the server announced it outside requests or on a subscription.
+    /// Marks a list as outdated and notifies clients, after the server announced a change outside
+    /// requests or on a subscription.
     pub fn changed(&self, list: List) {
         match list {
             List::Tools => self.0.tools.outdate(),
@@ -137,7 +140,8 @@ impl Catalog {
         self.0.news.changed(list);
     }
 
-    /// Requests lists on behalf of this container from now on; for shared sessions.
+    /// Makes later requests for lists flows of this container. For shared sessions, which belong to
+    /// no container.
     pub(super) fn ask_for(&self, container: &Arc<Container>) {
         *self.0.container.lock() = Arc::downgrade(container);
     }
@@ -225,8 +229,8 @@ impl Inner {
         Ok((all, age))
     }
 
-    /// Reads a whole list; returns it and how long it is fresh. Empty if the server lacks the
-    /// capability.
+    /// Reads a whole list; returns it and how long it is fresh. The list is empty if the server
+    /// does not declare the capability.
     async fn read_pages(&self, kind: Kind) -> Result<(Vec<Box<RawValue>>, Duration), MountError> {
         let declared = kind.declared_by(&self.session.described().capabilities);
         let Some(declared) = declared else {
@@ -300,7 +304,7 @@ impl Inner {
         let frame = Frame::request(Direction::ToServer, method, params);
         let permit = chain.mcp_request(&mut live.flow, frame).await;
         let permit = permit.map_err(MountError::Denied)?;
-        // Messages of the server during a list request have no receiver.
+        // Messages that the server sends during a list request are dropped.
         let (events, _) = mpsc::channel(1);
         let outcome = self.session.request(permit, events).await?;
         let mut frame = Frame::response(Direction::ToServer, method, outcome);
@@ -309,7 +313,7 @@ impl Inner {
         match frame.body {
             FrameBody::Outcome(outcome) => Ok(outcome),
             FrameBody::Params(_) => Err(MountError::Protocol(
-                "the server's answer was lost".to_owned(),
+                "the chain returned no answer of the server".to_owned(),
             )),
         }
     }

@@ -1,4 +1,5 @@
-//! Notifies leases of changed lists, those of their own sessions and those of shared ones.
+//! Publishes changes of lists: those of a lease's sessions to that lease, those of shared sessions
+//! to all leases.
 
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ impl List {
     /// All lists.
     pub const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
-    /// The list whose change a notification announces.
+    /// The list whose change a notification announces; `None` for other notifications.
     pub fn of_notification(method: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -42,10 +43,10 @@ impl List {
     }
 }
 
-/// How often each list changed.
+/// Number of changes of each list, by [`List::index`].
 type Generations = [u64; 3];
 
-/// Publishes changes.
+/// Publishes changes of lists to their subscribers.
 #[derive(Debug)]
 pub(super) struct ListNews(watch::Sender<Generations>);
 
@@ -79,8 +80,8 @@ fn bump(generations: &mut Generations, list: List) {
     }
 }
 
-/// Changes of the lists that one container sees: a server announced a change, another reading
-/// differs, or a reload added, changed or removed a mount.
+/// Notifies one container of changes of its lists. A list changes when a server announces it, a
+/// later reading differs, an operator accepts a definition, or a reload applies settings.
 pub struct ListChanges {
     sources: [watch::Receiver<Generations>; 2],
     seen: [Generations; 2],
@@ -93,8 +94,8 @@ impl ListChanges {
         Self { sources, seen }
     }
 
-    /// Waits until lists may differ, and returns them. Never empty; pending for ever once the
-    /// mounts are dropped. Cancellation-safe.
+    /// Waits until lists may have changed, and returns them; never an empty `Vec`. Never completes
+    /// once the mounts or the container are dropped. Cancellation-safe.
     pub async fn next(&mut self) -> Vec<List> {
         loop {
             let [own, shared] = &mut self.sources;

@@ -5,13 +5,15 @@ use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It answers a request that was not sent, or was already answered.
+    /// The message answers a request that was not sent, is no longer under way, or was already
+    /// answered.
     UnknownId,
-    /// The queue of its reader is full, or too many requests of the server wait.
+    /// The queue of the message's receiver is full, or too many requests of the server wait for an
+    /// answer.
     QueueFull,
-    /// It is not a message of the protocol.
+    /// The text is not a message of the protocol.
     Malformed,
-    /// It is a request where the server may not send one.
+    /// The message is a request, which the server may not send in this revision.
     UnaskedRequest,
 }
 

@@ -1,4 +1,4 @@
-//! JSON-RPC errors that answer requests of servers, or that built-in servers answer with.
+//! JSON-RPC errors with which the gateway answers servers, and built-in servers answer clients.
 
 use addons::contract::RpcError;
 
@@ -7,7 +7,7 @@ use crate::mcp::error::{INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR, protocol
 /// JSON-RPC: internal error.
 const INTERNAL_ERROR: i64 = -32603;
 
-/// The server may not send requests of this method in this session.
+/// The method is unknown, or the server may not request it in this session.
 pub(super) fn method_not_found() -> RpcError {
     protocol_error(METHOD_NOT_FOUND, "Method not found")
 }

@@ -10,8 +10,8 @@ use crate::mcp::implementation::implementation;
 use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
 
-/// Error codes of servers of 2026-07-28 or later only: header mismatch, missing capability,
-/// unsupported version.
+/// Error codes that only 2026-07-28 and later revisions define: header mismatch, missing
+/// capability, unsupported version.
 const MODERN_ERRORS: [i64; 3] = [-32020, -32021, UNSUPPORTED_VERSION];
 const UNSUPPORTED_VERSION: i64 = -32022;
 /// Error code: the header fields of a request differ from its body.
@@ -48,7 +48,7 @@ pub struct Initialized {
 }
 
 impl Initialized {
-    /// Reads the result of `initialize`.
+    /// Reads the result of `initialize`. Fails if its revision is unknown or modern.
     pub fn read(result: &RawValue) -> Result<Self, MountError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -64,7 +64,8 @@ impl Initialized {
         let version = version.ok_or_else(|| {
             let spoken: String = text.protocol_version.chars().take(32).collect();
             MountError::Protocol(format!(
-                "the server answered initialize with revision {spoken:?}"
+                "the server answered initialize with revision {spoken:?}, which the gateway does \
+                 not support with initialize"
             ))
         })?;
         Ok(Self {
@@ -117,13 +118,13 @@ impl Discovered {
     }
 }
 
-/// The era of a server that its error reveals.
+/// The era of a server, derived from an error that it answered.
 pub enum Refusal {
     /// The revisions that both the server and the gateway support, newest first.
     Speaks(Vec<Version>),
     /// The server is modern, and refused for another reason.
     Modern,
-    /// A server of either era may answer so.
+    /// The error does not reveal the era.
     Other,
 }
 
@@ -144,7 +145,7 @@ impl Refusal {
     }
 }
 
-/// The revisions among these that the gateway supports, newest first.
+/// The revisions in `versions` that the gateway supports, newest first.
 fn known(versions: &[String]) -> Vec<Version> {
     let spoken = |version: &Version| versions.iter().any(|text| text == version.as_str());
     Version::ALL.into_iter().filter(spoken).collect()
@@ -161,7 +162,7 @@ fn read_result<'a, T: Deserialize<'a>>(
     })
 }
 
-/// Removes tasks from the capabilities of a server; an empty object if it declares none.
+/// Removes tasks from the capabilities of a server; `{}` if it declares no capabilities.
 fn declared(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountError> {
     let Some(capabilities) = capabilities else {
         return raw("{}".to_owned());
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn initialize_must_not_be_answered_with_a_modern_revision() {
+    fn an_initialize_result_with_a_modern_or_unknown_revision_is_an_error() {
         each_row(["2026-07-28", "1999-01-01", ""], |version| {
             let result = text(&format!(r#"{{"protocolVersion":"{version}"}}"#));
             assert!(Initialized::read(&result).is_err());
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn server_info_of_a_discovery_is_in_its_meta_or_beside_it() {
+    fn server_info_of_a_discovery_is_read_from_meta_or_the_result() {
         each_row(
             [
                 r#"{"supportedVersions":["2099-01-01","2025-11-25","2026-07-28"],
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_identifies_the_era_if_only_one_defines_it() {
+    fn an_error_identifies_the_era_if_only_one_era_defines_its_code() {
         let refusal = |code, data: &str| {
             Refusal::of(&RpcError {
                 code,

@@ -11,12 +11,14 @@ use super::MountError;
 pub enum MountState {
     /// No session was requested yet, or the first ones are being opened.
     Connecting,
-    /// Sessions are open, or the last attempt to open one succeeded.
+    /// A session is open or was open, and none of the failures of `Degraded` applies.
     Ready,
-    /// Sessions are open, but the last one that ended failed, the last attempt to open one failed,
-    /// or the last request could not be sent.
+    /// At least one session is open, and there was a failure since the newest one was opened: a
+    /// session ended with a failure, another could not be opened, or the last request failed
+    /// because of the server.
     Degraded,
-    /// No session is open, and the last one failed or could not be opened.
+    /// No session is open, and the last session ended with a failure, the last attempt to open one
+    /// failed, or the server failed to handle the last request.
     Dead,
 }
 
@@ -39,11 +41,13 @@ pub struct MountHealth {
     pub server: Arc<str>,
     /// Its state.
     pub state: MountState,
-    /// The last failure, for operators.
+    /// The failure to show to operators: the error of the last request if the server caused it,
+    /// otherwise the last failure to open or keep a session. `None` if the mount is connecting or
+    /// ready.
     pub failure: Option<String>,
 }
 
-/// Counts a mount's sessions and keeps its last failure.
+/// Counts a mount's sessions and keeps the last failures of a session and of a request.
 #[derive(Default)]
 pub(super) struct HealthRecord(Mutex<Counts>);
 
@@ -52,7 +56,8 @@ struct Counts {
     open: usize,
     opened_before: bool,
     failure: Option<String>,
-    /// Why the last request in an open session failed.
+    /// Error of the last request in an open session if the server could not be reached or violated
+    /// the protocol; `None` once the server answers again.
     call_failure: Option<String>,
 }
 
@@ -72,7 +77,7 @@ impl HealthRecord {
     }
 
     /// Records the end of a request in an open session: `failure` if the server could not be
-    /// reached or violated the protocol, `None` if it worked.
+    /// reached or violated the protocol, `None` if it answered.
     pub fn called(&self, failure: Option<&MountError>) {
         self.0.lock().call_failure = failure.map(ToString::to_string);
     }
@@ -82,7 +87,7 @@ impl HealthRecord {
         self.0.lock().failure = Some(error.to_string());
     }
 
-    /// Records the end of an open session; `failure` unless the gateway ended it.
+    /// Records the end of an open session. `failure` is `None` if the gateway ended it.
     pub fn ended(&self, failure: Option<String>) {
         let mut counts = self.0.lock();
         counts.open = counts.open.saturating_sub(1);
@@ -149,6 +154,10 @@ mod tests {
         record.ended(Some("it exited".to_owned()));
         assert_eq!(state(), MountState::Dead);
         record.called(None);
-        assert_eq!(state(), MountState::Dead, "a session's end is not undone");
+        assert_eq!(
+            state(),
+            MountState::Dead,
+            "an answered request does not clear the failure of a session"
+        );
     }
 }

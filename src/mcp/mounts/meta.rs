@@ -8,7 +8,7 @@ use crate::mcp::implementation::implementation;
 
 /// The `_meta` of a request that the gateway itself sends.
 pub(super) fn of_request(version: Version, capabilities: &RawValue) -> Value {
-    // The gateway checked that they parse when the client sent them.
+    // The gateway parsed the capabilities when the client sent them, so this never fails.
     let capabilities = serde_json::from_str(capabilities.get()).unwrap_or_else(|_| json!({}));
     json!({
         "io.modelcontextprotocol/protocolVersion": version.as_str(),

@@ -1,10 +1,11 @@
 //! The servers behind the gateway.
 //!
 //! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand and
-//! pools them by lease, revision and capabilities of the client. It replaces a session that ended
-//! at the next request, after a pause that grows with each failure. Each open session has a
-//! [`Catalog`] of its server's lists, which are fetched when they are first requested. The last
-//! list that was read outlives the session ([`Mount::known`]).
+//! pools them by lease, revision and capabilities of the client. After a session has ended, the
+//! next request opens another one. After a failure, requests fail at once during a pause, which
+//! grows with each further failure. Each open session has a [`Catalog`] of its server's lists,
+//! which are fetched when they are first requested. The lists that were read last outlive the
+//! session ([`Mount::known`]).
 //!
 //! [`Mounts::changes`] reports when the lists that a container sees may differ. Other messages of
 //! servers that belong to no request go to [`Unsolicited`].
@@ -76,8 +77,8 @@ pub use stdio::{
 pub use transports::{ServerTransports, process_manager};
 pub use way_out::{OpenWayOut, WayOut};
 
-/// A session with a server: of one lease (or shared), in one revision, with the capabilities of
-/// one kind of client.
+/// A session with a server: for one lease, or shared by all leases; in one revision, with one set
+/// of client capabilities.
 pub trait MountSession: Send + Sync {
     /// The negotiated revision.
     fn version(&self) -> Version;
@@ -102,8 +103,8 @@ pub trait MountSession: Send + Sync {
         Ok(())
     }
 
-    /// Whether its tools are part of this program. Their definitions change only with the program,
-    /// so they are not pinned.
+    /// Whether the server's tools are defined in this program. Such definitions change only with
+    /// the program, so they are not pinned.
     fn is_built_in(&self) -> bool {
         false
     }
@@ -119,15 +120,15 @@ pub trait MountSession: Send + Sync {
 
 /// Opens sessions with one server.
 pub trait Transport: Send + Sync {
-    /// Opens a session: connects to or starts the server, and negotiates a revision of the client's
-    /// era if the server supports it, else of the other one.
+    /// Opens a session: connects to the server or starts it, and negotiates a revision. The
+    /// revision is of the client's era if the server supports that era, otherwise of the other.
     fn open<'a>(
         &'a self,
         opening: Opening,
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
 
-    /// The longest pause after failed attempts, during which calls fail at once. It is long by
-    /// default, to spare the cost of starting a program or the load on a remote server.
+    /// The longest pause after a failure, during which requests for a session fail at once. 30 s
+    /// by default, which limits the cost of starting programs and the load on remote servers.
     fn longest_pause(&self) -> Duration {
         Duration::from_secs(30)
     }
@@ -160,37 +161,39 @@ pub struct Described {
 /// Why a server did not answer.
 #[derive(Clone, Debug, Error)]
 pub enum MountError {
-    /// It could not be started or reached.
+    /// The server could not be started or reached.
     #[error("{0}")]
     CannotStart(String),
-    /// It ended while the request was under way.
+    /// The server or its session ended while the request was under way.
     #[error("the server ended{}", .exit.map(|code| format!(" with exit code {code}")).unwrap_or_default())]
     Died {
-        /// Its exit code, if it is a process that exited.
+        /// The exit code of the server, if it is a process that exited.
         exit: Option<i32>,
     },
-    /// The request could not be written to it.
+    /// The request could not be written to the server, or its header fields could not be derived.
     #[error("the request could not be written: {0}")]
     Write(String),
-    /// It did not answer within its `timeout`.
+    /// The server did not answer within its `timeout`, or within the time limit of a handshake or a
+    /// list.
     #[error("the server did not answer in time")]
     TimedOut,
-    /// Its runtime is not implemented in this version.
+    /// The server's runtime is not implemented in this version.
     #[error("{0}")]
     NotImplemented(String),
-    /// It violated the protocol.
+    /// The server violated the protocol.
     #[error("{0}")]
     Protocol(String),
     /// Too many requests are under way in the session, or too many sessions are in use.
     #[error("too many requests to the server are under way")]
     Busy,
-    /// The chain denied a request of the mount itself.
+    /// The chain or a limit of the proxy denied a request.
     #[error("{0}")]
     Denied(Denial),
 }
 
 impl MountError {
-    /// Whether the server could not be reached during a request, or violated the protocol.
+    /// Whether the error of a request counts as a failure of the server in its health: the server
+    /// could not be reached, or violated the protocol.
     pub(super) fn is_of_server(&self) -> bool {
         match self {
             Self::Denied(denial) => denial.code().fault() == Fault::Upstream,
@@ -221,7 +224,8 @@ impl MountError {
     }
 }
 
-/// Whether the connection to the server failed or broke off.
+/// Whether the connection to the server could not be opened or broke off. A response that takes
+/// too long does not count.
 fn is_unreachable(denial: &Denial) -> bool {
     match denial.code() {
         Code::UpstreamUnreachable | Code::UpstreamTls => true,

@@ -16,7 +16,7 @@ use super::{Caller, MountError, MountHealth, Pooled};
 /// A server of `mcp.yaml` under one definition, and its sessions.
 pub struct Mount {
     server: Arc<Mounted>,
-    /// The sessions of all leases, for `scope: shared`.
+    /// The sessions that all leases share, with `scope: shared`.
     shared: Arc<SessionSet>,
 }
 
@@ -38,8 +38,9 @@ impl Mount {
         self.server.is_shared()
     }
 
-    /// Returns an open session for a client of this revision and these capabilities. Concurrent
-    /// callers wait for the same session. Dropping the future does not cancel the opening.
+    /// Returns an open session for the revision and the capabilities of the caller; opens one if
+    /// there is none. Concurrent callers wait for the same session. Dropping the future does not
+    /// cancel the opening.
     pub async fn session(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Pooled>, MountError> {
         let wanted = self.wanted(caller);
         let set = self.set_of(&caller.container);
@@ -68,8 +69,8 @@ impl Mount {
         self.settings().is_for(&container.id)
     }
 
-    /// Whether the sessions of this definition can serve another one: only names and the place in
-    /// the file differ.
+    /// Whether the sessions can continue under the settings `other`, since these differ from the
+    /// current ones at most in `prefix` and in their place in the file.
     pub(super) fn keeps(&self, other: &ServerSettings) -> bool {
         let settings = self.settings();
         let same = ServerSettings {
@@ -84,7 +85,8 @@ impl Mount {
         self.server.update(settings);
     }
 
-    /// Ends the sessions after the requests under way, and opens no others.
+    /// Ends the sessions once the requests under way are answered, at most 10 s later; opens no
+    /// others.
     pub(super) fn retire(&self) {
         self.server.retired.cancel();
     }
@@ -136,7 +138,7 @@ impl LeaseMounts {
         if let Some((_, set)) = sets.iter().find(|(weak, _)| is_same(weak)) {
             return Arc::clone(set);
         }
-        // Drops the sets of mounts that a reload replaced.
+        // Drops the sets of mounts that a reload replaced or removed.
         sets.retain(|(mount, _)| mount.strong_count() > 0);
         let set = Arc::new(SessionSet::default());
         sets.push((Arc::downgrade(mount), Arc::clone(&set)));

@@ -1,4 +1,4 @@
-//! HTTP requests of mounts.
+//! The HTTP client of a mount's session.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use addons::contract::{Denial, System};
 use super::{MountError, Opening};
 use crate::http::{OwnClient, Service};
 
-/// The HTTP client of a session, on behalf of the session's container or of all containers.
+/// Creates the HTTP client of a session, which sends requests on behalf of the session's container,
+/// or of the proxy if all containers share the session.
 pub(super) fn own_client(
     service: &Arc<Service>,
     system: &System,

@@ -105,13 +105,15 @@ impl Pages {
         (!params.is_empty()).then(|| to_raw_value(&params).ok())?
     }
 
-    /// How long the list is fresh, according to the server; zero if it does not say.
+    /// How long the list is fresh: the shortest `ttlMs` of its pages. A page without `ttlMs` counts
+    /// as zero.
     pub fn age(&self) -> Duration {
         self.age.unwrap_or_default()
     }
 
-    /// Adds a page. Returns whether another one is to be read: not if the list exceeds a bound or
-    /// the cursor is the same as before.
+    /// Adds a page. Returns whether to request another one: `false` after the last page, if the
+    /// list exceeds a bound, or if the cursor equals that of the page before. Fails if the result
+    /// is not a page of this kind.
     pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
         let page: Page = serde_json::from_str(result.get()).map_err(|error| {
             MountError::Protocol(format!(
@@ -158,8 +160,9 @@ fn cut(kind: Kind, server: &str) -> bool {
     tracing::warn!(
         server,
         method = kind.method(),
-        "an MCP server's list is over {MAX_PAGES} pages, {MAX_ENTRIES} entries or {MAX_BYTES} \
-         bytes, or its cursor does not move on: the rest is left out"
+        "the rest of an MCP server's list is left out: it exceeds {MAX_PAGES} pages, \
+         {MAX_ENTRIES} entries or {MAX_BYTES} bytes, or its cursor repeats or exceeds \
+         {MAX_CURSOR} bytes"
     );
     false
 }
@@ -191,7 +194,7 @@ mod tests {
         let mut pages = Pages::default();
         let same = raw(r#"{"tools":[],"nextCursor":"1"}"#);
         assert!(pages.add(Kind::Tools, &same, "kb").unwrap());
-        assert!(!pages.add(Kind::Tools, &same, "kb").unwrap(), "one cursor");
+        assert!(!pages.add(Kind::Tools, &same, "kb").unwrap(), "repeated");
         let mut pages = Pages::default();
         let mut count = 1;
         while pages
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_its_capability_is_not_requested() {
+    fn a_list_is_declared_by_its_capability() {
         let capabilities = raw(r#"{"tools":{"listChanged":true},"resources":{}}"#);
         let declared = |kind: Kind| kind.declared_by(&capabilities);
         assert_eq!(declared(Kind::Tools), Some(Declared { list_changed: true }));

@@ -25,7 +25,7 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Mounts these servers; opens no session yet. Sessions live in the calling runtime.
+    /// Mounts these servers; opens no session yet. Sessions run on the calling runtime.
     pub fn new(ports: MountPorts, servers: &Servers) -> Self {
         let common = Arc::new(Common {
             ports,
@@ -43,9 +43,10 @@ impl Mounts {
         }
     }
 
-    /// Passes messages of servers that belong to no request to `unsolicited` from now on.
+    /// Passes messages of servers that belong to no request to `unsolicited` from now on. Only the
+    /// first call has an effect.
     pub fn follow(&self, unsolicited: Weak<dyn Unsolicited>) {
-        // A second call would set the same value.
+        // `Core::new` calls this once.
         let _ = self.common.unsolicited.set(unsolicited);
     }
 
@@ -62,8 +63,8 @@ impl Mounts {
         mount.filter(|mount| mount.is_for(container))
     }
 
-    /// Has a server's tools read again and announces the change to clients, after an operator
-    /// accepted a definition.
+    /// Marks a server's tools as outdated and notifies clients that tools have changed, after an
+    /// operator accepted a definition.
     pub fn accepted(&self, server: &str) {
         if let Some(mount) = self.mounts.load().get(server) {
             mount.accepted();
@@ -77,7 +78,8 @@ impl Mounts {
     }
 
     /// Applies changed settings. Mounts with an unchanged definition keep their sessions; the
-    /// sessions of changed and removed mounts end after the requests under way.
+    /// sessions of changed and removed mounts end once the requests under way are answered, at most
+    /// 10 s later.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
         let mut now = BTreeMap::new();
@@ -110,8 +112,8 @@ impl Mounts {
         mounts.values().map(|mount| mount.health()).collect()
     }
 
-    /// Ends every session at once, opens no others, and waits at most `limit` until their processes
-    /// have ended.
+    /// Ends every session at once, opens no others, and waits at most `limit` until the processes
+    /// and connections of the sessions are gone.
     pub async fn stop(&self, limit: Duration) {
         for mount in self.mounts.load().values() {
             mount.stop();

@@ -1,4 +1,4 @@
-//! A session that several clients of one lease share, with its lists.
+//! An open session, which several clients can share, and its server's lists.
 
 use std::sync::Arc;
 
@@ -15,9 +15,10 @@ use super::{Described, Events, MountError, MountSession, Outcome, Version};
 /// The most requests of one session that may be under way at once.
 pub const MAX_CALLS: u32 = 256;
 
-/// An open session, and its server's lists.
+/// An open session and its server's lists.
 pub struct Pooled {
-    /// Takes at most [`MAX_CALLS`] requests at once.
+    /// The session. Fails a request with [`MountError::Busy`] if [`MAX_CALLS`] are under way or the
+    /// gateway is ending the session.
     pub session: Arc<dyn MountSession>,
     /// The server's lists.
     pub catalog: Catalog,
@@ -53,7 +54,7 @@ impl Calls {
         self.0.close();
     }
 
-    /// Whether the session is to end.
+    /// Whether further requests are refused because the gateway ends the session.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
@@ -89,7 +90,8 @@ impl MountSession for Counted {
             match &outcome {
                 Ok(_) => self.mount.record.called(None),
                 Err(error) if error.is_of_server() => self.mount.record.called(Some(error)),
-                // A slow tool, a denial, or the end of a session, which is recorded elsewhere.
+                // A slow tool or a denial is no failure of the server; `HealthRecord::ended`
+                // records the end of a session.
                 Err(_) => {}
             }
             outcome

@@ -19,9 +19,9 @@ pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
 
 /// Ports of the mounts.
 pub struct MountPorts {
-    /// Judges the requests for lists.
+    /// Returns the chain that judges the requests for lists.
     pub chain: CurrentChain,
-    /// Remembers tools' definitions.
+    /// Compares tools' definitions with their pins and records new ones.
     pub definitions: Arc<dyn Definitions>,
     /// Opens sessions.
     pub transports: Arc<dyn Transports>,
@@ -38,8 +38,9 @@ pub trait Transports: Send + Sync {
 
 /// Takes the messages of servers that belong to no request, except changes of lists.
 pub trait Unsolicited: Send + Sync {
-    /// Takes one message. The session's next one waits until the future is done; meanwhile more
-    /// than [`EVENT_QUEUE`](super::EVENT_QUEUE) of them are dropped, and requests are refused.
+    /// Takes one message. Later messages of the session wait in a queue of
+    /// [`EVENT_QUEUE`](super::EVENT_QUEUE) until the future completes. If the queue is full, a
+    /// notification is dropped and a request is answered with an error.
     fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()>;
 }
 
@@ -63,17 +64,17 @@ pub(super) struct Common {
     pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
     /// Changes that concern every lease.
     pub news: Arc<ListNews>,
-    /// The runtime of sessions. A connection's own runtime may end before them.
+    /// The runtime that runs sessions. The runtime of a client's connection may end before them.
     pub runtime: Handle,
 }
 
-/// A server under one definition: what its mount and its sessions share.
+/// A server under one definition: the state that its mount shares with its sessions.
 pub struct Mounted {
     settings: ArcSwap<ServerSettings>,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) common: Arc<Common>,
     pub(super) record: HealthRecord,
-    /// Cancelled when the definition changed or was removed.
+    /// Cancelled when the definition changed or was removed, and with `stopped`.
     pub(super) retired: CancellationToken,
     /// Cancelled when sessions must end at once.
     pub(super) stopped: CancellationToken,
@@ -115,7 +116,8 @@ impl Mounted {
         self.settings.load().scope == Scope::Shared
     }
 
-    /// Replaces the settings by others that differ only in names.
+    /// Replaces the settings by others that differ at most in `prefix` and in their place in the
+    /// file.
     pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
         self.settings.store(Arc::clone(settings));
     }

@@ -1,4 +1,5 @@
-//! The params of a message that identify the request that it belongs to.
+//! Members of a message's params that link it to a request: progress token, subscription id and
+//! log level.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

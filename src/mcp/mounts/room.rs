@@ -12,7 +12,8 @@ const UNRESERVED: usize = 16 * 1024;
 
 /// Memory that the messages of one server are charged to.
 pub trait MessageMemory: Send + Sync {
-    /// Opens a reservation for a message, of 0 bytes.
+    /// Opens a reservation for a message, which starts with a fixed overhead. Denies if memory is
+    /// exhausted.
     fn reserve(&self) -> Result<Arc<Reservation>, Denial>;
 }
 
@@ -30,8 +31,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Adjusts the reservation to a message of `bytes` bytes. If memory is exhausted, the earlier
-    /// reservation is kept.
+    /// Grows the reservation to `bytes` bytes, or releases it if a message of that length needs
+    /// none. Never shrinks it otherwise. If memory is exhausted, fails and keeps the earlier
+    /// reservation.
     pub fn hold(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), MountError> {
         if bytes <= UNRESERVED {
             *self = Self::default();

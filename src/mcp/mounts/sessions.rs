@@ -1,4 +1,4 @@
-//! The sessions of one lease with one server.
+//! The sessions with one server, of one lease or shared by all.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::ports::{Mounted, Origin};
 use super::wanted::Wanted;
 use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Pooled, Version};
 
-/// The most sessions of one lease with one server. The least recently used idle one is closed to
-/// open another.
+/// The most sessions in a set. To open another one, the least recently used idle one is closed; if
+/// none is idle, opening fails with [`MountError::Busy`].
 pub const MAX_SESSIONS: usize = 8;
-/// Time limit for opening a session. Package runners download their server first.
+/// Time limit for opening a session. Package runners such as `npx` first download the server.
 const OPENING: Duration = Duration::from_secs(60);
 /// How long requests under way may continue after their mount's definition changed.
 const LAST_CALLS: Duration = Duration::from_secs(10);
@@ -28,7 +28,8 @@ const STABLE: Duration = Duration::from_secs(30);
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The sessions of one lease with one server, and the state that outlives them.
+/// The sessions with one server, of one lease or shared by all leases, and the state that outlives
+/// the sessions.
 #[derive(Default)]
 pub(super) struct SessionSet {
     slots: Mutex<Vec<Slot>>,
@@ -44,7 +45,7 @@ struct Slot {
     opened: watch::Receiver<Opened>,
 }
 
-/// `None` while it is being opened.
+/// The outcome of opening a session; `None` while it is being opened.
 type Opened = Option<Result<Arc<Pooled>, MountError>>;
 
 /// The last failure, and when to try again.
@@ -61,7 +62,7 @@ impl Backoff {
         self.last = Some((error, Instant::now() + pause.min(longest_pause)));
     }
 
-    /// Returns the last failure until its pause is over.
+    /// Fails with the last failure until its pause is over.
     fn check(&self) -> Result<(), MountError> {
         match &self.last {
             Some((error, until)) if Instant::now() < *until => Err(error.clone()),
@@ -71,7 +72,9 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// Returns the open session for these clients, or opens one.
+    /// Returns the open session for these clients, or opens one. During the pause after a failure,
+    /// fails at once with that failure. Fails with [`MountError::Busy`] if [`MAX_SESSIONS`]
+    /// sessions are in use.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
@@ -164,7 +167,8 @@ impl SessionSet {
         self.ended(&mount, ending, began, counted.why_ended());
     }
 
-    /// Opens a session, unless the lease or the definition ends meanwhile; records a failure.
+    /// Opens a session. A failure is recorded and starts the backoff. If the lease ends or the
+    /// definition changes meanwhile, fails with [`MountError::Died`] and records nothing.
     async fn handshake(
         &self,
         mount: &Mounted,
@@ -188,7 +192,7 @@ impl SessionSet {
             .unwrap_or(Err(MountError::TimedOut))
             .inspect_err(|error| {
                 let server = &mount.settings().name;
-                tracing::warn!(%server, %error, "no session with the MCP server");
+                tracing::warn!(%server, %error, "cannot open a session with the MCP server");
                 mount.record.failed(error);
                 let longest_pause = mount.transport.longest_pause();
                 self.backoff.lock().failed(error.clone(), longest_pause);
@@ -196,7 +200,7 @@ impl SessionSet {
     }
 
     fn answer(&self, opened: &watch::Sender<Opened>, outcome: Result<Arc<Pooled>, MountError>) {
-        // All waiting callers may have been dropped.
+        // `send` would fail, and keep the old value, once all waiting callers were dropped.
         opened.send_replace(Some(outcome));
     }
 
@@ -288,7 +292,8 @@ async fn lease_ended(container: Option<&Arc<Container>>) {
     }
 }
 
-/// Relays messages of the server outside requests.
+/// Relays the server's messages that belong to no request. A notification that a list changed goes
+/// to the catalog, the others to [`Unsolicited`](super::Unsolicited).
 async fn pass_on(
     origin: &Origin,
     catalog: &Catalog,

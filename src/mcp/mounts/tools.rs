@@ -34,7 +34,10 @@ pub(super) async fn pinned(
             continue;
         }
         if !seen.insert(Arc::clone(tool.name())) {
-            tracing::warn!(server, tool = %tool.name(), "an MCP server lists a tool twice");
+            tracing::warn!(
+                server, tool = %tool.name(),
+                "an MCP server lists a tool twice: the second definition is left out"
+            );
             continue;
         }
         listed.push(tool);

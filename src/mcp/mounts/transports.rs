@@ -70,7 +70,8 @@ impl Transports for ServerTransports {
     }
 }
 
-/// The settings of an e2b process that local processes also have.
+/// Converts the settings of an e2b process to those of a local one: the command, without access to
+/// hosts, files or variables.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

@@ -9,7 +9,7 @@ const MAX_EXPRESSIONS: usize = 32;
 /// The most memory that a compiled template takes, in bytes.
 const MAX_COMPILED: usize = 256 << 10;
 
-/// A compiled template, which matches the URIs that it expands to.
+/// A compiled template, which matches every URI to which the template may expand.
 pub(super) struct UriTemplate(Regex);
 
 impl UriTemplate {
@@ -39,7 +39,7 @@ impl UriTemplate {
     }
 }
 
-/// A regular expression for the expansions of an expression.
+/// A regular expression for the expansions of an expression; `None` if the expression is empty.
 fn values(expression: &str) -> Option<String> {
     let operator = expression.chars().next()?;
     let several = expression.contains([',', '*']);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_templates_and_those_over_a_bound_match_nothing() {
+    fn invalid_templates_and_those_over_a_bound_are_not_compiled() {
         let many = "{a}".repeat(MAX_EXPRESSIONS + 1);
         let long = "a".repeat(MAX_LENGTH + 1);
         for template in ["a{b", "a{}", &many, &long] {

@@ -10,7 +10,7 @@ use super::changes::ListNews;
 
 /// The clients that a session is opened for.
 pub(super) struct Wanted {
-    /// `None` for a session that all containers share.
+    /// The lease that the session belongs to; `None` for one that all containers share.
     pub container: Option<Arc<Container>>,
     /// The container that first requested the session.
     pub asked_by: Weak<Container>,

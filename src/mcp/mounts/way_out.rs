@@ -9,8 +9,9 @@ use tokio_util::sync::DropGuard;
 
 /// Opens listeners for children to reach the proxy.
 pub trait WayOut: Send + Sync {
-    /// Opens a Unix listener whose connections use the delegation: they reach only its hosts. The
-    /// listener closes when the returned value is dropped or the lease ends.
+    /// Opens a Unix listener. Its connections are flows of the delegation and reach only the
+    /// delegation's hosts. The listener closes when the returned value is dropped or the lease
+    /// ends.
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut>;
 }
 

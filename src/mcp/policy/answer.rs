@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use super::error::EvaluationError;
 use super::plain::{Answered, MEMBERS};
 
-/// A longer reason is cut: it goes to the agent and the audit log.
+/// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text is
+/// truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
 /// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";
@@ -15,14 +16,15 @@ const UNDEFINED: &str = "the policy is undefined for this input";
 /// A decision and its reason.
 #[derive(Debug)]
 pub struct Answer {
-    /// What to do.
+    /// The effect of the decision.
     pub effect: Effect,
-    /// Why, as the policy says.
+    /// The policy's reason, if it gives one; a fixed sentence if the decision is undefined.
     pub reason: Option<String>,
 }
 
-/// Reads the value of the collecting rule: a list with one object, or lists of `decision`, `reason`
-/// and `modified`; each list is empty where the value is undefined.
+/// Reads the value of the generated rule that collects an answer. The value is a list of lists: one
+/// list with the entrypoint's object, or three with `decision`, `reason` and `modified`. An inner
+/// list is empty if its value is undefined.
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let first = |list: &Value| match list {
         Value::Array(items) => items.first().cloned().unwrap_or(Value::Undefined),
@@ -38,7 +40,7 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     })
 }
 
-/// Reads the values of an entrypoint.
+/// Reads the values of an entrypoint. An undefined decision is [`Effect::DenyContinue`].
 pub fn of(answered: Answered) -> Result<Answer, EvaluationError> {
     match answered {
         Answered::Members([decision, reason, modified]) => of_members(decision, reason, modified),
@@ -85,7 +87,7 @@ fn of_members(decision: Value, reason: Value, modified: Value) -> Result<Answer,
     Ok(Answer { effect, reason })
 }
 
-/// The replacement of the arguments or the result.
+/// Converts `modified`, which replaces the arguments or the result, to JSON.
 fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
     match modified {
         object @ Value::Object(_) => serde_json::value::to_raw_value(&object)

@@ -1,4 +1,5 @@
-//! A bundle as OPA defines it: policies, data at its path, and the manifest that bounds both.
+//! A bundle in OPA's format: policies, data documents at the paths of their directories, and the
+//! manifest, whose roots restrict both.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,23 +14,23 @@ use super::yaml;
 /// The contents of a bundle.
 #[derive(Debug)]
 pub struct Bundle {
-    /// Text by path.
+    /// Path and text of each policy.
     pub policies: Vec<(String, String)>,
     /// The `data` document.
     pub data: Value,
-    /// The manifest; the default where there is none.
+    /// The manifest; the default if the bundle has none.
     pub manifest: Manifest,
 }
 
-/// `.manifest`. Other keys, such as those of wasm modules, have no meaning here.
+/// The contents of `.manifest`. Other keys, such as those for Wasm modules, are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
     /// The revision that the author gave the bundle.
     pub revision: String,
-    /// Paths that the bundle owns, such as `mcp/authz`. The empty one is all of `data`.
+    /// Paths that the bundle owns, such as `mcp/authz`. The empty path stands for all of `data`.
     pub roots: Vec<String>,
-    /// 0 or 1: the syntax of the policies.
+    /// The version of Rego in which the policies are written: 0 or 1.
     pub rego_version: u8,
     /// Free-form notes of the author.
     pub metadata: Map<String, Value>,
@@ -61,7 +62,7 @@ impl Bundle {
         for (path, content) in files.content {
             let refuse = |message: String| LoadError::File(path.clone(), message);
             let text = String::from_utf8(content);
-            let text = text.map_err(|_| refuse("is not UTF-8".to_owned()))?;
+            let text = text.map_err(|_| refuse("the file is not UTF-8".to_owned()))?;
             match file_name(&path) {
                 ".manifest" => bundle.manifest = manifest(&text).map_err(refuse)?,
                 "data.json" => bundle.add_data(&path, json(&text).map_err(refuse)?)?,
@@ -78,7 +79,8 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Refuses a package that is not below a root. The path has no `data` in front.
+    /// Refuses a package outside the roots of the manifest. `path` is the package's path without
+    /// `data`.
     pub fn check_package(&self, file: &str, path: &[String]) -> Result<(), LoadError> {
         let path: Vec<_> = path.iter().map(String::as_str).collect();
         if self.roots().any(|root| path.starts_with(&root)) {
@@ -106,7 +108,7 @@ impl Bundle {
             .map_err(|path| LoadError::File(file.to_owned(), format!("{path} is defined twice")))
     }
 
-    /// Refuses documents that are not below a root.
+    /// Refuses documents outside the roots of the manifest.
     fn check_data(&self) -> Result<(), LoadError> {
         let mut pending = vec![(Vec::new(), &self.data)];
         while let Some((path, value)) = pending.pop() {
@@ -173,12 +175,12 @@ fn manifest(text: &str) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-/// With one reading: equal keys are refused.
+/// Parses JSON. Refuses repeated keys, since parsers differ in the one that they read.
 fn json(text: &str) -> Result<Value, String> {
     addons::strict_json::parse(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// Adds what `from` has; the error is the path of a value that both have.
+/// Merges `from` into `into`. Fails with the path of a value that both define.
 fn merge(into: &mut Value, from: Value) -> Result<(), String> {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

@@ -1,10 +1,10 @@
-//! Why a bundle is not loaded, or gives no answer.
+//! Errors of loading a bundle and of evaluating its policies.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Names the file, and what to change.
+/// Why a bundle could not be loaded. The text names the file and says what to change.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file or directory cannot be read.
@@ -12,37 +12,37 @@ pub enum LoadError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The operating system's error.
         error: io::Error,
     },
     /// The path names neither a directory nor a file.
     #[error("{0} is neither a directory nor a bundle.tar.gz")]
     NoBundle(String),
-    /// The archive is damaged or none.
+    /// The file is damaged, or is not a gzipped tar archive.
     #[error("the archive cannot be read: {0}; `opa build` writes a gzipped tar archive")]
     Archive(io::Error),
-    /// A name that leads out of the bundle, or is not UTF-8.
+    /// A path leads out of the bundle or is not UTF-8.
     #[error("{0:?}: the path leads out of the bundle or is not UTF-8")]
     Path(String),
-    /// A link, a device, a pipe.
+    /// The bundle contains a link, a device, a pipe or a socket.
     #[error("{0} is not a regular file; a bundle holds no links")]
     NotRegular(String),
-    /// An archive has a path twice.
+    /// Two entries of the archive have the same path.
     #[error("{0} is in the archive twice")]
     Twice(String),
-    /// Over the bound of directories.
+    /// A file or directory is nested too deeply: its path and the limit.
     #[error("{0} lies more than {1} directories deep")]
     TooDeep(String, usize),
-    /// Over the bound of files.
+    /// The bundle has more files and directories than this limit.
     #[error("the bundle has more than {0} files and directories")]
     TooMany(usize),
-    /// Over the bound of bytes.
+    /// The files together have more bytes than this limit.
     #[error("the bundle has more than {0} bytes unpacked")]
     TooLarge(u64),
-    /// A file that is no JSON, no YAML, or not what its name says.
+    /// The content of a file is invalid: its path and the reason.
     #[error("{0}: {1}")]
     File(String, String),
-    /// A policy or a document outside the roots of the manifest.
+    /// A policy or a document is outside the roots of the manifest.
     #[error("{file}: {path} is outside the roots of .manifest: {roots}")]
     OutsideRoots {
         /// The file.
@@ -52,25 +52,27 @@ pub enum LoadError {
         /// The roots, separated by commas.
         roots: String,
     },
-    /// regorus does not accept the policies. It names file, line and column.
+    /// regorus refused the policies or the data, or the first evaluation failed or took too long.
+    /// The errors of regorus name file, line and column.
     #[error("{0}")]
     Policy(String),
-    /// There is no policy at all.
+    /// The bundle has no policy.
     #[error("the bundle has no .rego file")]
     Empty,
-    /// Nothing stands where the entrypoint points to.
+    /// There is no rule at the entrypoint: the configured path, and the path in Rego's syntax.
     #[error(
         "entrypoint {0}: the bundle has neither a rule data.{1} nor a rule data.{1}.decision; \
          name the package that holds the rule `decision`"
     )]
     NoEntrypoint(String, String),
-    /// The entrypoint is no path.
+    /// The entrypoint is not a path.
     #[error("entrypoint {0:?} is not a path such as mcp/authz")]
     Entrypoint(String),
-    /// A rule that depends on itself.
+    /// A rule depends on itself: its file and its path.
     #[error("{0}: the rule {1} depends on itself; Rego has no recursion")]
     Recursion(String, String),
-    /// A function whose result can take any amount of memory.
+    /// A call of a function whose result can take any amount of memory unless some arguments are
+    /// literals.
     #[error(
         "{file}: the result of {function} can take all memory; write {literals} of the call as a \
          literal"
@@ -83,13 +85,14 @@ pub enum LoadError {
         /// The arguments that must be literals.
         literals: String,
     },
-    /// A function of that kind in the place of another one.
+    /// `with` replaces a function by one whose result can take any amount of memory: the file and
+    /// that function.
     #[error(
         "{0}: `with … as {1}`: the result of {1} can take all memory; replace the function by a \
          rule of the policy"
     )]
     Replacement(String, String),
-    /// A function of time that is not there.
+    /// A call of a function of `time` other than `time.now_ns`: the file and the function.
     #[error(
         "{0}: {1} does not exist here; calculate with time.now_ns(), nanoseconds since 1970 in UTC"
     )]
@@ -99,10 +102,11 @@ pub enum LoadError {
 /// Why a policy gave no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EvaluationError {
-    /// The time was up. The evaluation ended.
+    /// The evaluation exceeded its time limit and was aborted.
     TimedOut,
-    /// The policy failed. The whole error is for the operator: it has lines of the policy.
+    /// The evaluation failed. Only the operator gets the error, since it may contain lines of the
+    /// policy.
     Failed(String),
-    /// The policy's answer is none.
+    /// The value of the entrypoint is not a valid answer.
     Answer(String),
 }

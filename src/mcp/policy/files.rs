@@ -10,17 +10,19 @@ use tar::{Archive, EntryType};
 
 use super::error::LoadError;
 
-/// Bytes of a bundle, unpacked. Large policies have some hundred KiB; data documents have more.
+/// Limit on the unpacked size of a bundle, in bytes. Large policies have some hundred KiB; data
+/// documents have more.
 const MAX_BUNDLE_BYTES: u64 = 16 << 20;
-/// Files and directories of a bundle, those included that are not read.
+/// Limit on the number of files and directories in a bundle, including those that are not read.
 const MAX_ENTRIES: usize = 4096;
-/// Directories above a file. Their names are the path of its data.
+/// Limit on the number of directories above a file. For a data file, their names are the path of
+/// its data.
 const MAX_DEPTH: usize = 16;
 
 /// The files of a bundle by path from its root. Directories are separated by `/`.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The content of each file that a bundle gives a meaning.
+    /// The content of each policy, data file and manifest; other files are not read.
     pub content: BTreeMap<String, Vec<u8>>,
     bytes: u64,
     entries: usize,
@@ -60,7 +62,7 @@ impl Files {
                 below => format!("{below}/{name}"),
             };
             self.count_entry()?;
-            // The entry itself: a link is not followed.
+            // `file_type` does not follow links.
             let kind = entry.file_type().map_err(unreadable)?;
             if kind.is_dir() {
                 if depth >= MAX_DEPTH {
@@ -80,8 +82,7 @@ impl Files {
     }
 
     fn add_archive(&mut self, compressed: impl Read) -> Result<(), LoadError> {
-        // Names and padding of the archive are bounded with its files. One byte more tells an
-        // archive that is too large from one that ends here.
+        // Bounds the headers and the padding of the archive, too; `add_file` bounds the files.
         let text = MultiGzDecoder::new(compressed).take(MAX_BUNDLE_BYTES.saturating_mul(2));
         let mut archive = Archive::new(text);
         for entry in archive.entries().map_err(LoadError::Archive)? {
@@ -145,14 +146,16 @@ fn has_meaning(path: &str) -> bool {
     }
 }
 
-/// The path of an archive's entry from the bundle's root; `/a`, `./a` and `a` are one file.
+/// The path of an archive's entry from the bundle's root; `/a`, `./a` and `a` are the same file.
+/// Refuses paths that lead out of the bundle.
 fn normal_form(path: &Path) -> Result<String, LoadError> {
     let refused = || LoadError::Path(path.display().to_string());
     let mut parts = Vec::new();
     for component in path.components() {
         match component {
             Component::Normal(part) => parts.push(part.to_str().ok_or_else(refused)?),
-            // `opa build` begins the paths of its entries with a slash. Nothing is written to disk.
+            // `opa build` writes paths that begin with a slash, which is harmless since no entry is
+            // written to disk.
             Component::CurDir | Component::RootDir => {}
             _ => return Err(refused()),
         }

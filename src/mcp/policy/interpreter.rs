@@ -11,29 +11,29 @@ use regorus::{Engine, LimitError, Value};
 
 use super::error::EvaluationError;
 
-/// Steps of an evaluation between two looks at the clock; a step takes about 100 ns.
+/// Number of evaluation steps between two checks of the clock; a step takes about 100 ns.
 const STEPS_PER_LOOK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
 /// The rule that collects an answer.
 pub const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
-/// The only function of time.
+/// The only function of `time` that policies may call.
 pub const NOW: &str = "time.now_ns";
 
-/// Interpreters of one policy, all alike.
+/// Pool of interpreters with the same policies and data.
 pub struct Interpreters {
     template: Box<Engine>,
-    /// As many as evaluations ran at once.
+    /// Idle interpreters. There are at most as many interpreters as evaluations ran at once.
     idle: Mutex<Vec<Interpreter>>,
 }
 
-/// Keeps caches between evaluations, but nothing of an input.
+/// An interpreter. It keeps caches between evaluations, but no input.
 struct Interpreter {
     engine: Box<Engine>,
-    /// Nanoseconds since 1970, when the evaluation began.
+    /// Start of the evaluation, in nanoseconds of Unix time.
     now: Arc<AtomicI64>,
 }
 
 impl Interpreters {
-    /// Interpreters with the policies and data of an engine.
+    /// Creates a pool of interpreters with the policies and data of `engine`.
     pub fn of(engine: Engine) -> Self {
         Self {
             template: Box::new(engine),
@@ -41,7 +41,8 @@ impl Interpreters {
         }
     }
 
-    /// Evaluates the rule that collects the answer, on this thread.
+    /// Evaluates the rule that collects the answer, on this thread. Fails with
+    /// [`EvaluationError::TimedOut`] after `limit`.
     pub fn evaluate(&self, input: Value, limit: Duration) -> Result<Value, EvaluationError> {
         let idle = self.idle.lock().pop();
         let mut interpreter = match idle {
@@ -49,14 +50,15 @@ impl Interpreters {
             None => Interpreter::of((*self.template).clone())?,
         };
         let value = interpreter.run(input, limit);
-        // A panic does not come here: the interpreter is dropped with what it was about to do.
+        // Not reached after a panic, which may leave the interpreter in an inconsistent state.
         self.idle.lock().push(interpreter);
         value
     }
 }
 
 impl Interpreter {
-    /// An engine with a clock of its own: an evaluation sees one time, whatever others run.
+    /// Creates an interpreter with a separate clock, so that `time.now_ns` returns the same value
+    /// throughout an evaluation while others run.
     fn of(mut engine: Engine) -> Result<Self, EvaluationError> {
         let now = Arc::new(AtomicI64::new(0));
         let clock = Arc::clone(&now);

@@ -1,20 +1,21 @@
-//! Counts decisions and how long they took.
+//! Metrics of policies: decisions, and durations of evaluations.
 
 use std::time::Duration;
 
 use addons::contract::Effect;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-/// From a small policy to the default time-out, in seconds.
+/// Upper bounds of the histogram's buckets, in seconds: from the duration of a small policy to the
+/// default time-out.
 const BOUNDS: [f64; 10] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.005, 0.025, 0.1, 0.5,
 ];
 
-/// A policy failed.
+/// Label of an evaluation that failed.
 pub const FAILED: &str = "failed";
-/// A policy did not answer in time.
+/// Label of an evaluation that timed out.
 pub const TIMED_OUT: &str = "timed_out";
-/// A bundle is not loaded.
+/// Label of a message for which a bundle is not loaded.
 pub const UNAVAILABLE: &str = "unavailable";
 
 const LABELS: [&str; 8] = [
@@ -28,14 +29,14 @@ const LABELS: [&str; 8] = [
     UNAVAILABLE,
 ];
 
-/// The metrics of policies. Made once: a reload keeps them.
+/// The metrics of policies. Created once; a reload keeps them.
 pub struct PolicyMetrics {
     decisions: IntCounterVec,
     durations: HistogramVec,
 }
 
 impl PolicyMetrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let decisions = Opts::new(
             "proxy_mcp_policy_decisions_total",
@@ -43,7 +44,7 @@ impl PolicyMetrics {
         );
         let durations = HistogramOpts::new(
             "proxy_mcp_policy_duration_seconds",
-            "How long evaluations of MCP policies took, by bundle",
+            "Duration of evaluations of MCP policies in seconds, by bundle",
         );
         let metrics = Self {
             decisions: IntCounterVec::new(decisions, &["decision", "bundle"])?,
@@ -54,7 +55,7 @@ impl PolicyMetrics {
         Ok(metrics)
     }
 
-    /// Creates the series of a bundle, with 0 where they are new.
+    /// Creates the time series of a bundle; new ones start at 0.
     pub fn create_configured(&self, bundle: &str) {
         for label in LABELS {
             self.decisions.with_label_values(&[label, bundle]);
@@ -67,7 +68,7 @@ impl PolicyMetrics {
         self.decisions.with_label_values(&[label, bundle]).inc();
     }
 
-    /// Notes how long a bundle took.
+    /// Records the duration of one evaluation of a bundle.
     pub fn observe(&self, bundle: &str, duration: Duration) {
         let durations = self.durations.with_label_values(&[bundle]);
         durations.observe(duration.as_secs_f64());

@@ -1,21 +1,22 @@
-//! Policies in Rego: bundles, loaded with the configuration and evaluated for each message.
+//! Policies in Rego: bundles, which are loaded with the configuration and evaluated for each
+//! message.
 //!
-//! Plain policies have an evaluator of their own (`plain`); the interpreter of regorus evaluates
-//! the others, on threads beside those of connections. A plain policy that an input of that size
-//! cannot keep busy for longer than `MAX_SHORT_NS` is evaluated at once, on the thread that asks.
+//! The evaluator in `plain` evaluates plain policies, the interpreter of regorus all others. If the
+//! policies for a message are plain and take at most `MAX_SHORT_NS` for an input of its size, they
+//! are evaluated on the connection's thread, otherwise on the threads of [`PolicyThreads`].
 //!
-//! A policy's text is the operator's, its input is a stranger's. The input is bounded in bytes, an
-//! evaluation in time. The clock is read between steps, never within a call of a function, so
-//! functions whose result may grow faster than their arguments need literals, and a policy that
-//! calls `walk`, which copies the path of each value, gets small inputs only. Nothing bounds the
-//! memory of an evaluation as such: regorus can do that only with an allocator of its own. A policy
-//! that collects results in a loop can take what it can fill in its time.
+//! The operator writes the policies; their inputs are untrusted. The size of an input and the time
+//! of an evaluation are limited. The evaluators check the clock between steps, never within a call
+//! of a function. Functions whose result may grow faster than their arguments therefore need
+//! literals, and a policy that calls `walk`, which copies the path of each value, gets only small
+//! inputs. The memory of an evaluation is not limited: regorus could do so only with its own
+//! allocator. A policy that collects results in a loop can use as much memory as it fills within
+//! its time limit.
 
 mod answer;
 mod bundle;
 mod error;
 mod files;
-mod input;
 mod interpreter;
 mod metrics;
 mod plain;
@@ -25,11 +26,14 @@ mod syntax;
 mod threads;
 mod yaml;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::contract::{BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyQuestion};
+use addons::contract::{
+    BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyInput, PolicyQuestion,
+};
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable, PoliciesSettings};
 use regorus::Value;
 
@@ -42,9 +46,9 @@ use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE, label};
 use program::{MAX_INPUT_BYTES, Program};
 
-/// Nanoseconds for which an evaluation may keep a connection's thread busy: all other connections
-/// of the thread wait for it. What may take longer runs on a thread of its own, at the price of two
-/// switches between threads.
+/// Limit on the time of an evaluation on a connection's thread, in nanoseconds: all other
+/// connections of the thread wait for it. An evaluation that may take longer runs on a policy
+/// thread, at the price of two switches between threads.
 const MAX_SHORT_NS: u64 = 1_000_000;
 
 /// Evaluates the bundles of one configuration.
@@ -57,22 +61,23 @@ pub struct RegoEvaluator {
 
 struct LoadedBundle {
     settings: BundleSettings,
-    /// `None`: it could not be loaded.
+    /// `None` if the bundle could not be loaded.
     program: Option<Program>,
 }
 
 /// A bundle that could not be loaded.
 #[derive(Debug)]
 pub struct Unloaded {
-    /// What the configuration says of it, and where.
+    /// The bundle's settings, with their place in the configuration.
     pub settings: BundleSettings,
-    /// Why not, and what to do.
+    /// Why the bundle could not be loaded, and what to change.
     pub error: LoadError,
 }
 
 impl RegoEvaluator {
-    /// Loads the bundles and compiles their policies. Blocks. The caller reports those that could
-    /// not be loaded; what they mean for messages is `on_unavailable`.
+    /// Loads the bundles and compiles their policies; blocks. Also returns the bundles that could
+    /// not be loaded, which the caller reports. `on_unavailable` decides on messages for which one
+    /// of these bundles is configured.
     pub fn load(
         settings: &PoliciesSettings,
         threads: Arc<PolicyThreads>,
@@ -102,7 +107,7 @@ impl RegoEvaluator {
         (evaluator, unloaded)
     }
 
-    /// The bundles that are for a method and not loaded.
+    /// The ids of the bundles for a method that are not loaded.
     fn unavailable(&self, method: &str) -> impl Iterator<Item = &Arc<str>> {
         let asked = self
             .bundles
@@ -112,7 +117,8 @@ impl RegoEvaluator {
         unavailable.map(|bundle| &bundle.settings.id)
     }
 
-    /// Counts the bundles that are not loaded. An error where they deny.
+    /// Counts the bundles for a method that are not loaded. Fails if there is one and
+    /// `on_unavailable` is `deny`.
     fn check_unavailable(&self, method: &str) -> Result<(), EvaluatorError> {
         let mut missing = None;
         for id in self.unavailable(method) {
@@ -133,7 +139,7 @@ impl RegoEvaluator {
         method: &str,
         question: PolicyQuestion,
     ) -> Result<Decisions, EvaluatorError> {
-        // Once for each message.
+        // Counted once for each message, which is evaluated again after a redaction.
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }
@@ -143,14 +149,14 @@ impl RegoEvaluator {
             method: method.into(),
             ends: question.ends,
         };
-        let (bytes, decided) = (question.input.len(), question.decided);
+        let (bytes, decided) = (question.input.bytes(), question.decided);
         asked.check_size(bytes, decided)?;
-        let is_short = asked.is_short(bytes, decided);
+        let is_short = asked.is_short(&question.input, decided);
         let limit = asked.left();
         let work = move || asked.decide(&question.input, decided);
         if is_short {
-            // As on the threads of policies, a panic denies one message; it does not end the task
-            // of a connection. What a panic leaves behind is dropped with the evaluation.
+            // As on the policy threads, a panic denies one message and does not end the task of the
+            // connection. The evaluation, whose state may be inconsistent, is dropped.
             return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                 tracing::error!("the policy engine panicked");
                 Err(threads::panicked())
@@ -186,22 +192,27 @@ impl LoadedBundle {
     }
 }
 
-/// One evaluation of the bundles that are for a method.
+/// One evaluation of the bundles for a method.
 struct Asked {
     bundles: Arc<[LoadedBundle]>,
     metrics: Arc<PolicyMetrics>,
     method: Box<str>,
-    /// `None`: later than clocks can say.
+    /// The deadline; `None` if it is later than an [`Instant`] can represent.
     ends: Option<Instant>,
 }
 
 impl Asked {
-    /// Evaluates all bundles but the first `decided`, up to one that redacts.
-    fn decide(&self, input: &str, decided: usize) -> Result<Decisions, EvaluatorError> {
+    /// Evaluates the bundles after the first `decided`, up to and including one that redacts.
+    fn decide(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
+        let mut members = BTreeMap::new();
+        for (name, json) in self.read_members(input, decided) {
+            // Takes half the time of `Value::from_json_str`, which collects repeated keys.
+            let value: Value = serde_json::from_str(json)
+                .map_err(|error| EvaluatorError::Failed(format!("{name} is not JSON: {error}")))?;
+            members.insert(Value::from(name), value);
+        }
+        let input = Value::from(members);
         let mut programs = self.programs(decided);
-        let is_read = |member: &str| programs.clone().any(|(_, program)| program.reads(member));
-        let input = input::read(input, is_read)
-            .map_err(|error| EvaluatorError::Failed(format!("the input is no JSON: {error}")))?;
         let mut all = Vec::new();
         for (bundle, program) in programs.by_ref() {
             let decision = self.ask(bundle, program, &input)?;
@@ -215,13 +226,25 @@ impl Asked {
         Ok(Decisions { all, more })
     }
 
-    /// The loaded bundles that are for the method, but the first `decided`.
+    /// The loaded bundles for the method, without the first `decided`.
     fn programs(&self, decided: usize) -> impl Iterator<Item = (&Arc<str>, &Program)> + Clone {
         let bundles = self.bundles.iter();
         let asked = bundles.filter(|bundle| bundle.is_for(&self.method));
         let programs =
             asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
         programs.skip(decided)
+    }
+
+    /// The members of the input that at least one policy reads. The others, which are most of the
+    /// text, are not parsed.
+    fn read_members<'i>(
+        &self,
+        input: &'i PolicyInput,
+        decided: usize,
+    ) -> impl Iterator<Item = (&'static str, &'i str)> {
+        let programs = self.programs(decided);
+        let is_read = move |name: &str| programs.clone().any(|(_, program)| program.reads(name));
+        input.members().filter(move |(name, _)| is_read(name))
     }
 
     fn check_size(&self, bytes: usize, decided: usize) -> Result<(), EvaluatorError> {
@@ -237,7 +260,9 @@ impl Asked {
         )))
     }
 
-    fn is_short(&self, bytes: usize, decided: usize) -> bool {
+    fn is_short(&self, input: &PolicyInput, decided: usize) -> bool {
+        let read = self.read_members(input, decided);
+        let bytes = read.map(|(_, json)| json.len()).sum();
         let mut programs = self.programs(decided);
         let total = programs.try_fold(0, |total: u64, (_, program)| {
             total.checked_add(program.nanoseconds(bytes)?)
@@ -276,14 +301,14 @@ impl Asked {
                 tracing::warn!(%bundle, "a policy did not answer in time");
                 (TIMED_OUT, Err(EvaluatorError::TimedOut))
             }
-            // It has lines of the policy, which the agent need not know.
+            // The error may contain lines of the policy, which the agent must not see.
             Err(EvaluationError::Failed(error)) => {
                 tracing::warn!(%bundle, %error, "a policy failed");
                 let message = format!("the policy {bundle:?} failed");
                 (FAILED, Err(EvaluatorError::Failed(message)))
             }
             Err(EvaluationError::Answer(error)) => {
-                tracing::warn!(%bundle, %error, "a policy has a wrong answer");
+                tracing::warn!(%bundle, %error, "a policy returned an invalid answer");
                 let message = format!("the policy {bundle:?}: {error}");
                 (FAILED, Err(EvaluatorError::Failed(message)))
             }

@@ -13,14 +13,14 @@ use super::plain::{Entrypoint, MEMBERS, Plan};
 use super::recursion;
 use super::syntax::Syntax;
 
-/// The largest input. Parsed it takes about ten times as much.
+/// Limit on the size of an input, in bytes. Parsed, the input takes about ten times as much memory.
 pub const MAX_INPUT_BYTES: usize = 4 << 20;
-/// The largest input of a policy that calls `walk`, which copies the path of each value: 64 KiB of
-/// zeros in 127 lists take 100 MB.
+/// Limit on the size of an input of a policy that calls `walk`, in bytes. `walk` copies the path of
+/// each value: 64 KiB of zeros in 127 nested lists take 100 MB.
 const MAX_WALKED_BYTES: usize = 64 << 10;
-/// What the first evaluation, at load, may take.
+/// Time limit of the first evaluation, when the bundle is loaded.
 const WARM_UP_LIMIT: Duration = Duration::from_secs(5);
-/// A call without arguments, of a tool that no policy knows.
+/// The input of the first evaluation: a call without arguments, of a tool that no policy knows.
 const SAMPLE: &str = r#"{
     "phase": "request", "method": "tools/call", "params": {"name": "", "arguments": {}},
     "name": "", "server": "", "tool": "", "arguments": {}, "tool_id": "", "agent_id": "",
@@ -45,10 +45,10 @@ const OF_REQUEST: [&str; 12] = [
 /// The package of the rule that collects an answer. No bundle may define it.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 
-/// One bundle.
+/// A compiled bundle.
 pub struct Program {
     evaluator: Evaluator,
-    /// The members of the input that plain rules read. `None`: any may be read.
+    /// The members of the input that plain rules read; `None` if any member may be read.
     members: Option<BTreeSet<String>>,
     max_input: usize,
 }
@@ -59,7 +59,8 @@ enum Evaluator {
 }
 
 impl Program {
-    /// Compiles a bundle for its entrypoint, and evaluates it once.
+    /// Compiles a bundle for its entrypoint, and evaluates it once. Fails if that evaluation fails
+    /// or exceeds [`WARM_UP_LIMIT`].
     pub fn compile(bundle: &Bundle, entrypoint: &str) -> Result<Self, LoadError> {
         let loaded = Loaded::read(bundle, entrypoint)?;
         let is_v1 = bundle.manifest.rego_version == 1;
@@ -88,7 +89,7 @@ impl Program {
         .warmed_up()
     }
 
-    /// Whether it is evaluated without the interpreter.
+    /// Whether the bundle is evaluated without the interpreter.
     pub fn is_plain(&self) -> bool {
         matches!(self.evaluator, Evaluator::Plain(_))
     }
@@ -102,12 +103,12 @@ impl Program {
         }
     }
 
-    /// Bytes of the largest input.
+    /// Limit on the size of an input, in bytes.
     pub fn max_input(&self) -> usize {
         self.max_input
     }
 
-    /// Whether it may read a member of the input.
+    /// Whether the policies may read a member of the input.
     pub fn reads(&self, member: &str) -> bool {
         let members = self.members.as_ref();
         members.is_none_or(|members| members.contains(member))
@@ -121,7 +122,8 @@ impl Program {
         !members.is_some_and(|members| members.iter().all(same))
     }
 
-    /// Evaluates it for one input, on this thread.
+    /// Evaluates the bundle for one input, on this thread. Fails with
+    /// [`EvaluationError::TimedOut`] after `limit`.
     pub fn evaluate(&self, input: &Value, limit: Duration) -> Result<Answer, EvaluationError> {
         match &self.evaluator {
             Evaluator::Plain(plan) => {
@@ -134,7 +136,8 @@ impl Program {
         }
     }
 
-    /// Finds what shows only when a policy runs, and fills the caches.
+    /// Evaluates the bundle once, to find errors that occur only at run time and to fill the
+    /// caches.
     fn warmed_up(self) -> Result<Self, LoadError> {
         let sample = serde_json::from_str(SAMPLE).unwrap_or(Value::Null);
         match self.evaluate(&sample, WARM_UP_LIMIT) {
@@ -161,7 +164,7 @@ impl Loaded {
     fn read(bundle: &Bundle, entrypoint: &str) -> Result<Self, LoadError> {
         let mut engine = Engine::new();
         engine.set_rego_v0(bundle.manifest.rego_version == 0);
-        // As OPA: a function that is given a value of the wrong type has no result.
+        // As in OPA, a function that is called with a value of the wrong type is undefined.
         engine.set_strict_builtin_errors(false);
         engine.set_gather_prints(true);
         for (path, text) in &bundle.policies {
@@ -178,7 +181,7 @@ impl Loaded {
         engine
             .add_policy(String::new(), collector(&entrypoint))
             .map_err(policy_error)?;
-        // Also of a plain policy: it finds more errors than the compiler of plans.
+        // regorus compiles plain policies, too: it finds more errors than the compiler of plans.
         engine
             .compile_with_entrypoint(&ANSWER.into())
             .map_err(policy_error)?;
@@ -191,7 +194,7 @@ impl Loaded {
     }
 }
 
-/// Finds what regorus accepts and we do not.
+/// Refuses policies that regorus accepts, but the proxy does not.
 fn check(syntax: &Syntax, bundle: &Bundle) -> Result<(), LoadError> {
     for (file, package) in syntax.packages() {
         bundle.check_package(file, &package)?;
@@ -220,7 +223,8 @@ fn check(syntax: &Syntax, bundle: &Bundle) -> Result<(), LoadError> {
     }
 }
 
-/// The entrypoint, as far as the policies define it.
+/// Resolves the entrypoint to a rule, or to a package with the rule `decision`. Fails if the
+/// policies define neither.
 fn read_entrypoint(syntax: &Syntax, entrypoint: &str) -> Result<Entrypoint, LoadError> {
     let path: Vec<_> = entrypoint.trim_matches('/').split('/').collect();
     let is_name = |name: &&str| !name.is_empty() && !name.contains(['"', '\\', '\n']);
@@ -240,8 +244,8 @@ fn read_entrypoint(syntax: &Syntax, entrypoint: &str) -> Result<Entrypoint, Load
     }
 }
 
-/// A policy of ours that evaluates all of the answer at once. A value that is undefined is an
-/// empty list.
+/// The text of a policy whose rule `answer` evaluates the whole answer at once. An undefined value
+/// becomes an empty list.
 fn collector(entrypoint: &Entrypoint) -> String {
     let reference = |path: &[String]| {
         let names = path.iter().map(|name| format!("[\"{name}\"]"));

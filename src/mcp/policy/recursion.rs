@@ -1,9 +1,9 @@
-//! Finds rules that depend on themselves. OPA refuses them; regorus finds some when they run, and
-//! others take all of a thread's stack, which ends the process.
+//! Finds rules that depend on themselves. OPA refuses them. regorus detects some when they run;
+//! others overflow the thread's stack, which ends the process.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "indexing a JSON value answers null for what is not there, and never panics"
+    reason = "indexing a JSON value returns null for a missing member, and never panics"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use super::syntax::{Path, Syntax, file, imports, path};
 
 type Names = BTreeSet<String>;
 
-/// File and name of a rule that depends on itself.
+/// File and name of a rule that depends on itself; `None` if there is none.
 pub fn find(syntax: &Syntax) -> Option<(String, String)> {
     let graph = Graph::of(syntax.modules());
     let cyclic = graph.rules.keys().find(|rule| graph.reaches(rule))?;
@@ -22,7 +22,7 @@ pub fn find(syntax: &Syntax) -> Option<(String, String)> {
     Some((file.unwrap_or_default(), cyclic.join(".")))
 }
 
-/// Rules by path, without `data` in front.
+/// The rules of a bundle with their dependencies. Paths are without `data`.
 struct Graph {
     rules: BTreeMap<Path, Rule>,
 }
@@ -30,7 +30,7 @@ struct Graph {
 #[derive(Default)]
 struct Rule {
     file: String,
-    /// Paths of rules, of packages, or into the value of a rule.
+    /// Paths that the rule refers to: of rules, of packages, or below the value of a rule.
     uses: BTreeSet<Path>,
 }
 
@@ -58,7 +58,7 @@ impl Graph {
         Self { rules }
     }
 
-    /// Whether a rule depends on itself, over however many others.
+    /// Whether a rule depends on itself, directly or through other rules.
     fn reaches(&self, rule: &Path) -> bool {
         let mut seen = BTreeSet::new();
         let mut pending = vec![rule];
@@ -84,7 +84,7 @@ impl Graph {
     }
 }
 
-/// The path of a rule below its package, as far as the policy does not compute it.
+/// The path of a rule below its package, up to the first computed name.
 fn rule_path(rule: &Value) -> Option<Path> {
     let heads = rule["Spec"]["head"].as_object();
     let head = heads.and_then(|heads| heads.values().next());
@@ -112,7 +112,7 @@ impl Reader<'_> {
         bound(first, &mut names);
         self.expression(&head["assign"], &names);
         self.expression(&head["key"], &names);
-        // What stands in the brackets of `rule[key]`, but not the rule's own name.
+        // The key of `rule[key]`; the rule's own name is not a reference.
         self.expression(&head["refr"]["RefBrack"]["index"], &names);
         for body in bodies {
             let mut names = arguments.clone();
@@ -122,15 +122,16 @@ impl Reader<'_> {
         }
     }
 
-    /// `names` are variables, whatever rules have their names.
+    /// Collects the references in an expression. `names` are the variables in scope, which hide
+    /// rules with the same names.
     fn expression(&mut self, tree: &Value, names: &Names) {
         match tree {
             Value::Array(items) => items.iter().for_each(|item| self.expression(item, names)),
             Value::Object(members) if members.contains_key("query") => {
                 let mut names = names.clone();
                 bound(&tree["query"], &mut names);
-                // The variables of `every` are texts in the tree; a rule of such a name counts as
-                // used.
+                // Does not read the variables of `every`, which the tree holds as text: a rule with
+                // such a name counts as used.
                 members
                     .values()
                     .for_each(|member| self.expression(member, &names));
@@ -140,7 +141,7 @@ impl Reader<'_> {
                     self.refer(&path, names);
                 }
                 for (kind, member) in members {
-                    // A reference that is a prefix of this one adds nothing.
+                    // The prefixes of a reference add no dependencies.
                     match (kind.as_str(), member.get("refr")) {
                         ("RefDot" | "RefBrack", Some(inner)) if reference(tree).is_some() => {
                             self.expression(&member["index"], names);
@@ -154,7 +155,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands in the brackets of a reference.
+    /// Collects the references in the brackets of a reference.
     fn indexes(&mut self, tree: &Value, names: &Names) {
         for kind in ["RefDot", "RefBrack"] {
             if let Some(node) = tree.get(kind) {
@@ -180,7 +181,7 @@ impl Reader<'_> {
     }
 }
 
-/// The names of a reference, up to the first that the policy computes.
+/// The names of a reference, up to the first computed one; `None` for other expressions.
 fn reference(tree: &Value) -> Option<Path> {
     if let Some(name) = tree["Var"]["value"].as_str() {
         return Some(vec![name.to_owned()]);

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "indexing a JSON value answers null for what is not there, and never panics"
+    reason = "indexing a JSON value returns null for a missing member, and never panics"
 )]
 
 use std::collections::BTreeMap;
@@ -12,16 +12,17 @@ use serde_json::Value;
 use super::interpreter::NOW;
 
 /// Functions whose result may be larger than the sum of their arguments by more than a constant
-/// factor, and what must be a literal so that it is not. Nothing interrupts a call.
+/// factor, and the arguments that must be literals to prevent that. The time limit does not
+/// interrupt a call.
 const AMPLIFIERS: [(&str, Literals); 13] = [
-    // Of any size, whatever the size of the arguments.
+    // The result may have any size, whatever the size of the arguments.
     ("bits.lsh", Literals::All),
     ("net.cidr_expand", Literals::All),
     ("numbers.range", Literals::All),
     ("numbers.range_step", Literals::All),
-    // A width in the format.
+    // The format may contain a width.
     ("sprintf", Literals::OneOf(&[0])),
-    // As large as the product of these arguments.
+    // The result may be as large as the product of these arguments.
     ("concat", Literals::OneOf(&[0, 1])),
     ("json.marshal_with_options", Literals::OneOf(&[1])),
     ("regex.find_all_string_submatch_n", Literals::OneOf(&[0, 1])),
@@ -36,9 +37,9 @@ const AMPLIFIERS: [(&str, Literals); 13] = [
 /// The arguments of a call that must be literals.
 #[derive(Clone, Copy)]
 enum Literals {
-    /// Each must be a scalar.
+    /// Every argument must be a scalar.
     All,
-    /// One of those at these positions.
+    /// One of the arguments at these positions must have a known length.
     OneOf(&'static [usize]),
 }
 
@@ -52,7 +53,7 @@ impl Literals {
         }
     }
 
-    /// Such as `the first or third argument`.
+    /// The arguments in words, such as `the first or third argument`.
     fn text(self) -> String {
         let Self::OneOf(positions) = self else {
             return "every argument".to_owned();
@@ -69,14 +70,14 @@ impl Literals {
 /// The names of a path, without `data` in front.
 pub type Path = Vec<String>;
 
-/// Kinds of constants.
+/// Kinds of nodes that are scalar constants.
 const SCALARS: [&str; 5] = ["String", "RawString", "Number", "Bool", "Null"];
 
 /// The trees of all files.
 pub struct Syntax(Vec<Value>);
 
 impl Syntax {
-    /// Reads what `regorus::Engine::get_ast_as_json` wrote.
+    /// Parses the output of `regorus::Engine::get_ast_as_json`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let modules = serde_json::from_str(text).map_err(|error| error.to_string())?;
         Ok(Self(modules))
@@ -90,8 +91,8 @@ impl Syntax {
         })
     }
 
-    /// The first call that may take all memory: its file, its function, and which argument must
-    /// be a literal.
+    /// The first call that may take all memory: its file, its function, and the arguments that must
+    /// be literals. `None` if there is none.
     pub fn amplifier(&self) -> Option<(&str, String, String)> {
         let found = self.find_in_rules(|kind, node| {
             let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
@@ -120,8 +121,8 @@ impl Syntax {
             .any(|rule| rule_name(rule).as_deref() == Some(name))
     }
 
-    /// A function that can take all memory in the place of another one: file and function. The
-    /// arguments of the other one are not looked at.
+    /// The first `with` that replaces a function by one of [`AMPLIFIERS`]: its file and the latter
+    /// function. The arguments of the calls are not checked, so any such `with` counts.
     pub fn unbounded_replacement(&self) -> Option<(&str, String)> {
         self.find_in_rules(|kind, node| {
             let name = path(node).filter(|_| kind == "as")?.join(".");
@@ -130,11 +131,11 @@ impl Syntax {
         })
     }
 
-    /// A call of a function of time that regorus has only with tables of all time zones: file and
-    /// function.
+    /// The first call of a function of `time` other than [`NOW`]: its file and the function.
+    /// regorus has these functions only with tables of all time zones.
     pub fn function_of_time(&self) -> Option<(&str, String)> {
         self.0.iter().find_map(|module| {
-            // A package of the policy.
+            // In this file, `time` is a package of the policy.
             if imports(module).contains_key("time") {
                 return None;
             }
@@ -155,7 +156,7 @@ impl Syntax {
         found.is_some()
     }
 
-    /// The first answer for a node of the rules, with the node's file.
+    /// The first result of `look` for a node of the rules, with the node's file.
     fn find_in_rules<T>(&self, look: impl Fn(&str, &Value) -> Option<T>) -> Option<(&str, T)> {
         self.0.iter().find_map(|module| {
             let found = find(&module["ast"]["rules"], &look);
@@ -164,7 +165,7 @@ impl Syntax {
     }
 }
 
-/// The first answer for a node of the tree, asked with its kind.
+/// The first result of `look` for a node of the tree; `look` gets the node's kind and the node.
 fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
     match tree {
         Value::Object(members) => members
@@ -175,13 +176,13 @@ fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T>
     }
 }
 
-/// Of a constant or a name, the value is text: it has no nodes.
+/// Searches below a node. Constants and variables have text, not nodes, below them.
 fn find_below<T>(kind: &str, node: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
     let is_leaf = kind == "Var" || SCALARS.contains(&kind);
     if is_leaf { None } else { find(node, look) }
 }
 
-/// Names that stand for other paths in a file.
+/// The imports of a file from `data`: the imported paths by alias.
 pub fn imports(module: &Value) -> BTreeMap<String, Path> {
     let imports = module["ast"]["imports"].as_array().into_iter().flatten();
     let paths = imports.filter_map(|import| {
@@ -199,7 +200,7 @@ pub fn imports(module: &Value) -> BTreeMap<String, Path> {
     paths.collect()
 }
 
-/// The names of `a.b["c"]`.
+/// The names of `a.b["c"]`; `None` if one is computed.
 pub fn path(expression: &Value) -> Option<Vec<String>> {
     if let Some(name) = expression["Var"]["value"].as_str() {
         return Some(vec![name.to_owned()]);
@@ -239,13 +240,13 @@ fn is_scalar(expression: &Value) -> bool {
     SCALARS.iter().any(|kind| expression.get(kind).is_some())
 }
 
-/// Whether an argument contributes no more than a constant factor, whatever the input: a constant,
-/// or a list whose elements are all written in the policy.
+/// Whether an argument is a constant or a list literal, and therefore contributes at most a
+/// constant factor to the result, whatever the input.
 fn has_known_length(expression: &Value) -> bool {
     expression.get("Array").is_some() || is_constant(expression)
 }
 
-/// Whether an expression has literals alone.
+/// Whether an expression consists of literals only.
 fn is_constant(expression: &Value) -> bool {
     let all = |list: &Value| {
         let items = list.as_array();

@@ -1,4 +1,4 @@
-//! The threads that policies are evaluated on, and the queue before them.
+//! The threads that evaluate policies, and their queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,18 +12,19 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// More threads would take the cores from connections.
+/// Limit on the number of threads. More would take the cores from connections.
 const MAX_THREADS: usize = 4;
-/// Evaluations that wait for a thread. At 50 µs each the last one waits 13 ms.
+/// Limit on the evaluations that wait for a thread. At 50 µs each, the last one waits 13 ms.
 const MAX_QUEUED: usize = 256;
-/// Bytes of the inputs that wait, together.
+/// Limit on the total size of the queued inputs, in bytes.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Threads that may stand in for those whose evaluation does not end. The engine looks at the
-/// clock between steps; a single call of a function cannot be ended.
+/// Limit on the threads that replace threads whose evaluation does not end. The engine checks the
+/// clock between steps; it cannot interrupt a call of a function.
 const MAX_STANDINS: usize = 4;
-/// What an evaluation may take beyond its time until the caller gives it up.
+/// Time after the limit of an evaluation at which the caller stops waiting.
 const GRACE: Duration = Duration::from_millis(100);
-/// Stack of a thread: 32 expressions deep in a policy, 128 objects deep in an input.
+/// Stack of a thread, in bytes: enough for 32 nested expressions in a policy and 128 nested objects
+/// in an input.
 const STACK_BYTES: usize = 8 << 20;
 
 const WAITING: u8 = 0;
@@ -31,13 +32,13 @@ const RUNNING: u8 = 1;
 const ENDED: u8 = 2;
 const GIVEN_UP: u8 = 3;
 
-/// Threads that live as long as this does.
+/// Handle to the threads. Dropping it ends each thread after its current job.
 pub struct PolicyThreads(Arc<Shared>);
 
 struct Shared {
     queue: Mutex<Queue>,
     arrived: Condvar,
-    /// Threads that stand in for others.
+    /// Number of threads that replace others.
     standins: AtomicUsize,
 }
 
@@ -55,7 +56,7 @@ struct Job {
 }
 
 impl PolicyThreads {
-    /// Starts a thread for each core, at most four.
+    /// Starts a thread for each core, at most `MAX_THREADS`.
     pub fn start() -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self::with(cores.min(MAX_THREADS))
@@ -73,8 +74,9 @@ impl PolicyThreads {
         Ok(this)
     }
 
-    /// Runs `work` on one of the threads. `bytes` is its memory while it is queued. Dropping the
-    /// future before `work` began cancels it.
+    /// Runs `work`, whose input has `bytes` bytes, on one of the threads. Dropping the future
+    /// before `work` began cancels it. Fails with [`EvaluatorError::Busy`] if the queue is full,
+    /// and with [`EvaluatorError::TimedOut`] if `work` has not ended `GRACE` after `limit`.
     pub async fn run<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -85,7 +87,7 @@ impl PolicyThreads {
         let state = Arc::new(AtomicU8::new(WAITING));
         let run = Box::new(move || {
             if !sender.is_closed() {
-                // Fails when the caller is gone.
+                // Fails if the caller has stopped waiting.
                 let _ = sender.send(work());
             }
         });
@@ -96,7 +98,7 @@ impl PolicyThreads {
         })?;
         match timeout(limit.saturating_add(GRACE), receiver).await {
             Ok(Ok(value)) => Ok(value),
-            // The closure was dropped: it panicked.
+            // The closure was dropped without a result, since `work` panicked.
             Ok(Err(_)) => Err(panicked()),
             Err(_) => {
                 self.0.give_up(&state);
@@ -106,7 +108,7 @@ impl PolicyThreads {
     }
 }
 
-/// What a caller is told after a panic.
+/// The error for a caller whose evaluation panicked.
 pub fn panicked() -> EvaluatorError {
     EvaluatorError::Failed("the policy engine panicked".to_owned())
 }
@@ -153,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// Runs jobs until the end, or until another thread has taken its place.
+    /// Runs jobs until the handle is dropped, or until another thread has replaced this one.
     fn serve(&self) {
         while let Some(job) = self.pop() {
             let begins = job.state.swap(RUNNING, Ordering::AcqRel) == WAITING;
@@ -168,8 +170,8 @@ impl Shared {
         }
     }
 
-    /// Starts another thread if the job's thread is still busy with it, and as long as not too many
-    /// were started.
+    /// Starts another thread if a thread is still busy with the job and fewer than
+    /// [`MAX_STANDINS`] threads replace others.
     fn give_up(self: &Arc<Self>, state: &AtomicU8) {
         let standins = self
             .standins
@@ -177,7 +179,9 @@ impl Shared {
                 (count < MAX_STANDINS).then(|| count.saturating_add(1))
             });
         if standins.is_err() {
-            tracing::error!("{MAX_STANDINS} evaluations of policies do not end");
+            tracing::error!(
+                "{MAX_STANDINS} evaluations of policies do not end: no further thread takes over"
+            );
             return;
         }
         let stuck = state.compare_exchange(RUNNING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
@@ -190,8 +194,8 @@ impl Shared {
         };
         tracing::warn!("an evaluation of a policy does not end; another thread takes over");
         if let Err(error) = started {
-            tracing::error!(%error, "no thread for policies could be started");
-            // The stuck thread goes on when it can, if it has not ended meanwhile.
+            tracing::error!(%error, "cannot start a thread for policies");
+            // The stuck thread takes further jobs once its job ends, unless it has ended meanwhile.
             let _ = state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
             self.standins.fetch_sub(1, Ordering::AcqRel);
         }

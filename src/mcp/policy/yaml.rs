@@ -1,9 +1,10 @@
-//! `data.yaml` as JSON: one document of plain YAML, as the configuration is.
+//! Reads `data.yaml` as JSON: one document of YAML without anchors, aliases and tags, like the
+//! configuration.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// As deep as JSON may be.
+/// Limit on nested sequences and mappings; the same as for JSON.
 const MAX_DEPTH: usize = 127;
 
 enum Frame {
@@ -11,8 +12,8 @@ enum Frame {
     Mapping(Map<String, Value>, Option<String>),
 }
 
-/// Reads a document. Anchors, aliases, tags and equal keys are refused: with them a text means
-/// something else than it shows.
+/// Reads a document. Refuses anchors, aliases, tags and repeated keys, with which the meaning of a
+/// text differs from its appearance.
 pub fn parse(text: &str) -> Result<Value, String> {
     let mut frames: Vec<Frame> = Vec::new();
     let mut root = None;
@@ -24,7 +25,9 @@ pub fn parse(text: &str) -> Result<Value, String> {
             Event::SequenceStart(0, None) | Event::MappingStart(0, None)
                 if frames.len() >= MAX_DEPTH =>
             {
-                return Err(format!("line {line}: nested more than {MAX_DEPTH} deep"));
+                return Err(format!(
+                    "line {line}: the value is nested more than {MAX_DEPTH} levels deep"
+                ));
             }
             Event::SequenceStart(0, None) => {
                 frames.push(Frame::Sequence(Vec::new()));
@@ -39,14 +42,14 @@ pub fn parse(text: &str) -> Result<Value, String> {
                 Frame::Mapping(members, _) => Value::Object(members),
             }),
             Event::DocumentStart(_) if root.is_some() => {
-                return Err(format!("line {line}: only one document is read"));
+                return Err(format!("line {line}: the file must have only one document"));
             }
             Event::Scalar(..)
             | Event::SequenceStart(..)
             | Event::MappingStart(..)
             | Event::Alias(_) => {
                 return Err(format!(
-                    "line {line}: anchors, aliases and tags are not read"
+                    "line {line}: anchors, aliases and tags are not supported"
                 ));
             }
             _ => None,
@@ -63,7 +66,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
     Ok(root.unwrap_or(Value::Null))
 }
 
-/// Takes a key, or the value of the key before.
+/// Adds a key or, if the last key has no value yet, its value.
 fn add_member(
     members: &mut Map<String, Value>,
     key: &mut Option<String>,
@@ -76,7 +79,7 @@ fn add_member(
             scalar => scalar.to_string(),
         };
         if members.contains_key(&name) {
-            return Err(format!("the key {name:?} stands twice"));
+            return Err(format!("the key {name:?} is repeated"));
         }
         *key = Some(name);
         return Ok(());

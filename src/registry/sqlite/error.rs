@@ -12,35 +12,37 @@ use crate::registry::StoreError;
 #[derive(Debug, Error)]
 pub enum SqliteError {
     /// The file does not exist. Only a starting server and a restore create it.
-    #[error("{} is missing: put it back, or restart to begin with an empty one", .0.display())]
+    #[error("{} is missing: put it back, or restart the server, which creates an empty one", .0.display())]
     Missing(PathBuf),
     /// An error of the file system.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// An error of SQLite, which includes a file that is no database.
+    /// An error of SQLite, for example because the file is not a database.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// `integrity_check` or `quick_check` found damage.
     #[error("the file is damaged: {0}")]
     Damaged(String),
-    /// A newer version of the program made it, or it has no tables yet.
+    /// A newer version of the program made the file, or the file has no schema version yet (0).
     #[error("the file has schema version {found}, this program reads {expected}")]
     Schema { found: i64, expected: i64 },
-    /// An older version of the program made it.
+    /// An older version of the program made the file.
     #[error(
         "the file has schema version {found}, this program reads {expected}: the server migrates it when it starts"
     )]
     Outdated { found: i64, expected: i64 },
-    /// It has tables but no schema version.
-    #[error("the file is a database of another program: move it away, or name another data_dir")]
+    /// The file has tables but no schema version.
+    #[error(
+        "the file is a database of another program: move it away, or set another data_dir in proxy.yaml"
+    )]
     Foreign,
     /// A row that this program cannot have written.
-    #[error("the row of lease {0} cannot be understood")]
+    #[error("the row of lease {0} has an invalid value")]
     Row(String),
     /// Another process has locked the file.
     #[error("the file is in use by another process: try again")]
     Busy,
-    /// A value that has no JSON form.
+    /// The repositories or domains of a lease could not be encoded as JSON.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
 }

@@ -1,10 +1,13 @@
 //! The lease store in a SQLite file.
 //!
-//! Every operation opens and closes its own connection. So no page is read from a cache that the
-//! file no longer matches, no cached page is written to a file that was damaged or replaced in the
-//! meantime, and between two operations the file is complete without a journal. Changes use a
-//! rollback journal, so that reads write nothing, not even the index of a WAL: a full disk
-//! prevents changes only.
+//! Every operation opens and closes its own connection, so that no page cache outlives it:
+//!
+//! - if the file is damaged or replaced, the next operation reads the new content, and never writes
+//!   a cached page into it;
+//! - between two operations, the file is complete without a journal.
+//!
+//! Changes use a rollback journal, not a WAL. Even readers of a WAL write to disk (its index), so a
+//! full disk would prevent reads too.
 
 mod error;
 pub mod offline;
@@ -51,7 +54,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Makes a store in this file, which [`LeaseStore::open`] creates.
+    /// Returns the store in this file. [`LeaseStore::open`] creates the file if it is missing.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path, seen: None }
@@ -176,24 +179,25 @@ fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
     }
 }
 
-/// Opens for reading; fails unless the file is a registry of this version.
+/// Opens the file for reading. Fails unless the file is a registry of the current schema version.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
     expect_current(&conn)?;
+    // The version is in the file's header. This query reads pages of the table too.
     conn.query_row("SELECT max(lease) FROM containers", [], |_| Ok(()))?;
     Ok(conn)
 }
 
-/// Opens for writing, without creating. After a commit, both the change and the deletion of its
-/// journal are on disk.
+/// Opens the file for writing; fails if it is missing. After a commit, both the change and the
+/// deletion of its journal are on disk.
 pub(super) fn open_to_write(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
     conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA;")?;
     Ok(conn)
 }
 
-/// Opens without creating. Readers too open for writing: a process that was killed during a change
-/// leaves a hot journal, which the next connection rolls back.
+/// Opens the file; fails if it is missing. Readers too need write access: a process that was killed
+/// during a change leaves a hot journal, which the next connection rolls back.
 pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     if !path.exists() {
         return Err(SqliteError::Missing(path.to_owned()));
@@ -201,7 +205,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    // 256 KiB. All rows are in memory after a read, so caching their pages is useless.
+    // 256 KiB. The view keeps all leases in memory, so a cache of their pages is useless.
     conn.pragma_update(None, "cache_size", -256)?;
     Ok(conn)
 }

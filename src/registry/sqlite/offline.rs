@@ -17,14 +17,15 @@ use time::macros::format_description;
 use super::schema::{expect_current, migrate, verify};
 use super::{SqliteError, beside, open, open_to_read, open_to_write, row};
 
-/// The most attempts to copy the file while another process writes, and the pause between them.
+/// Limit on the attempts to copy the file while another process writes to it.
 const COPY_ATTEMPTS: u32 = 100;
+/// The pause between two attempts to copy the file.
 const COPY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The result of a restore.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The number of registrations in the file.
+    /// The number of registrations in the restored registry.
     pub registrations: usize,
     /// The new path of the damaged registry; `None` if it was missing or undamaged.
     pub moved_to: Option<PathBuf>,
@@ -61,12 +62,12 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
     Ok(registrations)
 }
 
-/// Replaces the leases of the registry by those of a backup, which may be of an older version. A
-/// running server reads them at its next probe. A damaged registry is moved aside, never
-/// overwritten.
+/// Replaces the leases of the registry with those of a backup, which may have an older schema
+/// version. A running server reads them at its next probe. A missing registry is created; a damaged
+/// one is moved aside, never overwritten.
 ///
-/// A lease that is live in the present registry continues. Every other one may have ended, so it
-/// gets a new lease id.
+/// A lease of the backup keeps its lease id if it is live in the present registry. Any other lease
+/// may have ended since the backup, so it gets a new lease id.
 pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
     refuse_itself(path, from)?;
     let leases = leases_of(from)?;
@@ -89,13 +90,17 @@ pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
     }
 }
 
+/// Fails if both paths resolve to the same file. A path that does not resolve is not an error here.
 fn refuse_itself(path: &Path, other: &Path) -> Result<(), SqliteError> {
     let same = match (fs::canonicalize(path), fs::canonicalize(other)) {
         (Ok(path), Ok(other)) => path == other,
         _ => false,
     };
     if same {
-        let error = io::Error::new(io::ErrorKind::InvalidInput, "this is the registry itself");
+        let error = io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "this is the registry itself; name another file",
+        );
         return Err(failed(other)(error));
     }
     Ok(())
@@ -117,7 +122,8 @@ fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
     Ok(leases)
 }
 
-/// Replaces all leases in one transaction. Returns their number.
+/// Replaces all leases in one transaction. A lease that is not live in the registry gets a new
+/// lease id. Returns the number of leases.
 fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<usize, SqliteError> {
     let change = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let now = OffsetDateTime::now_utc();
@@ -154,8 +160,9 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
     Ok(registrations)
 }
 
-/// Moves a damaged file aside and returns its new path. Its journal moves with it, since SQLite
-/// would otherwise roll it back into the new file; older versions left a WAL instead.
+/// Moves a damaged file aside and returns its new path; `None` if the file is missing. Moves its
+/// journal too, which SQLite would otherwise apply to the new file; an older version of the program
+/// may have left a WAL instead.
 fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
@@ -173,7 +180,8 @@ fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     Ok(moved.then_some(aside))
 }
 
-/// Whether the file existed. Errors other than "not found" are returned.
+/// Returns `false` if an operation failed with `NotFound`, `true` if it succeeded, and any other
+/// error with the path.
 fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, SqliteError> {
     match done {
         Ok(()) => Ok(true),
@@ -202,6 +210,8 @@ fn temporary(target: &Path) -> Result<(Connection, TempPath), SqliteError> {
     Ok((open(&file)?, file))
 }
 
+/// Copies all pages of a database. Fails with [`SqliteError::Busy`] if another process still has
+/// the database locked at the last of [`COPY_ATTEMPTS`] attempts.
 fn copy(from: &Connection, to: &mut Connection) -> Result<(), SqliteError> {
     let backup = Backup::new(from, to)?;
     for _ in 0..COPY_ATTEMPTS {

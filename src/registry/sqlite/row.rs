@@ -64,7 +64,7 @@ fn decode_domains(json: &str) -> Option<Vec<HostPattern>> {
     patterns.collect()
 }
 
-/// Inserts a lease in place of the leases with the same id or the same address.
+/// Inserts a lease, and deletes the leases with the same container id or the same address.
 pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), SqliteError> {
     let address = match &lease.source {
         Source::Address(address) => Some(address.to_string()),
@@ -98,7 +98,7 @@ pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), Sqli
     Ok(())
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970, rounded toward zero.
 pub(super) fn to_millis(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }

@@ -20,7 +20,7 @@ const MIGRATIONS: [&str; 3] = [
     ) STRICT;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
-    // Every lease gets a UUIDv7 as its new id (RFC 9562, section 5.7): a number would mean
+    // Every lease gets a UUIDv7 (RFC 9562, section 5.7) as its new id: the same number stood for
     // different leases in different files.
     "
     ALTER TABLE containers RENAME TO containers_1;
@@ -43,15 +43,16 @@ const MIGRATIONS: [&str; 3] = [
     DROP TABLE containers_1;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
-    // The abort latch: whether every tool call is denied.
+    // The abort latch: 1 if every tool call of the container is denied.
     "ALTER TABLE containers ADD COLUMN aborted INTEGER NOT NULL DEFAULT 0;",
 ];
 
 /// The `user_version` of a file after all migrations.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Migrates a file to [`VERSION`]; a newer file is not changed. Each migration is one transaction.
-/// After an error, close the connection, which rolls the transaction back.
+/// Migrates a file to [`VERSION`]; a newer file is not changed. Fails with [`SqliteError::Foreign`]
+/// if the file has tables but no version. Each migration is one transaction. After an error, close
+/// the connection, which rolls the transaction back.
 pub(super) fn migrate(conn: &Connection) -> Result<(), SqliteError> {
     let found = version(conn)?;
     if found == 0 && !is_empty(conn)? {
@@ -72,7 +73,8 @@ pub(super) fn version(conn: &Connection) -> Result<i64, SqliteError> {
     Ok(conn.query_row("PRAGMA user_version", [], |row| row.get(0))?)
 }
 
-/// Refuses a file of another version.
+/// Fails with [`SqliteError::Outdated`] or [`SqliteError::Schema`] unless the file has the current
+/// version.
 pub(super) fn expect_current(conn: &Connection) -> Result<(), SqliteError> {
     let (found, expected) = (version(conn)?, VERSION);
     match found {
@@ -87,7 +89,7 @@ fn is_empty(conn: &Connection) -> Result<bool, SqliteError> {
     Ok(conn.query_row(tables, [], |row| row.get(0))?)
 }
 
-/// Runs `quick_check` or `integrity_check`.
+/// Runs `quick_check` or `integrity_check`. Problems that it finds are [`SqliteError::Damaged`].
 pub(super) fn verify(conn: &Connection, pragma: &str) -> Result<(), SqliteError> {
     let mut statement = conn.prepare(&format!("PRAGMA {pragma}"))?;
     let problems = statement.query_map([], |row| row.get(0))?;

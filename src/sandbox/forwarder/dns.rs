@@ -25,9 +25,9 @@ use crate::runtime::AcceptBackoff;
 /// The most concurrent questions and TCP connections; more wait in the kernel's queues.
 const MAX_QUESTIONS: usize = 256;
 const MAX_CONNECTIONS: usize = 32;
-/// Limit for a response, long enough for a question that waits for a person.
+/// Limit for a response, long enough for a question that waits for a person's approval.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-/// Limit for a complete question to arrive over TCP, and for its response to be written.
+/// Limit for a complete question to arrive over TCP, and again for its response to be written.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 /// The longest datagram that is read, and the largest response to a client without EDNS, in bytes.
 const DATAGRAM: usize = 4096;
@@ -90,7 +90,7 @@ impl Resolver {
         let serve = |stream| {
             let resolver = self.clone();
             async move {
-                // There is no peer to report an error to.
+                // After an error the connection is closed, which the client notices.
                 let _ = resolver.converse(stream).await;
             }
         };
@@ -111,8 +111,9 @@ impl Resolver {
         }
     }
 
-    /// Returns the response to a question; `None` if the message is malformed, so that there is no
-    /// response.
+    /// Returns the response to a question: the listener's message if its status is 200, REFUSED if
+    /// the status is 429, and SERVFAIL after every other failure. `None` if REFUSED or SERVFAIL is
+    /// due and the question is malformed.
     async fn answer(&self, question: Bytes) -> Option<Bytes> {
         match timeout(ANSWER_LIMIT, self.ask(question.clone())).await {
             Ok(Ok((StatusCode::OK, answer))) => Some(answer),
@@ -145,7 +146,7 @@ async fn read(stream: &mut TcpStream) -> io::Result<Bytes> {
     Ok(question.into())
 }
 
-/// A response with only an error code.
+/// Makes a response with an error code and no records; `None` if the question is malformed.
 fn failure(question: &[u8], code: ResponseCode) -> Option<Bytes> {
     let mut message = Message::from_vec(question).ok()?;
     message.metadata.message_type = MessageType::Response;
@@ -154,8 +155,8 @@ fn failure(question: &[u8], code: ResponseCode) -> Option<Bytes> {
     message.to_vec().ok().map(Bytes::from)
 }
 
-/// Fits a response into the client's datagram size. A longer one is truncated with TC set, so that
-/// the client retries over TCP.
+/// Fits a response into the client's datagram size. A longer response loses its records and has TC
+/// set, so that the client retries over TCP. `None` if a longer response is malformed.
 fn fitted(question: &[u8], answer: Bytes) -> Option<Bytes> {
     let most = Message::from_vec(question)
         .ok()

@@ -43,24 +43,29 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
     let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-forwarder");
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| Refused::internal("its forwarder", &error.into()))?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
+        let step = "tying the forwarder to the launcher's life (PR_SET_PDEATHSIG)";
+        Refused::internal(step, &error.into())
+    })?;
     namespaces::enter()?;
-    loopback::bring_up().map_err(|error| diagnosis::refused("its loopback interface", &error))?;
+    loopback::bring_up()
+        .map_err(|error| diagnosis::refused("bringing up its loopback interface", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(failed("its forwarder"))?;
+        .map_err(failed("starting the forwarder's runtime"))?;
     runtime.block_on(async {
         let sockets = Sockets::open()
             .await
-            .map_err(|error| diagnosis::refused("its listeners", &error))?;
-        privileges::pass_on_to_pid1().map_err(failed("starting its PID 1"))?;
+            .map_err(|error| diagnosis::refused("binding its listeners", &error))?;
+        privileges::pass_on_to_pid1().map_err(failed("passing capabilities to its PID 1"))?;
         let mut pid1 = start_pid1().map_err(failed("starting its PID 1"))?;
         privileges::raise_open_files().map_err(failed("raising its limit of open files"))?;
         // The ports are bound and PID 1 is started: no step from here on needs a privilege.
         privileges::drop_capabilities().map_err(failed("giving up privileges"))?;
-        let told = launcher.receive().map_err(failed("its first message"))?;
+        let told = launcher
+            .receive()
+            .map_err(failed("receiving the launcher's first message"))?;
         let Some((ToForwarder::Serve { listener }, _)) = told else {
             return Ok(());
         };
@@ -76,11 +81,13 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             }
         };
         let ended = tokio::select! {
-            ended = pid1.wait() => ended,
-            followed = follow(launcher, &way_out) => followed,
+            ended = pid1.wait() => ended.map_err(failed("waiting for its PID 1")),
+            followed = follow(launcher, &way_out) => {
+                followed.map_err(failed("receiving a message from the launcher"))
+            }
             never = serving => match never {},
         };
-        ended.map(drop).map_err(failed("waiting for its PID 1"))
+        ended.map(drop)
     })
 }
 
@@ -98,7 +105,8 @@ impl WayOut {
     }
 }
 
-/// Applies the launcher's changes of the listener until the launcher ends.
+/// Applies the launcher's changes of the listener until the launcher ends. Fails if the channel
+/// fails or the launcher sends an invalid message.
 async fn follow(
     launcher: &Channel<BorrowedFd<'static>>,
     way_out: &WayOut,
@@ -113,8 +121,9 @@ async fn follow(
     Ok(ExitStatus::default())
 }
 
-/// Starts PID 1 with our standard output as its standard input. Our copy is then closed, so that
-/// the launcher sees PID 1 end.
+/// Starts PID 1 with this process's standard output as its standard input. Then replaces that
+/// output by /dev/null: PID 1 is then the only process with this end of the channel, and the
+/// launcher reads end-of-file when PID 1 exits.
 fn start_pid1() -> io::Result<tokio::process::Child> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     let mut command = std::process::Command::new("/proc/self/exe");
@@ -127,7 +136,7 @@ fn start_pid1() -> io::Result<tokio::process::Child> {
     Ok(child)
 }
 
-/// The sockets inside, on 127.0.0.1.
+/// The sockets on 127.0.0.1 inside the sandbox.
 struct Sockets {
     proxy: TcpListener,
     gateway: TcpListener,

@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use super::WayOut;
 use crate::runtime::AcceptBackoff;
 
-/// The most concurrent connections of one port, the proxy's default for a container. More wait in
-/// the kernel's queue.
+/// The most concurrent connections of one port, equal to the default of
+/// `limits.max_connections_per_container`. More wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 2000;
 /// Buffer of each direction of a connection, in bytes.
 const BUFFER: usize = 16 << 10;
@@ -33,22 +33,17 @@ pub(super) async fn serve_each<F: Future<Output = ()> + Send + 'static>(
     let mut backoff = AcceptBackoff::new(name);
     loop {
         let permit = Arc::clone(&free).acquire_owned().await;
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                backoff.reset();
-                let serving = serve(stream);
-                tokio::spawn(async move {
-                    serving.await;
-                    drop(permit);
-                });
-            }
-            Err(error) => backoff.after(&error).await,
-        }
+        let (stream, _) = backoff.retry(|| listener.accept()).await;
+        let serving = serve(stream);
+        tokio::spawn(async move {
+            serving.await;
+            drop(permit);
+        });
     }
 }
 
-/// Copies both ways until a side ends. An error is not reported: the client sees its connection
-/// close.
+/// Copies both ways until both sides have closed their direction or one fails. An error is not
+/// reported: the client notices that its connection closes.
 async fn carry(mut stream: TcpStream, to: WayOut) {
     let _ = stream.set_nodelay(true);
     if let Ok(mut upstream) = to.connect().await {

@@ -21,11 +21,11 @@ pub fn read_only(from: &Path, at: &Path) -> Entry {
     }
 }
 
-/// Entries that hide the host's Unix sockets below the bind mounts. An error means that they could
-/// not all be found.
-pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
+/// Entries that hide the host's Unix sockets below the bind mounts. `searched` are mounted
+/// directories that the caller has searched for sockets. Fails if there are too many files to search.
+pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Entry>, String> {
     let mut hidden = sockets::hidden_sockets(entries);
-    hidden.extend(relative_sockets::hidden_sockets(entries)?);
+    hidden.extend(relative_sockets::hidden_sockets(entries, searched)?);
     Ok(hidden)
 }
 

@@ -9,8 +9,8 @@ use super::read_only;
 use super::system::is_system;
 use crate::sandbox::Entry;
 
-/// Parts of a home directory that hold programs, and settings without secrets. Shells' start-up
-/// files are not among them, since people export keys in them.
+/// Parts of a home directory that hold programs, and settings without secrets. The start-up files
+/// of shells are not among them, since people export keys there.
 const FROM_HOME: [&str; 38] = [
     ".asdf",
     ".bun/bin",
@@ -51,16 +51,18 @@ const FROM_HOME: [&str; 38] = [
     ".volta",
     "go/bin",
 ];
-/// Directories that a sandbox has its own instance of.
+/// Directories of which every sandbox has its own instance.
 const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
-/// Directories beside a `bin` whose files its programs load.
+/// Directories beside a `bin` directory, with files that the programs in `bin` load.
 const LIBRARIES: [&str; 7] = [
     "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
 ];
 /// Entries for programs outside the system's directories: known parts of the home directory without
 /// secrets, every directory of PATH, and the command's own program.
 ///
-/// `resolve` returns the target of a path, or `None` if a process inside a sandbox could change it.
+/// `home` is the home directory inside the sandbox, which must not become visible as a whole.
+/// `real_home` is the home directory outside, if parts of it are shown. `resolve` returns the
+/// target of a path, or `None` if a process inside a sandbox could change it.
 pub fn programs(
     home: &Path,
     real_home: Option<&Path>,
@@ -86,7 +88,7 @@ pub fn programs(
         if opens_home || is_own {
             continue;
         }
-        // A symbolic link in its path would not exist inside.
+        // A symbolic link in the path of the parent directory would not exist inside.
         let is_reached = at
             .parent()
             .is_some_and(|parent| canonical(parent) == Some(parent.into()));
@@ -104,8 +106,8 @@ fn canonical(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok()
 }
 
-/// A directory of programs, with the directories beside it that programs load from. Not in the home
-/// directory, where a `share` or `lib` holds other files too.
+/// Returns a directory of programs, with those of [`LIBRARIES`] beside it that exist. In the home
+/// directory, returns only the directory itself: a `share` or `lib` there holds other files too.
 fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
     let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
     let beside = directory

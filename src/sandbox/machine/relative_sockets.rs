@@ -5,18 +5,20 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use crate::sandbox::{Access, Entry};
+use crate::sandbox::Entry;
 
 /// The index of the address among the fields of `/proc/net/unix`.
 const ADDRESS: usize = 7;
-/// Directories of packages, which have many files, and no sockets of servers that people start.
+/// Directories of installed packages. They are not searched: they hold many files, but no sockets
+/// of servers that people start.
 const OF_PACKAGES: [&str; 4] = ["/usr", "/nix", "/gnu", "/snap"];
 /// The most files searched.
 const MAX_FILES: usize = 2_000_000;
 
-/// Entries that hide sockets below read-only bind mounts, if a socket of the machine has a relative
-/// address. The caller has already searched writable directories.
-pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
+/// Entries that hide sockets below bind mounts, if a socket of the machine has a relative address.
+/// `searched` are mounted directories whose sockets the caller hides. Fails if the others have more
+/// than [`MAX_FILES`] files.
+pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Entry>, String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     if !table.lines().skip(1).any(has_relative_address) {
         return Ok(Vec::new());
@@ -24,8 +26,8 @@ pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
     let mut left = MAX_FILES;
     let mut hidden = Vec::new();
     for entry in entries {
-        if let Entry::Bind { from, at, access } = entry
-            && *access == Access::ReadOnly
+        if let Entry::Bind { from, at, .. } = entry
+            && !searched.contains(from)
             && !OF_PACKAGES
                 .iter()
                 .any(|packages| from.starts_with(packages))

@@ -1,5 +1,5 @@
 //! Directories of the system, read-only and without files that not every user may read; and the
-//! directories and files that every sandbox has of its own.
+//! directories and files of which every sandbox has its own instance.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -23,8 +23,8 @@ const SYSTEM_VAR: [&str; 6] = [
     "lib/snapd/snap",
     "lib/texmf",
 ];
-/// Files in which programs find the system's roots. The proxy's bundle is mounted over them, for
-/// programs that read no variable.
+/// Files in which programs find the system's root certificates. The proxy's bundle is mounted over
+/// them, for programs that read no variable with the path of a bundle.
 const ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/ssl/cert.pem",
@@ -37,8 +37,8 @@ const MAX_SETTINGS: usize = 20_000;
 /// The path of the certificates inside.
 pub const CERTIFICATES: &str = "/run/unified-proxy/certs";
 
-/// Entries that every sandbox has besides the system: its own directories, the proxy's CA instead
-/// of the system's roots, and name resolution through the proxy only.
+/// Entries that every sandbox has besides the system: its own directories, the proxy's CA, a bundle
+/// with this CA in place of the system's bundles, and name resolution through the proxy only.
 pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (at, mode) in [
@@ -132,7 +132,8 @@ fn network_settings() -> Vec<Entry> {
                 at: at.into(),
                 text,
             }),
-            // A link below /run, which is empty inside, as with systemd-resolved.
+            // A symbolic link. Its target may be below /run, as with systemd-resolved, which is
+            // empty inside.
             Ok(_) => {
                 let to = fs::read_link(at).unwrap_or_default();
                 let to = without_parents(&Path::new("/etc").join(to));

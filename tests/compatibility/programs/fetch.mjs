@@ -33,6 +33,6 @@ try {
   console.log(...(await libraries[library]()));
 } catch (error) {
   for (let cause = error; cause; cause = cause.cause) console.error(String(cause));
-  // Not `exit`: a connection that the proxy left open would keep the process.
+  // Not `process.exit`, so that a connection that the proxy does not close keeps the process running, and the test fails.
   process.exitCode = 1;
 }

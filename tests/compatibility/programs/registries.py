@@ -1,4 +1,4 @@
-"""Writes what the stand-ins of three package registries serve, as plain files: `demo` 1.0.0 for pip, npm and Cargo."""
+"""Writes the files of stand-ins for three package registries: `demo` 1.0.0 for pip, npm and Cargo."""
 
 import base64
 import hashlib

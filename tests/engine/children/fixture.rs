@@ -258,7 +258,9 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
     }
 }
 
-/// Settings of the Python test server, with its mode: the eras that it speaks.
+/// Settings of the Python test server. `mode` lists the protocol eras that the server supports
+/// (`legacy`, `modern`). For a server without `modern`, it may also say how the server responds to
+/// `server/discover` (`silent`, `strict`).
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }

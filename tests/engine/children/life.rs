@@ -1,4 +1,4 @@
-//! Start and end of MCP server processes, and that they leave nothing behind.
+//! Start and end of MCP server processes, which leave no process and no descriptor behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
         let limit = Duration::from_secs(20);
         assert!(eventually(limit, gone).await, "{:?}", descendants(own));
     };
-    // A first cycle of each kind opens the descriptors that are kept.
+    // A first cycle of each kind opens the descriptors that stay open.
     cycle(Confine::Namespaces).await;
     cycle(Confine::None).await;
     settled().await;
@@ -56,7 +56,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 while read -r line; do :; done"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_ends_with_its_lease_within_five_seconds_whatever_the_server_does() {
+async fn a_session_ends_within_five_seconds_of_its_lease_even_if_the_server_ignores_signals() {
     let stubborn = format!("trap '' TERM HUP INT; {LEGACY_SH}; while :; do sleep 1; done");
     let fixture = Fixture::new(vec![mounted("t", stdio(&["sh", "-c", &stubborn]))]);
     fixture.session("t", Version::V2025_11_25).await.unwrap();
@@ -96,11 +96,12 @@ async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again(
     assert_eq!(echoed.unwrap(), json!({}));
 }
 
-/// Environment variable that makes this test program the appliance to be killed; its value marks
-/// the processes.
+/// Environment variable. If it is set, this test program is the appliance that the test kills; the
+/// value is on the command line of every process that the appliance starts.
 const MARKER: &str = "APPLIANCE_TEST_MARKER";
 
-/// Does nothing unless [`a_killed_appliance_leaves_no_child`] runs it, which kills it.
+/// The appliance that [`a_killed_appliance_leaves_no_child`] starts and kills. Does nothing if the
+/// test runner starts it.
 #[tokio::test(flavor = "multi_thread")]
 async fn appliance_that_is_killed() {
     let Ok(marker) = std::env::var(MARKER) else {
@@ -124,7 +125,8 @@ async fn appliance_that_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_appliance_leaves_no_child() {
-    // A number that no other process has in its command line: a daemon sleeps for so many seconds.
+    // A number that no other process has in its command line. The daemon sleeps for that number of
+    // seconds.
     let marker = format!("98{}", std::process::id());
     let mut appliance = Command::new(std::env::current_exe().unwrap())
         .args([

@@ -45,9 +45,9 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
     }
 }
 
-// Feature: unified-sidecar, Property 5: a tool runs where its runtime says, locally without one.
+// Feature: unified-sidecar, Property 5: a tool runs on its configured runtime, by default locally.
 #[test]
-fn property_5_the_runtime_of_the_settings_is_the_one_that_runs() {
+fn property_5_a_server_runs_on_its_configured_runtime() {
     let kinds = (
         any::<bool>(),
         "[a-z]{1,12}",
@@ -116,10 +116,10 @@ fn property_6_managers_keep_the_contract_of_the_interface() {
     });
 }
 
-// Feature: unified-sidecar, Property 7: an unexpected exit is told, with its code, and the others
-// go on.
+// Feature: unified-sidecar, Property 7: an unexpected exit is reported with its code, and other
+// processes keep running.
 #[test]
-fn property_7_an_exit_is_told_with_its_code_and_harms_no_other() {
+fn property_7_an_exit_is_reported_with_its_code_and_harms_no_other() {
     let other = std::sync::OnceLock::<Arc<Local>>::new();
     let cases = (0_u8..=255, any::<bool>());
     each_case(&cases, |tokio, spawner, (code, by_signal)| {
@@ -140,7 +140,7 @@ fn property_7_an_exit_is_told_with_its_code_and_harms_no_other() {
             let mut take = |_: &[u8]| ControlFlow::Continue(Duration::ZERO);
             let limit = Duration::from_secs(10);
             let read = tokio::time::timeout(limit, manager.read_loop(&mut take)).await;
-            prop_assert!(read.is_ok(), "its output ends with it");
+            prop_assert!(read.is_ok(), "the output ends with the process");
             prop_assert!(tokio::time::timeout(limit, manager.ended()).await.is_ok());
             let expected = if by_signal { 137 } else { i32::from(code) };
             prop_assert_eq!(manager.exit_code(), Some(expected));
@@ -156,7 +156,7 @@ fn property_7_an_exit_is_told_with_its_code_and_harms_no_other() {
 // Feature: unified-sidecar, Property 15: a shutdown ends every process within its time and leaves
 // no orphan.
 #[test]
-fn property_15_a_stop_ends_whatever_runs_within_its_time() {
+fn property_15_a_stop_ends_every_process_within_its_time() {
     let behaviour = prop::sample::select(vec![
         "cat",
         "trap '' TERM HUP; while :; do sleep 7; done",

@@ -1,4 +1,5 @@
-"""An MCP server on stdio that does what a test asks it to. Arguments: its eras, a marker."""
+"""An MCP server on stdio with a tool for each behaviour that tests need. Arguments: the mode, which
+names the eras and the behaviour, and optionally a marker for the command line."""
 
 import json
 import os
@@ -68,7 +69,7 @@ def probe(arguments):
 
 
 def ask_proxy(arguments):
-    """What the proxy port answers to a CONNECT."""
+    """Returns the response of the proxy's port to a CONNECT."""
     with socket.create_connection(("127.0.0.1", 3128), 5) as client:
         client.sendall(arguments["request"].encode())
         client.settimeout(5)
@@ -115,7 +116,7 @@ def call(id, name, arguments, meta):
         flood(arguments["kind"])
         text(id, "done")
     elif name == "daemon":
-        # Loses its parent and its process group, as far as the kernel lets it.
+        # The process leaves its parent and its process group, if the kernel allows it.
         script = "import os,subprocess,sys; os.setsid(); subprocess.Popen(['sleep', sys.argv[1]])"
         subprocess.run([sys.executable, "-c", script, arguments["seconds"]], check=False)
         text(id, "started")

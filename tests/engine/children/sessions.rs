@@ -92,7 +92,7 @@ async fn a_call_that_is_dropped_or_late_is_cancelled_at_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_cannot_start_is_dead_and_says_why() {
+async fn a_server_that_cannot_start_is_dead_and_its_health_has_the_reason() {
     let fixture = Fixture::new(vec![
         mounted("gone", stdio(&["/no/such/program"])),
         mounted("t", python("legacy")),
@@ -118,7 +118,7 @@ async fn a_server_that_cannot_start_is_dead_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_unchanged_servers_and_ends_the_others_after_their_calls() {
+async fn a_reload_keeps_sessions_of_unchanged_servers_and_ends_those_of_the_others() {
     let fixture = Fixture::new(vec![
         mounted("same", python("legacy")),
         mounted("changed", python("legacy")),

@@ -3,7 +3,7 @@
 use super::errors::check_errors;
 
 #[test]
-fn allowlist_entries_are_checked() {
+fn invalid_allowlist_entries_are_refused_with_their_place() {
     check_errors(
         "allowlist.yaml",
         &[

@@ -1,4 +1,4 @@
-//! Errors and warnings for `credentials.yaml`, and the variables with its secrets.
+//! Errors and warnings for `credentials.yaml`, and the variables that hold its secrets.
 
 use addons::credentials::{KindSettings, SecretSetting};
 
@@ -6,7 +6,7 @@ use super::errors::check_errors;
 use super::{env, load_files, load_one};
 
 #[test]
-fn credentials_are_checked() {
+fn invalid_credentials_are_refused_with_their_place() {
     check_errors(
         "credentials.yaml",
         &[
@@ -30,20 +30,20 @@ fn credentials_are_checked() {
                 &[
                     "3:24: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has an invalid character or label",
                     "3:41: credentials[0].hosts[1]: must be a name, or name:port, without a wildcard: the port is malformed",
-                    "3:56: credentials[0].hosts[2]: must be a name: no certificate vouches for an address",
+                    "3:56: credentials[0].hosts[2]: must be a name: an address is not accepted",
                     "3:68: credentials[0].hosts[3]: must be a name, or name:port, without a wildcard: the port is malformed",
                 ],
             ),
             (
                 "credentials:\n  - { name: a, hosts: [a.example], bearer: s3cr3t }\n  - { name: a, hosts: [a.example], bearer: s3cr3t }",
-                &["4:5: credentials[1]: its name is taken already, in line 3"],
+                &["4:5: credentials[1]: has the same name as the entry in line 3"],
             ),
             (
                 "credentials:\n  - { name: a, hosts: [a.example], bearer: s3cr3t, basic: { username: \"u:v\" } }",
                 &[
                     "3:5: credentials[0]: must have exactly one of set_headers, basic, bearer, github_app, oauth, and has 2",
                     "3:59: credentials[0].basic.password: is missing",
-                    "3:71: credentials[0].basic.username: a user's name has no colon here",
+                    "3:71: credentials[0].basic.username: must not contain a colon",
                 ],
             ),
             (
@@ -95,7 +95,7 @@ fn credentials_are_checked() {
 }
 
 #[test]
-fn github_app_and_oauth_credentials_are_checked() {
+fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
     check_errors(
         "credentials.yaml",
         &[
@@ -105,21 +105,21 @@ fn github_app_and_oauth_credentials_are_checked() {
                     "5:17: credentials[0].github_app.installation_id: is missing",
                     "5:17: credentials[0].github_app.private_key: is missing",
                     "5:27: credentials[0].github_app.app_id: must be a text: put it in quotes",
-                    "5:43: credentials[0].github_app.permissions: must grant something, such as contents: read",
+                    "5:43: credentials[0].github_app.permissions: must grant a permission, such as contents: read",
                     "5:55: credentials[0].github_app.permissions.contents: must be one of read, write, admin",
                 ],
             ),
             (
                 "credentials:\n  - name: app\n    hosts: [git.example.com]\n    github_app: { app_id: \"1/2\", installation_id: \"2\", private_key: { file: /k } }",
                 &[
-                    "5:17: credentials[0].github_app: none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml",
-                    "5:27: credentials[0].github_app.app_id: must be an id of letters and digits",
+                    "5:17: credentials[0].github_app: none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or correct hosts",
+                    "5:27: credentials[0].github_app.app_id: must be an id of letters, digits and dots",
                 ],
             ),
             (
                 "credentials:\n  - name: app\n    hosts: [github.com, api.example.com]\n    github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k } }",
                 &[
-                    "5:17: credentials[0].github_app: api.example.com does not belong to github.com in git.hosts of policy.yaml: an App is of one git host",
+                    "5:17: credentials[0].github_app: api.example.com is not a host of github.com in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge",
                 ],
             ),
             (
@@ -138,7 +138,7 @@ fn github_app_and_oauth_credentials_are_checked() {
             (
                 "credentials:\n  - { name: a, hosts: [a.example], oauth: { provider: codex, token_file: /t } }\n  - { name: b, hosts: [b.example], oauth: { provider: codex, token_file: /t } }",
                 &[
-                    "4:5: credentials[1]: its token_file is that of the entry in line 3: name all hosts in one entry",
+                    "4:5: credentials[1]: has the same token_file as the entry in line 3: name all hosts in one entry",
                 ],
             ),
         ],
@@ -268,7 +268,9 @@ fn unset_and_malformed_variables_are_refused_by_name() {
             ),
             (
                 "credentials:\n  - { name: a, hosts: [a.example], bearer: \"${TOKEN\" }",
-                &["3:44: credentials[0].bearer: a variable is written ${NAME} or ${NAME:-default}"],
+                &[
+                    "3:44: credentials[0].bearer: malformed variable: write ${NAME} or ${NAME:-default}",
+                ],
             ),
             (
                 "credentials:\n  - { name: \"${SECRET} \", hosts: [\"${SECRET}/\"], bearer: x }",
@@ -365,7 +367,7 @@ fn two_entries_cannot_share_a_token_file_by_different_paths() {
         &[(
             &yaml,
             &[
-                "6:5: credentials[1]: its token_file is that of the entry in line 3: name all hosts in one entry",
+                "6:5: credentials[1]: has the same token_file as the entry in line 3: name all hosts in one entry",
             ],
         )],
     );

@@ -70,14 +70,14 @@ fn passthrough_hosts_may_have_neither_git_rules_nor_credentials() {
     .unwrap_err();
     assert_eq!(
         errors,
-        "proxy.yaml:4:7: tls.passthrough[0]: key.example.com has the credential a: it cannot be tunnelled unread\n\
-         proxy.yaml:5:7: tls.passthrough[1]: github.com has git rules: it cannot be tunnelled unread\n\
-         proxy.yaml:6:7: tls.passthrough[2]: raw.githubusercontent.com has git rules: it cannot be tunnelled unread"
+        "proxy.yaml:4:7: tls.passthrough[0]: key.example.com has the credential a, so its requests must be decrypted: remove this pattern from tls.passthrough\n\
+         proxy.yaml:5:7: tls.passthrough[1]: github.com has git rules, so its requests must be decrypted: remove this pattern from tls.passthrough\n\
+         proxy.yaml:6:7: tls.passthrough[2]: raw.githubusercontent.com has git rules, so its requests must be decrypted: remove this pattern from tls.passthrough"
     );
 }
 
 #[test]
-fn the_json_of_mcp_clients_is_an_mcp_yaml() {
+fn the_json_of_mcp_clients_is_read_as_mcp_yaml() {
     let json = "{\n\t\"mcpServers\": { \"a\": { \"command\": \"x\" } },\n\t\"overrides\": {}\n}\n";
     let config = load_one("mcp.yaml", json).unwrap();
     assert!(config.addons.mcp.servers.contains_key("a"));

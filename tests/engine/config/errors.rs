@@ -4,8 +4,8 @@ use testkit::each_row;
 
 use super::load_one;
 
-/// Loads the text of each case below a line `version: 1`, and compares the errors, without the
-/// file's name, with the expected lines (`nothing` for none).
+/// Loads the text of each case after a line `version: 1`, and compares the errors, without the
+/// file's name, with the expected lines. `nothing` is expected for a text without errors.
 pub fn check_errors(file: &str, cases: &[(&str, &[&str])]) {
     let mut wrong = String::new();
     for (yaml, expected) in cases {
@@ -73,14 +73,20 @@ fn yaml_outside_the_supported_subset_is_refused_with_its_place() {
             ),
             (
                 "domains: []\n---\nversion: 1",
-                &["3:1: a second document begins: one file holds one"],
+                &["3:1: a second document begins here: a file must hold one"],
             ),
-            ("? [a]\n: b", &["2:3: a key must be a plain text"]),
-            ("? {a: b}\n: b", &["2:3: a key must be a plain text"]),
+            (
+                "? [a]\n: b",
+                &["2:3: a key must be a text, not a list or a mapping"],
+            ),
+            (
+                "? {a: b}\n: b",
+                &["2:3: a key must be a text, not a list or a mapping"],
+            ),
             (
                 &deep,
                 &[
-                    "2:137: domains[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]: is nested deeper than 128",
+                    "2:137: domains[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]: is nested deeper than 128 levels",
                 ],
             ),
             (&long, &["2:1: a key is longer than 256 bytes"]),
@@ -259,7 +265,7 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                     "2:27: upstream.nameservers[0]: must be an address such as 10.0.0.2, or with a port 10.0.0.2:5353",
                     r#"2:50: upstream.hosts["10.0.0.1"]: must be a name, not an address"#,
                     r#"2:81: upstream.hosts["a.example"]: must be an address such as 10.0.0.2, or with a port 10.0.0.2:8443"#,
-                    r#"2:103: upstream.hosts["b.example"]: nothing answers on port 0"#,
+                    r#"2:103: upstream.hosts["b.example"]: the port must not be 0"#,
                 ],
             ),
             (
@@ -324,7 +330,7 @@ fn wrong_types_are_refused_without_quoting_the_value() {
 }
 
 #[test]
-fn policies_are_checked() {
+fn invalid_policies_are_refused_with_their_place() {
     check_errors(
         "policy.yaml",
         &[

@@ -66,7 +66,7 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let config = load_with(&dir, Profile::Serve, &|_| Some("key".to_owned()));
     let config = config.unwrap_err().to_string();
-    // The only error is that `key` is no log level.
+    // The only error is that `key` is not a log level.
     assert_eq!(config.lines().count(), 1, "{config}");
     let env = |name: &str| (name != "LOG_LEVEL").then(|| "key".to_owned());
     let config = load_with(&dir, Profile::Serve, &env).unwrap();
@@ -106,7 +106,7 @@ fn the_samples_do_not_change_the_defaults_of_dev() {
     assert_eq!(proxy.certs_dir, Path::new("./.unified-proxy/certs"));
 }
 
-/// Copies of the text, each with an unknown key in another of its mappings.
+/// Copies of the text, each with an unknown key in a different mapping.
 fn with_bogus_key(text: &str) -> Vec<String> {
     let byte_of = |index: usize| {
         text.char_indices()

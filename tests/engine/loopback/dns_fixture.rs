@@ -24,13 +24,13 @@ pub const STRANGER: &str = "127.0.0.4";
 
 pub const SOON: Duration = Duration::from_secs(2);
 
-/// A DNS server with two containers and the nameserver that it asks.
+/// A DNS server with two containers, and the nameserver that it queries.
 pub struct DnsFixture {
     pub address: SocketAddr,
     pub nameserver: Nameserver,
     pub containers: Arc<FakeContainers>,
     pub log: Log,
-    /// The service that answers queries of the sockets and of DNS over HTTP.
+    /// The service that answers queries over UDP, TCP and HTTP.
     pub service: Arc<dns::Service>,
     pub shutdown: CancellationToken,
     pub served: tokio::task::JoinHandle<()>,
@@ -94,7 +94,8 @@ impl DnsFixture {
         socket.connect(self.address).await.unwrap()
     }
 
-    /// Runs dig from a source address. Returns the status and the data of the answers.
+    /// Runs dig from a source address. Returns the status, `none` without a response, and the data
+    /// of the answers.
     pub async fn dig(&self, source: &str, arguments: &str) -> (String, Vec<String>) {
         let port = self.address.port().to_string();
         let mut command = Command::new("dig");

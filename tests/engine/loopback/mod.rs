@@ -209,7 +209,6 @@ fn allowlist() -> Arc<Allowlist> {
         websocket: true,
         max_level: Level::Secret,
         origin,
-        state: TypeMap::default(),
     };
     allowlist.insert(pattern, Arc::new(entry));
     Arc::new(allowlist)

@@ -28,7 +28,7 @@ fn reserved(fixture: &Fixture) -> i64 {
 }
 
 #[tokio::test]
-async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
+async fn a_message_over_the_limit_is_refused_and_its_memory_released() {
     let server = Server::legacy(|seen| {
         let long = vec![b'x'; MOST + 1];
         match seen.message["params"]["name"].as_str().unwrap() {
@@ -62,8 +62,8 @@ async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
         },
     )
     .await;
-    eventually("nothing is reserved", || reserved(&fixture) == 0).await;
-    eventually("nothing is read on", || server.open() == 0).await;
+    eventually("no memory is reserved", || reserved(&fixture) == 0).await;
+    eventually("the responses are dropped", || server.open() == 0).await;
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_call_to_a_server_that_never_answers_times_out() {
 }
 
 #[tokio::test]
-async fn an_encoded_answer_is_decoded_within_the_same_limit() {
+async fn a_compressed_answer_is_decoded_within_the_limit() {
     use std::io::Write as _;
     let gzip = |bytes: &[u8]| {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());

@@ -76,7 +76,7 @@ async fn a_session_is_initialized_used_and_deleted() {
 }
 
 #[tokio::test]
-async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
+async fn an_answer_may_follow_notifications_and_requests_on_a_stream() {
     let server = Server::legacy(|seen| match seen.method() {
         "tools/call" => Scripted::events(vec![
             text(": hello\n\n"),
@@ -87,7 +87,7 @@ async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
             Part::Wait(Duration::from_millis(200)),
             event(&response(&seen.message, json!({"done": true}))),
         ]),
-        // For the POSTs with answers to the server's requests.
+        // Accepts the POSTs with answers to the server's requests.
         _ => Scripted::status(202),
     })
     .await;
@@ -165,7 +165,7 @@ async fn a_stream_that_closes_before_its_answer_is_resumed_after_the_servers_ret
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_is_an_error() {
+async fn a_call_fails_if_its_stream_has_no_id_or_was_resumed_three_times_without_an_answer() {
     let endless = AtomicUsize::new(0);
     let server = Server::start(move |seen| match seen.method() {
         "tools/call" if seen.message["params"]["name"] == "no-id" => Scripted::events(vec![]),
@@ -197,7 +197,7 @@ async fn a_stream_that_cannot_be_continued_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_call_in_a_session_that_the_server_forgot_is_made_in_another_one() {
+async fn a_call_in_a_session_that_the_server_forgot_is_repeated_in_a_new_one() {
     let sessions = AtomicUsize::new(0);
     let server = Server::start(move |seen| {
         let current = format!("s{}", sessions.load(Ordering::SeqCst));
@@ -270,7 +270,7 @@ async fn a_call_that_times_out_or_is_dropped_is_cancelled_at_the_server() {
 }
 
 #[tokio::test]
-async fn the_servers_own_stream_is_read_and_continued() {
+async fn the_stream_of_unsolicited_messages_is_read_and_resumed() {
     let server = Server::start(|seen| match (seen.method(), seen.header("last-event-id")) {
         ("GET", None) => Scripted::events(vec![
             event(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})),
@@ -309,7 +309,7 @@ async fn the_servers_own_stream_is_read_and_continued() {
 }
 
 #[tokio::test]
-async fn an_invalid_response_is_an_error_that_says_what_came() {
+async fn an_invalid_response_is_an_error_that_describes_it() {
     let server = Server::legacy(|seen| {
         let answer = |text: &str| Scripted::typed("application/json", text);
         match seen.message["params"]["name"].as_str().unwrap() {
@@ -336,7 +336,7 @@ async fn an_invalid_response_is_an_error_that_says_what_came() {
             ("twice", "invalid MCP message"),
             ("batch", "batches"),
             ("other id", "another request"),
-            ("accepted", "without an answer"),
+            ("accepted", "without a response"),
             ("redirect", "redirects are not followed"),
             ("forbidden", "403"),
             ("broken", "500"),
@@ -354,7 +354,7 @@ async fn an_invalid_response_is_an_error_that_says_what_came() {
 }
 
 #[tokio::test]
-async fn an_error_in_json_rpc_is_an_outcome_whatever_the_status() {
+async fn a_json_rpc_error_is_an_outcome_with_any_http_status() {
     let server = Server::legacy(|seen| {
         let status = seen.message["params"]["status"].as_u64().unwrap();
         Scripted::error(status as u16, &seen.message, -32602, json!({"kept": 1.50}))

@@ -46,7 +46,8 @@ pub struct Line {
     pub label: &'static str,
 }
 
-/// An addon that records how flows end, and removes a word from the server's responses.
+/// An addon that records how flows end. It denies requests with `X-Denied`, adds the field
+/// `X-Injected: hunter2` to the others, and redacts that value in responses.
 #[derive(Default)]
 pub struct Recorder {
     pub lines: Mutex<Vec<Line>>,
@@ -220,7 +221,7 @@ impl Fixture {
         (session.unwrap_or_else(|error| panic!("{error}")), events)
     }
 
-    /// Returns the error of opening a session; panics if it opens.
+    /// Returns the error of opening a session; panics if the session opens.
     pub async fn cannot_open(&self, version: Version) -> MountError {
         let opened = self.transport().open(self.opening(version).0).await;
         opened.map(drop).expect_err("it opened")
@@ -244,7 +245,7 @@ impl Fixture {
         self.chain.mcp_request(&mut flow, frame).await.unwrap()
     }
 
-    /// Makes a call; returns its outcome and the events that arrived before.
+    /// Makes a call; returns its outcome, and the events that arrived before the outcome.
     pub async fn call(
         &self,
         session: &Arc<dyn MountSession>,
@@ -261,7 +262,7 @@ impl Fixture {
         (outcome, events)
     }
 
-    /// Makes a call and returns its result; panics if it has none.
+    /// Makes a call and returns its result; panics if the call fails.
     pub async fn result(
         &self,
         session: &Arc<dyn MountSession>,
@@ -278,7 +279,7 @@ impl Fixture {
         self.recorder.lines.lock().clone()
     }
 
-    /// How many messages the metric counts as dropped for a reason.
+    /// The number of messages that were dropped for a reason, according to the metric.
     pub fn dropped(&self, reason: &str) -> u64 {
         let families = self.metrics.gather();
         let mut families = families.iter();
@@ -306,7 +307,7 @@ pub fn notification(event: &Event) -> (String, Value) {
     }
 }
 
-/// Checks a condition every 10 ms until it holds; panics after 500 checks.
+/// Checks a condition every 10 ms until it holds; panics after 500 checks, which take about 5 s.
 pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..500 {
         if is_so() {
@@ -314,5 +315,5 @@ pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never: {what}");
+    panic!("not within 5 s: {what}");
 }

@@ -95,7 +95,7 @@ async fn each_request_is_independent_and_its_http_fields_repeat_its_members() {
 }
 
 #[tokio::test]
-async fn a_tool_with_invalid_header_annotations_is_refused_in_this_revision_only() {
+async fn a_tool_with_invalid_header_annotations_is_refused_in_2026_07_28_only() {
     let bad = raw(
         json!({"name": "t", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}),
     );
@@ -129,7 +129,7 @@ async fn dropping_a_request_closes_its_stream_without_a_cancellation() {
 }
 
 #[tokio::test]
-async fn a_subscription_lasts_beyond_the_time_of_a_call() {
+async fn a_subscription_outlives_the_timeout_of_a_call() {
     let server = modern(|seen| match seen.method() {
         "subscriptions/listen" => Scripted::events(vec![
             event(&json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged"})),

@@ -1,4 +1,4 @@
-//! A small MCP server over HTTP whose responses a test scripts.
+//! A small MCP server over HTTP with responses that a test scripts.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -165,8 +165,8 @@ impl Server {
         }
     }
 
-    /// Starts a legacy server with session `s1` and no stream for GET, which answers calls by a
-    /// script.
+    /// Starts a legacy server with session `s1` and without a stream for GET. The script responds
+    /// to calls.
     pub async fn legacy(script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static) -> Self {
         Self::start(move |seen| handshake(seen, "s1").unwrap_or_else(|| script(seen))).await
     }
@@ -209,7 +209,8 @@ impl Server {
     }
 }
 
-/// Responses of a legacy server to everything but calls; `None` for a call.
+/// The response of a legacy server to `initialize`, GET, DELETE and notifications; `None` for a
+/// call.
 pub fn handshake(seen: &Seen, session: &str) -> Option<Scripted> {
     Some(match seen.method() {
         "initialize" => {

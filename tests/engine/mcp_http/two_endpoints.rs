@@ -14,8 +14,8 @@ fn settings(url: &str) -> String {
     format!("type: sse, url: \"{url}\", timeout: 2s")
 }
 
-/// Serves the two endpoints on a raw socket: messages that are posted to one are answered on the
-/// stream of the other.
+/// A server of HTTP+SSE over raw TCP. It answers messages that are POSTed to `/messages` on the
+/// stream of `/sse`.
 struct Sse {
     url: String,
     posted: Arc<Mutex<Vec<Value>>>,
@@ -137,7 +137,7 @@ fn answers(message: &Value) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_a_post_to_its_url_is_asked_for_a_stream() {
+async fn a_refused_post_to_the_url_leads_to_a_get_of_the_stream() {
     let refusals = ["400 Bad Request", "404 Not Found", "405 Method Not Allowed"];
     for (status, version) in refusals.into_iter().flat_map(|status| {
         [
@@ -283,7 +283,7 @@ async fn the_endpoint_must_have_the_origin_of_the_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_without_an_endpoint_event_first_is_refused() {
+async fn a_stream_that_does_not_begin_with_an_endpoint_event_is_refused() {
     let server = Server::start(|_| Scripted::events(vec![event(&json!({})), Part::Hold])).await;
     let error = Fixture::new(&settings(&server.url()))
         .cannot_open(Version::V2025_11_25)

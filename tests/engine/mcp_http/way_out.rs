@@ -35,7 +35,7 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
         Some("hunter2")
     );
     assert_eq!(result["said"], "*******");
-    eventually("the server has no stream", || fixture.lines().len() == 4).await;
+    eventually("the GET is refused", || fixture.lines().len() == 4).await;
     drop(session);
     server.until("DELETE").await;
     eventually("all flows have ended", || fixture.lines().len() == 5).await;
@@ -88,7 +88,7 @@ async fn flows_of_a_shared_mount_have_no_container() {
     fixture
         .result(&session, "tools/call", json!({"name": "a"}))
         .await;
-    eventually("the server has no stream", || fixture.lines().len() == 4).await;
+    eventually("the GET is refused", || fixture.lines().len() == 4).await;
     fixture.container().end();
     assert!(!session.ended().is_cancelled());
     drop(session);
@@ -103,7 +103,7 @@ async fn flows_of_a_shared_mount_have_no_container() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_lease_ends_its_sessions_and_calls_and_deletes_them_at_the_server() {
+async fn the_end_of_a_lease_ends_its_calls_and_deletes_its_sessions_at_the_server() {
     let server = Server::legacy(|_| Scripted::events(vec![text(":\n\n"), Part::Hold])).await;
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
@@ -165,7 +165,7 @@ async fn a_denial_of_the_chain_is_returned_and_an_unreachable_server_cannot_star
 }
 
 #[tokio::test]
-async fn secrets_of_the_settings_are_sent_in_clear_text_to_private_addresses_only() {
+async fn secrets_of_the_settings_are_sent_in_clear_text_to_a_private_address() {
     let server = echo().await;
     let url = server.url();
     let fixture = Fixture::new(&format!(
@@ -180,7 +180,7 @@ async fn secrets_of_the_settings_are_sent_in_clear_text_to_private_addresses_onl
 }
 
 #[tokio::test]
-async fn fields_of_the_transport_cannot_be_set() {
+async fn header_fields_of_the_transport_cannot_be_configured() {
     each_row_async(
         ["Host", "Mcp-Session-Id", "Content-Length", "Accept"],
         async |name| {
@@ -189,7 +189,7 @@ async fn fields_of_the_transport_cannot_be_set() {
             let fixture = Fixture::new(&settings);
             let error = fixture.cannot_open(LEGACY).await.to_string();
             assert!(
-                error.contains("set by the transport itself") && !error.contains("s3cret"),
+                error.contains("the transport itself sets the field") && !error.contains("s3cret"),
                 "{error}"
             );
         },
@@ -198,7 +198,7 @@ async fn fields_of_the_transport_cannot_be_set() {
 }
 
 #[tokio::test]
-async fn over_tls_requests_and_streams_share_a_connection_whose_certificate_is_verified() {
+async fn over_tls_requests_and_streams_share_a_connection_with_a_verified_certificate() {
     let certificates = certificates::Certificates::new();
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.pem");

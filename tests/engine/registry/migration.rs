@@ -19,7 +19,7 @@ const VERSION_1: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// Writes a file of version 1 with two containers, and returns when their leases expire.
+/// Writes a file of version 1 with two containers. Returns the expiry of their leases.
 fn write_version_1(file: &Path) -> OffsetDateTime {
     let expires_at = in_hours(1).truncate_to_millisecond();
     let millis = expires_at.unix_timestamp_nanos() / 1_000_000;
@@ -99,8 +99,8 @@ async fn a_migration_that_fails_leaves_the_old_file() {
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
-/// Environment variable that makes this test program the one to be killed; its value is the
-/// directory of the registry.
+/// Environment variable. If it is set, this test program is the child process that the test kills;
+/// the value is the registry's directory.
 const MIGRATING: &str = "REGISTRY_TEST_MIGRATING";
 
 #[tokio::test]

@@ -90,7 +90,10 @@ impl RegistryFixture {
 async fn within(seconds: u64, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !done() {
-        assert!(Instant::now() < deadline, "not within {seconds} s");
+        assert!(
+            Instant::now() < deadline,
+            "condition not met within {seconds} s"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -167,7 +170,7 @@ async fn a_registration_ends_the_leases_with_its_id_or_address() {
 }
 
 #[tokio::test]
-async fn a_restart_keeps_leases_and_no_id_is_given_twice() {
+async fn a_restart_keeps_leases_and_lease_ids_are_never_reused() {
     let fixture = RegistryFixture::new();
     let before = fixture.register("c1", A).await;
     before.raise_level(Level::Secret);
@@ -200,7 +203,7 @@ async fn a_restart_keeps_leases_and_no_id_is_given_twice() {
 }
 
 #[tokio::test]
-async fn levels_and_aborts_of_tool_calls_are_on_disk_before_they_are_confirmed() {
+async fn raise_level_and_latch_return_after_the_write_is_on_disk() {
     let fixture = RegistryFixture::new();
     let container = fixture.register("c1", A).await;
     let records = RegistryRecords(Arc::clone(&fixture.registry));
@@ -209,7 +212,7 @@ async fn levels_and_aborts_of_tool_calls_are_on_disk_before_they_are_confirmed()
         .raise_level(&container, Level::Confidential)
         .await
         .unwrap();
-    // A record with a lower level does not lower the level.
+    // `raise_level` with a lower level has no effect.
     records
         .raise_level(&container, Level::Public)
         .await
@@ -230,8 +233,8 @@ async fn levels_and_aborts_of_tool_calls_are_on_disk_before_they_are_confirmed()
     assert!(!fixture.at(A).unwrap().is_aborted());
 }
 
-/// Environment variable that makes this test program the one to be killed; its value is the
-/// directory of the registry.
+/// Environment variable. If it is set, this test program is the child process that the test kills;
+/// the value is the registry's directory.
 const VICTIM: &str = "REGISTRY_TEST_VICTIM";
 
 /// Registers one container after the other until the process is killed, and prints each after its
@@ -250,12 +253,12 @@ async fn register_until_killed(directory: &Path) {
 }
 
 #[tokio::test]
-async fn answered_registrations_survive_a_kill_during_writes() {
+async fn completed_registrations_survive_a_kill_during_writes() {
     if let Some(directory) = std::env::var_os(VICTIM) {
         return register_until_killed(Path::new(&directory)).await;
     }
     let directory = tempfile::tempdir().unwrap();
-    let name = "registry::answered_registrations_survive_a_kill_during_writes";
+    let name = "registry::completed_registrations_survive_a_kill_during_writes";
     let mut answered = HashMap::new();
     for round in 0..3 {
         let mut victim = Command::new(std::env::current_exe().unwrap())
@@ -266,7 +269,7 @@ async fn answered_registrations_survive_a_kill_during_writes() {
             .unwrap();
         let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
         let mut registered = 0;
-        // Lines that it printed before it was killed count too.
+        // Lines that the process printed before it was killed count, too.
         for line in lines.map_while(Result::ok) {
             let Some((_, said)) = line.split_once("registered ") else {
                 continue;
@@ -293,7 +296,7 @@ async fn answered_registrations_survive_a_kill_during_writes() {
 }
 
 #[tokio::test]
-async fn a_lease_ends_within_a_second_of_its_expiry_and_is_found_until_a_flow_expires_it() {
+async fn maintenance_ends_an_expired_lease_and_find_returns_it_until_it_is_removed() {
     let fixture = RegistryFixture::new();
     let short = NewRegistration {
         expires_at: OffsetDateTime::now_utc() + time::Duration::milliseconds(300),
@@ -309,7 +312,7 @@ async fn a_lease_ends_within_a_second_of_its_expiry_and_is_found_until_a_flow_ex
     ended.await.expect("ended");
     assert!(fixture.registry.get(&id("c1")).unwrap().is_none());
     assert!(fixture.registry.list().unwrap().is_empty());
-    let found = fixture.at(A).expect("found so that a flow can be told");
+    let found = fixture.at(A).expect("an expired lease that denies flows");
     fixture.registry.expire(&found);
     assert!(fixture.at(A).is_none());
     let rows = || {
@@ -318,14 +321,14 @@ async fn a_lease_ends_within_a_second_of_its_expiry_and_is_found_until_a_flow_ex
         rows.unwrap_or(-1)
     };
     within(3, || rows() == 0).await;
-    // An expired lease is not extended.
-    let anew = fixture.registry.register(new("c1", A)).await.unwrap();
-    assert!(!anew.extended);
-    assert!(anew.container.is_live(OffsetDateTime::now_utc()));
+    // The lease was deleted, so the same registration begins a new one.
+    let renewed = fixture.registry.register(new("c1", A)).await.unwrap();
+    assert!(!renewed.extended);
+    assert!(renewed.container.is_live(OffsetDateTime::now_utc()));
 }
 
 #[tokio::test]
-async fn a_lease_that_the_clock_ended_too_early_begins_again_under_a_new_id() {
+async fn a_lease_that_a_clock_jump_ended_is_replaced_under_a_new_lease_id() {
     let fixture = RegistryFixture::new();
     let short = NewRegistration {
         expires_at: OffsetDateTime::now_utc() + time::Duration::milliseconds(300),
@@ -349,7 +352,7 @@ async fn a_lease_that_the_clock_ended_too_early_begins_again_under_a_new_id() {
     assert_eq!(
         fixture.restart().await.at(A).unwrap().lease,
         again.lease,
-        "the new id is durable"
+        "the new lease id is durable"
     );
 }
 
@@ -377,7 +380,7 @@ const GARBAGE: &[u8] = b"this is not a database, and it is long enough to be tak
     it goes on and on and on and on and on and on and on and on";
 
 #[tokio::test]
-async fn a_file_that_is_damaged_while_it_runs_is_noticed_left_alone_and_recovered_from() {
+async fn a_running_registry_does_not_touch_a_damaged_file_and_resumes_once_it_is_restored() {
     let harms: [(&str, Harm); 4] = [
         ("overwritten", |file| fs::write(file, GARBAGE).unwrap()),
         ("truncated", |file| fs::write(file, b"").unwrap()),
@@ -413,7 +416,7 @@ async fn a_file_that_is_damaged_while_it_runs_is_noticed_left_alone_and_recovere
         fs::write(fixture.file(), &intact).unwrap();
         fixture.becomes(true).await;
         let after = fixture.at(A).unwrap();
-        assert!(Arc::ptr_eq(&before, &after), "{harm}: the lease went on");
+        assert!(Arc::ptr_eq(&before, &after), "{harm}: the lease was kept");
         assert!(!after.ended().is_cancelled());
         fixture.register("c2", B).await;
     })
@@ -430,7 +433,7 @@ async fn a_write_right_after_the_damage_does_not_touch_the_file() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_from() {
+async fn a_registry_started_on_a_damaged_file_does_not_touch_it_and_loads_once_it_is_restored() {
     let fixture = RegistryFixture::new();
     fixture.register("c1", A).await;
     let backups = tempfile::tempdir().unwrap();
@@ -445,7 +448,7 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
     assert!(!fixture.registry.available());
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert_eq!(fs::read(fixture.file()).unwrap(), GARBAGE);
-    // SQLite may create files beside it while the file is checked.
+    // SQLite may create files beside the registry's file while that file is checked.
     let names = || -> Vec<_> {
         let entries = fs::read_dir(fixture.directory.path()).unwrap();
         entries.map(|entry| entry.unwrap().file_name()).collect()
@@ -456,7 +459,7 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(names(), [FILE_NAME], "nothing was put beside it");
+    assert_eq!(names(), [FILE_NAME], "no other file is left");
     fs::copy(&backup, fixture.file()).unwrap();
     fixture.becomes(true).await;
     assert!(fixture.at(A).is_some());
@@ -506,7 +509,7 @@ async fn a_containers_socket_is_announced_until_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_registrations_load_fast_and_are_found_at_once() {
+async fn a_hundred_thousand_registrations_load_within_10_s_and_are_found_within_10_us() {
     const COUNT: u32 = 100_000;
     let fixture = RegistryFixture::new();
     let mut conn = Connection::open(fixture.file()).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_backup_restored_under_a_running_registry_is_followed() {
+async fn a_running_registry_loads_a_restored_backup() {
     let fixture = RegistryFixture::new();
     let kept = fixture.register("c1", A).await;
     let backup = fixture.directory.path().join("backup.db");
@@ -38,12 +38,12 @@ async fn a_restore_moves_a_damaged_file_aside() {
     assert!(fixture.at(A).is_some());
     assert!(fixture.at(B).is_none());
     assert_eq!(offline::check(&fixture.file()).unwrap(), 1);
-    // The backup lacks the second lease, but its id is not used again.
+    // The backup lacks the lease of `c2`, but the id of that lease is not reused.
     assert_ne!(fixture.register("c3", B).await.lease, later.lease);
 }
 
 #[tokio::test]
-async fn only_a_registry_is_restored_and_nothing_is_copied_onto_itself() {
+async fn only_a_registry_is_restored_and_no_file_is_copied_onto_itself() {
     let fixture = RegistryFixture::new();
     fixture.register("c1", A).await;
     let before = fs::read(fixture.file()).unwrap();
@@ -61,7 +61,7 @@ async fn only_a_registry_is_restored_and_nothing_is_copied_onto_itself() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ended_does_not_live_again_when_a_backup_that_holds_it_is_restored() {
+async fn restoring_a_backup_revives_no_ended_lease() {
     let harms: [(&str, Harm); 3] = [
         ("intact", |_| {}),
         ("damaged", |file| fs::write(file, GARBAGE).unwrap()),

@@ -1,5 +1,5 @@
-// The same as client.py, with the TypeScript SDK or the inspector's command line. The inspector is
-// a process for each request; these run side by side, since each takes seconds to end.
+// Like client.py, with the TypeScript SDK or the inspector's command line. Each request of the
+// inspector is a process; the processes run concurrently, since each takes seconds to end.
 
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';

@@ -1,6 +1,6 @@
 """The everything-server in one era of the protocol: one_era.py legacy|modern PORT.
 
-It answers requests of the other era as servers do that do not know it.
+It responds to requests of the other era like a server that does not support that era.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The server behind the overrides: weather.py PORT FILE appends what its tool was called with.
+"""The server behind the overrides: weather.py PORT FILE appends the arguments of each call to FILE.
 
-The tool needs an argument that no agent should see.
+The tool needs arguments that agents should not see.
 """
 
 import json

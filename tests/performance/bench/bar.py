@@ -40,7 +40,7 @@ def rows(loads, facts):
     ]
     for load in loads:
         if "idle tunnels" in load.name:
-            rows.append((f"KiB each, {load.name}", load.figure("product", "kib_each"), "≤", 40))
+            rows.append((f"KiB each, {load.name}", load.figure("product", "kib_each"), "≤", 30))
             rows.append((f"sockets each, {load.name}", load.figure("product", "descriptors_each"), "≤", 1.05))
     rows += [
         ("CPU of a cached DNS answer, × dnsmasq", against("DNS, cached", "cpu_us_each", "dnsmasq"), "≤", 1.0),

@@ -82,8 +82,12 @@ def passthrough():
 
 
 def idle_loads(quick):
-    counts = (1_000,) if quick else (1_000, 5_000)
-    return [Load(f"{count:,} idle tunnels", ["idle", "--connections", count], rounds=1, seconds=3) for count in counts]
+    """Memory is read ten seconds after the last tunnel was opened."""
+    def idle(count, how, *more):
+        return Load(f"{count:,} idle tunnels, {how}", ["idle", "--connections", count, *more], rounds=1, seconds=10)
+
+    at_once = [idle(1_000, "opened at once")]
+    return at_once if quick else [*at_once, idle(1_000, "opened over 20 s", "--ramp", 20), idle(5_000, "opened at once")]
 
 
 def fixed_rate(rate, quick):

@@ -10,9 +10,11 @@ from .processes import Peer, Processes, free_port
 from .product import Product
 
 ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
-PEERS = ("direct", "product", "product, stdio", "FastMCP", "mcp-proxy")
+PEERS = ("direct", "relay", "product", "product, stdio", "FastMCP", "mcp-proxy")
 # FastMCP reads the list of its server at each call: with many tools that would be all that calls measure.
 TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
+# One shows latency; with 8 some cores sleep between calls, with 32 none does.
+CONNECTIONS = (1, 8, 32)
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
 # What idle streams take is read in a process that served nothing before.
 IDLE = ("product", "product, stdio")
@@ -68,10 +70,6 @@ class Gateway(Product):
             Peer("product, stdio", self.mcp, self.process.pid, source="127.0.0.2", tool="stdio_tool-0"),
         ]
 
-    def restart(self):
-        self.stop()
-        self.start()
-
 
 def installed(root):
     """The programs of the peers, in virtual environments of their own: they need different versions of one library."""
@@ -93,6 +91,15 @@ def install(place, package):
         shutil.rmtree(place, ignore_errors=True)
         return False
     return True
+
+
+def start_relay(processes, performance, server):
+    """hyper on both sides and nothing between: what it takes to be there."""
+    port = free_port()
+    process = processes.start("relay", performance, "plain-relay", "--listen", f"127.0.0.1:{port}",
+                              "--upstream", f"127.0.0.1:{server}")
+    processes.await_port("relay", process, port)
+    return Peer("relay", port, process.pid)
 
 
 def start_peers(processes, programs, command, server):
@@ -186,7 +193,8 @@ class Stage:
         self.gateway.register()
         self.gateway.start()
         others = start_peers(processes, installed(root), command, server)
-        everybody = [Peer("direct", server, process.pid), *self.gateway.peers(), *others]
+        relay = start_relay(processes, performance, server)
+        everybody = [Peer("direct", server, process.pid), relay, *self.gateway.peers(), *others]
         self.runner = McpRunner(performance, {peer.name: peer for peer in everybody})
 
 
@@ -197,7 +205,8 @@ def measure(quick, work, say, *builds):
     with Processes(calls) as processes:
         say("calls")
         stage = Stage(processes, calls, *builds, TOOLS_TO_CALL)
-        measured = stage.runner.run(loads(quick, "call", "tools/call", 1) + loads(quick, "call", "tools/call", 8))
+        calls = [load for connections in CONNECTIONS for load in loads(quick, "call", "tools/call", connections)]
+        measured = stage.runner.run(calls)
         say("idle streams")
         streams = idle(stage.runner, stage.gateway, quick)
     with Processes(lists) as processes:

@@ -92,6 +92,10 @@ class Product:
     def stop(self):
         self.processes.end(self.process)
 
+    def restart(self):
+        self.stop()
+        self.start()
+
     def ask(self, method, path, body=None):
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-//! hudsucker without handlers: a library that also intercepts TLS, for comparison.
+//! A proxy made with hudsucker, a library that intercepts TLS, without handlers; for comparison.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::Peer;
 use crate::certificates::Certificates;
 
-/// Capacity of its certificate cache, in host names.
+/// Capacity of hudsucker's certificate cache, in host names.
 const CERTIFICATES: u64 = 1_000;
 
 pub async fn run(peer: Peer, nodelay: bool) -> anyhow::Result<()> {

@@ -37,6 +37,13 @@ enum Part {
     },
     /// A relay that terminates TLS on both sides and decides nothing.
     Relay(Peer),
+    /// A relay of plain HTTP that decides nothing.
+    PlainRelay {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        upstream: SocketAddr,
+    },
     /// A hudsucker proxy that decides nothing.
     #[cfg(feature = "hudsucker")]
     Hudsucker {
@@ -79,6 +86,9 @@ fn main() -> anyhow::Result<()> {
         } => runtime.block_on(origin::run(listen, &Certificates(certificates))),
         Part::Nameserver { listen } => nameserver::run(listen),
         Part::Relay(peer) => runtime.block_on(relay::run(peer)),
+        Part::PlainRelay { listen, upstream } => {
+            runtime.block_on(relay::run_plain(listen, upstream))
+        }
         #[cfg(feature = "hudsucker")]
         Part::Hudsucker { peer, nodelay } => runtime.block_on(hudsucker::run(peer, nodelay)),
         Part::Load(load) => runtime.block_on(load.run()),

@@ -19,7 +19,8 @@ const SETTLING: Duration = Duration::from_millis(200);
 /// Timeout after which a query counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Timeout of a query if queries are counted: the server may run under a tool that makes it slow.
+/// Timeout of a query if the load has a number of queries: the server may then run under callgrind,
+/// which makes it slow.
 const PATIENCE_OF_COUNT: Duration = Duration::from_secs(30);
 
 /// Percentage of answers that may be lost or wrong: a saturated server drops some.
@@ -34,11 +35,11 @@ const NX_DOMAIN: u8 = 3;
 /// The names in the queries.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Names {
-    /// One, which is in every cache.
+    /// One name, which is in every cache.
     Cached,
     /// Names that the server must deny.
     Denied,
-    /// A pool of names that live for no time.
+    /// Names of a pool, whose answers have a TTL of 0.
     Forwarded,
     /// Every name once.
     Unique,
@@ -51,7 +52,7 @@ pub struct Questions {
     names: Names,
     #[arg(long)]
     server: SocketAddr,
-    /// The server's process, whose CPU time is read with its children's.
+    /// Pid of the server, whose CPU time is measured with that of its descendants.
     #[arg(long)]
     pid: u32,
     /// Number of clients; their addresses count up from 127.1.0.1.
@@ -66,9 +67,9 @@ pub struct Questions {
 
 struct Run {
     names: Names,
-    /// Part of the names, which differs from run to run.
+    /// Part of the unique names; differs from run to run.
     id: u64,
-    /// Clients stop at this number.
+    /// The number of queries after which the clients stop.
     most: u64,
     patience: Duration,
     asked: AtomicU64,

@@ -1,5 +1,6 @@
-//! A minimal relay for comparison: TLS and hyper on both sides, one upstream connection for each
-//! client connection, and no decisions.
+//! Minimal relays for comparison: hyper on both sides, one upstream connection for each client
+//! connection, and no decisions. One terminates TLS on both sides of a CONNECT tunnel; the other
+//! relays plain HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,12 +14,16 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::Peer;
 use crate::certificates::Certificates;
+
+/// The upstream connection of one client connection.
+type Sender = Arc<Mutex<Option<SendRequest<Incoming>>>>;
 
 struct Relay {
     server: Arc<ServerConfig>,
@@ -61,7 +66,7 @@ async fn connect(
         let Ok(stream) = acceptor.accept(TokioIo::new(upgraded)).await else {
             return;
         };
-        let sender: Arc<Mutex<Option<SendRequest<Incoming>>>> = Arc::default();
+        let sender = Sender::default();
         let service = service_fn(move |request| {
             forward(
                 Arc::clone(&relay),
@@ -80,16 +85,50 @@ async fn connect(
 async fn forward(
     relay: Arc<Relay>,
     host: String,
-    sender: Arc<Mutex<Option<SendRequest<Incoming>>>>,
+    sender: Sender,
+    request: Request<Incoming>,
+) -> anyhow::Result<Response<BoxBody<Bytes, hyper::Error>>> {
+    let connect = async {
+        let socket = TcpStream::connect(relay.upstream).await?;
+        socket.set_nodelay(true)?;
+        let connector = TlsConnector::from(Arc::clone(&relay.client));
+        Ok(connector.connect(host.try_into()?, socket).await?)
+    };
+    send(sender, connect, request).await
+}
+
+/// Relays plain HTTP.
+pub async fn run_plain(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(listen).await?;
+    loop {
+        let (socket, _) = listener.accept().await?;
+        socket.set_nodelay(true)?;
+        let sender = Sender::default();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| {
+                let connect = async move {
+                    let socket = TcpStream::connect(upstream).await?;
+                    socket.set_nodelay(true)?;
+                    Ok(socket)
+                };
+                send(Arc::clone(&sender), connect, request)
+            });
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(socket), service)
+                .await;
+        });
+    }
+}
+
+/// Sends a request on the upstream connection, which is made first if there is none.
+async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    sender: Sender,
+    connect: impl Future<Output = anyhow::Result<S>>,
     request: Request<Incoming>,
 ) -> anyhow::Result<Response<BoxBody<Bytes, hyper::Error>>> {
     let mut sender = sender.lock().await;
     if sender.as_ref().is_none_or(SendRequest::is_closed) {
-        let socket = TcpStream::connect(relay.upstream).await?;
-        socket.set_nodelay(true)?;
-        let connector = TlsConnector::from(Arc::clone(&relay.client));
-        let stream = connector.connect(host.try_into()?, socket).await?;
-        let (fresh, connection) = client::handshake(TokioIo::new(stream)).await?;
+        let (fresh, connection) = client::handshake(TokioIo::new(connect.await?)).await?;
         tokio::spawn(connection);
         *sender = Some(fresh);
     }

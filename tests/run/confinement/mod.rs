@@ -1,5 +1,6 @@
-//! Attempts that a sandbox must prevent. A script makes them inside, and each is a row. If an
-//! attempt could also fail for another reason, it is made outside too and must succeed there.
+//! Attempts that a sandbox must prevent. A script makes the attempts inside the sandbox; each
+//! attempt is a row. The tests repeat attempts that could also fail for another reason outside,
+//! where they must succeed.
 
 mod network;
 mod outside;
@@ -15,7 +16,7 @@ use crate::support::Origin;
 
 pub use secrets::{MARK, SEARCH, mark};
 
-/// An unprivileged user and root, without those whom this machine does not allow sandboxes.
+/// An unprivileged user and root, except those that cannot create sandboxes on this machine.
 fn people() -> Vec<Person> {
     let users = [User::Unprivileged, User::Root];
     let people = users.map(|user| Person::with(user, Origin::start()));

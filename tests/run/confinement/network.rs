@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::people;
 use crate::attempts::check;
 
-/// Python code that tries to reach services of the host, whose ports are arguments, and others.
+/// Python code that tries to reach services of the host and other addresses. The arguments are the
+/// ports of the host's TCP, UDP and IPv6 listeners, and addresses of the host.
 const CONNECT: &str = r#"
 tcp, udp, six = (int(port) for port in sys.argv[1:4])
 own = sys.argv[4:]
@@ -25,7 +26,7 @@ def ask(host, port, family=socket.AF_INET):
         return client.recv(100)
 
 def refused(answer):
-    """Raises what a route socket's answer says."""
+    """Raises the error in a response of a netlink route socket."""
     code = -struct.unpack_from("=i", answer, 16)[0]
     if code:
         raise OSError(code, os.strerror(code))
@@ -45,15 +46,15 @@ fails("a multicast", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).se
 fails("ICMP", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP).sendto(b"\x08\0\0\0\0\0\0\0", ("192.0.2.1", 0)))
 holds("loopback is the only interface", lambda: [name for _, name in socket.if_nameindex()] == ["lo"])
 holds("there is no route", lambda: len(open("/proc/net/route").readlines()) <= 1)
-fails("an address of its own", lambda: (lambda s: s.send(struct.pack("=IHHIIBBBBIHH4sHH4s", 40, 20, 0x505, 1, 0, 2, 24, 0, 0, 1, 8, 2, bytes([192, 0, 2, 9]), 8, 1, bytes([192, 0, 2, 9]))) and refused(s.recv(4096)))(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)), errno.EPERM)
+fails("adding an address", lambda: (lambda s: s.send(struct.pack("=IHHIIBBBBIHH4sHH4s", 40, 20, 0x505, 1, 0, 2, 24, 0, 0, 1, 8, 2, bytes([192, 0, 2, 9]), 8, 1, bytes([192, 0, 2, 9]))) and refused(s.recv(4096)))(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)), errno.EPERM)
 
-# What listens inside is the proxy, the gateway and DNS.
+# Only the proxy, the gateway and DNS listen inside.
 holds("the proxy", lambda: connect("127.0.0.1", 3128) == "connected")
 holds("DNS", lambda: connect("127.0.0.1", 53) == "connected")
 listening = sorted({int(line.split()[1].rsplit(":", 1)[1], 16) for line in open("/proc/net/tcp").readlines()[1:] if line.split()[3] == "0A"})
-holds("nothing else listens", lambda: listening == [53, 3128, 8090] or report("listening", False, listening))
+holds("only DNS, the proxy and the gateway listen", lambda: listening == [53, 3128, 8090] or report("listening", False, listening))
 
-# The appliance administrates nothing over it.
+# The admin API cannot be reached over these ports.
 import http.client
 for port in (3128, 8090):
     for path in ("/internal/health", "/internal/containers", "/internal/metrics", "/internal/flows", "/"):
@@ -64,7 +65,7 @@ for port in (3128, 8090):
                 return client.getresponse().status
             holds(f"{method} {path} at {port}", lambda: ask_admin() in (400, 403, 404, 405))
 
-# The gateway tells how the container's own MCP servers are, and nothing else of the appliance.
+# The gateway's health has only the state of the container's MCP servers.
 import json
 def health():
     client = http.client.HTTPConnection("127.0.0.1", 8090, timeout=5)
@@ -73,7 +74,7 @@ def health():
 holds("the gateway's health", lambda: health() == ["checks", "servers", "status"])
 
 server = socket.create_server(("127.0.0.1", 0))
-holds("a server of its own", lambda: connect("127.0.0.1", server.getsockname()[1]) == "connected")
+holds("a server in the sandbox", lambda: connect("127.0.0.1", server.getsockname()[1]) == "connected")
 for port in (53, 3128, 8090):
     fails(f"taking the port {port}", lambda: socket.create_server(("127.0.0.1", port)))
 "#;

@@ -1,4 +1,4 @@
-//! Processes, shared memory and descriptors of the host.
+//! Attempts to reach processes, shared memory and descriptors of the host.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -47,30 +47,30 @@ for pid in PIDS:
     fails(f"{pid}: its memory", lambda: open(f"/proc/{pid}/mem", "rb"))
     fails(f"{pid}: a signal", lambda: os.kill(pid, 0), errno.ESRCH)
     fails(f"{pid}: a signal to its group", lambda: os.killpg(pid, 0), errno.ESRCH)
-    fails(f"{pid}: a descriptor of it", lambda: os.pidfd_open(pid))
+    fails(f"{pid}: a pidfd", lambda: os.pidfd_open(pid))
     fails(f"{pid}: ptrace", lambda: call(101, 16, pid, 0, 0))
-    fails(f"{pid}: seizing it", lambda: call(101, 0x4206, pid, 0, 0))
+    fails(f"{pid}: PTRACE_SEIZE", lambda: call(101, 0x4206, pid, 0, 0))
     fails(f"{pid}: reading its memory", lambda: call(310, pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
     fails(f"{pid}: writing its memory", lambda: call(311, pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
     fails(f"{pid}: its priority", lambda: os.getpriority(os.PRIO_PROCESS, pid))
     fails(f"{pid}: its processors", lambda: os.sched_getaffinity(pid))
     fails(f"{pid}: its limits", lambda: call(302, pid, 7, 0, room))
 holds("few processes exist", lambda: len([name for name in os.listdir("/proc") if name.isdigit()]) < 6)
-holds("its own number is small", lambda: os.getpid() < 100 and os.getppid() == 1)
+holds("its own PID is small", lambda: os.getpid() < 100 and os.getppid() == 1)
 
-# PID 1 is ours, and closed.
+# PID 1 belongs to `run`, and the command has no access to it.
 for name in ("exe", "cwd", "root", "fd/0", "ns/net"):
     fails(f"PID 1: {name}", lambda: os.readlink(f"/proc/1/{name}"))
 for name in ("environ", "mem", "maps"):
     fails(f"PID 1: {name}", lambda: open(f"/proc/1/{name}", "rb").read(1))
 fails("PID 1: ptrace", lambda: call(101, 16, 1, 0, 0))
 fails("PID 1: its memory", lambda: call(310, 1, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))
-fails("PID 1: a descriptor of its", lambda: call(438, os.pidfd_open(1), 0, 0))
+fails("PID 1: duplicating its descriptor 0", lambda: call(438, os.pidfd_open(1), 0, 0))
 os.kill(1, signal.SIGKILL)
 os.kill(1, signal.SIGTERM)
 holds("PID 1 cannot be killed from inside", lambda: os.path.exists("/proc/1/status"))
 
-# There is no other process, not even to root.
+# The command can signal no other process, not even as root.
 fails("a signal to every process", lambda: os.kill(-1, 0), errno.ESRCH)
 "#;
 
@@ -79,7 +79,7 @@ fn no_process_of_the_host_exists_inside() {
     for person in super::people() {
         let bystander = Bystander::start(&person);
         let (other, ours) = (bystander.0.id(), std::process::id());
-        // The pids of the host are larger than any pid inside.
+        // The attempts assume that no process inside has one of these pids; pids inside are small.
         assert!(other > 100 && ours > 100);
         check(
             &person,
@@ -93,12 +93,12 @@ fn no_process_of_the_host_exists_inside() {
 }
 
 #[test]
-fn the_same_attempts_work_outside() {
+fn the_attempts_on_processes_work_outside() {
     let Some(person) = Person::new() else { return };
     let bystander = Bystander::start(&person);
     let pid = bystander.0.id().to_string();
     let command = python(REACH, &[&pid]);
-    // Without the attempts on pid 1, which is the host's init there.
+    // Leaves out the attempts on PID 1, which is the host's init outside.
     let script = command[3]
         .split("holds(\"few processes")
         .next()
@@ -108,7 +108,7 @@ fn the_same_attempts_work_outside() {
     let ran = crate::support::Ran::of(person.outside("python3").args(["-I", "-c", &script, &pid]));
     let rows = crate::attempts::rows(&ran);
     let worked = rows.iter().filter(|row| row.said.starts_with("it worked"));
-    // With Yama, only ancestors may use ptrace.
+    // With Yama, only an ancestor may attach with ptrace.
     assert!(worked.count() >= 6, "{rows:?}");
 }
 
@@ -119,7 +119,7 @@ fails("a semaphore of System V", lambda: call(64, key, 0, 0), errno.ENOENT)
 fails("a queue of System V", lambda: call(68, key, 0), errno.ENOENT)
 fails("shared memory of POSIX", lambda: open(f"/dev/shm/{name}", "rb"), errno.ENOENT)
 holds("no segment is listed", lambda: len(open("/proc/sysvipc/shm").readlines()) == 1)
-holds("a segment of its own", lambda: call(29, 0, 4096, 0o1600) >= 0)
+holds("creating a segment", lambda: call(29, 0, 4096, 0o1600) >= 0)
 "#;
 
 #[test]

@@ -22,7 +22,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn placeholders_stay_while_a_run_needs_them_and_are_gone_with_the_last() {
+fn placeholders_stay_while_a_run_needs_them_and_the_last_run_removes_them() {
     let Some(person) = Person::new() else { return };
     let wait = ["sh", "-c", "echo ready; read -r line"];
     let mut runs = [person.spawn(&[], &wait), person.spawn(&[], &wait)];
@@ -42,7 +42,7 @@ fn placeholders_stay_while_a_run_needs_them_and_are_gone_with_the_last() {
     let kept = person
         .home()
         .join(".local/state/unified-proxy/placeholders");
-    // Only the lock file stays.
+    // Only the lock file, `order`, stays.
     assert_eq!(names(&kept), ["order"]);
 }
 
@@ -55,9 +55,9 @@ fn placeholders_of_a_run_that_was_killed_are_removed_by_the_next() {
     let pids = processes::descendants(run.id());
     processes::send(run.id(), Signal::KILL);
     run.wait().unwrap();
-    processes::end_within("it has ended", &pids, SOON);
+    processes::end_within("the run has ended", &pids, SOON);
     person.sh(&[], "true").ok();
-    eventually("nothing is left", SOON, || names(&person.work()).is_empty());
+    eventually("no file is left", SOON, || names(&person.work()).is_empty());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::attempts::check;
 use crate::fixture::Person;
 use crate::support::{Ran, SOON, eventually};
 
-/// Python code that tries to change the files at the relative paths in its arguments in every way.
+/// Python code that tries to change files in every way; their relative paths are its arguments.
 pub const CHANGES: &str = r##"
 EVIL = "#!/bin/sh\necho planted\n"
 def write(path):
@@ -19,7 +19,7 @@ def write(path):
         file.write(EVIL)
 
 def swap(path, make):
-    """Moves what is there away, and puts something in its place."""
+    """Renames the path, and makes another file in its place."""
     os.rename(path, f"moved-{os.getpid()}")
     make(path)
 
@@ -50,7 +50,7 @@ for path in sys.argv[1:]:
         fails(f"{path}: exchanging {above}", lambda: (os.makedirs("newdir", exist_ok=True), call(316, -100, above.encode(), -100, b"newdir", 2)))
 "##;
 
-/// Names that are protected also if they do not exist.
+/// Names that are protected even if they do not exist.
 const ALWAYS: [&str; 15] = [
     ".aider.conf.yml",
     ".claude",
@@ -92,7 +92,8 @@ fn repository(person: &Person, at: &str) -> PathBuf {
     path
 }
 
-/// The paths below a directory, with the content of files.
+/// The paths below a directory, with the contents of files, except `new` and `newdir`, which the
+/// attempts create.
 fn tree(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut next = vec![directory.to_owned()];
@@ -124,7 +125,7 @@ fn check_unchanged(person: &Person, flags: &[&str], paths: &[&str]) {
             .collect::<Vec<_>>()
     });
     assert_eq!(names(&before), names(&after));
-    assert!(before == after, "a file has another content");
+    assert!(before == after, "the content of a file changed");
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn existing_protected_files_cannot_be_changed() {
 }
 
 #[test]
-fn repositories_below_are_protected_whatever_a_directory_above_them_is_renamed_to() {
+fn nested_repositories_are_protected_and_directories_above_them_cannot_be_renamed() {
     let Some(person) = Person::new() else { return };
     repository(&person, "project");
     repository(&person, "project/vendor/deep/nested");
@@ -254,7 +255,7 @@ fn a_worktree_and_a_bare_repository_are_protected_as_working_directories() {
 }
 
 #[test]
-fn hooks_that_the_configuration_names_elsewhere_are_protected() {
+fn hooks_in_the_directory_of_core_hookspath_are_protected() {
     let Some(person) = Person::new() else { return };
     let work = repository(&person, "project");
     person.write(work.join("build/hooks/pre-commit"), "#!/bin/sh\n");
@@ -265,7 +266,7 @@ fn hooks_that_the_configuration_names_elsewhere_are_protected() {
 }
 
 #[test]
-fn settings_that_the_configuration_includes_are_protected() {
+fn files_that_the_git_configuration_includes_are_protected() {
     let Some(person) = Person::new() else { return };
     let work = repository(&person, "project");
     person.write(work.join("build/shared.gitconfig"), "[alias]\n");
@@ -278,7 +279,7 @@ fn settings_that_the_configuration_includes_are_protected() {
 }
 
 #[test]
-fn git_works_inside_a_repository_as_it_should() {
+fn git_commits_branches_stashes_and_packs_inside() {
     let Some(person) = Person::new() else { return };
     repository(&person, "project");
     let script = "set -e; git config --get user.name || true; \
@@ -334,7 +335,7 @@ fn a_protected_file_that_is_replaced_outside_ends_the_run_and_is_named() {
     std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut ready).unwrap();
     let other = person.write("project/other", "after\n");
     fs::rename(other, &file).unwrap();
-    eventually("it ends", SOON, || run.try_wait().unwrap().is_some());
+    eventually("the run ends", SOON, || run.try_wait().unwrap().is_some());
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(70));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

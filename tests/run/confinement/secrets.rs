@@ -8,12 +8,11 @@ use super::people;
 use crate::attempts::check;
 use crate::fixture::{NOBODY, Person, User, is_root};
 
-/// A part of every secret in these tests. Scripts get it in two parts, so that they do not contain
-/// it themselves.
+/// A text that every secret in these tests contains. Scripts get it in two parts, so that their
+/// source does not contain it.
 pub const MARK: &str = "secret-7c1e59ab04d2";
 
-/// Python code that searches for the mark in everything that is visible: names and contents of
-/// files, and environments.
+/// Python code that searches for the mark in all visible files, environments and command lines.
 pub const SEARCH: &str = r#"
 mark = (sys.argv[1] + sys.argv[2]).encode()
 seen = 0
@@ -32,7 +31,7 @@ def search(path):
         pass
 
 skipped = {os.path.join("/proc", name) for name in ("kcore", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "sys", "irq")}
-# Programs of the system: nothing of a person is there.
+# Programs of the system, without files of a user.
 skipped |= {"/usr", "/opt"}
 for directory, names, files in os.walk("/", followlinks=False):
     names[:] = [n for n in names if os.path.join(directory, n) not in skipped and n not in ("task", "map_files")]

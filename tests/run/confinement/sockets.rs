@@ -36,15 +36,15 @@ for argument in sys.argv[1:]:
     fails(f"the address {argument}", lambda: connect(address))
     fails(f"the address {argument}, as a datagram", lambda: connect(address, socket.SOCK_DGRAM))
 
-# Its own sockets work.
+# Sockets that the command creates work.
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(own)
 listener.listen()
-holds("a socket of its own", lambda: connect(own))
+holds("a socket that the command created", lambda: connect(own))
 os.unlink(own)
 "#;
 
-/// Listening sockets to which a client could connect; their servers accept nothing.
+/// Listening sockets to which a client could connect; no server accepts the connections.
 struct Listeners {
     kept: Vec<UnixListener>,
     addresses: Vec<String>,
@@ -131,7 +131,7 @@ fn no_socket_of_the_host_can_be_reached() {
     check(&person, &flags, CONNECT, &listeners.arguments(), 30);
 }
 
-/// The kernel lists such a socket by the relative path that its server gave.
+/// The kernel lists a Unix socket under the path that was passed to `bind`, which is relative here.
 #[test]
 fn a_socket_that_was_bound_by_a_relative_path_cannot_be_reached() {
     let Some(mut person) = Person::new() else {

@@ -8,7 +8,7 @@ room = ctypes.create_string_buffer(4096)
 NEW = {"NEWUSER": 0x10000000, "NEWNET": 0x40000000, "NEWNS": 0x20000, "NEWPID": 0x20000000, "NEWIPC": 0x8000000,
        "NEWUTS": 0x4000000, "NEWCGROUP": 0x2000000}
 
-# Number on x86-64, number on i386, arguments that would do something, how it must end.
+# Number on x86-64, number on i386, arguments with which the call would have an effect, required error.
 CALLS = {
     "mount": (165, 21, (text, text, None, 4096, None), EPERM),
     "umount2": (166, 52, (text, 2), EPERM),
@@ -65,24 +65,24 @@ for name, (number, _, arguments, code) in CALLS.items():
 for name, (number, arguments) in ONLY_64.items():
     fails(name, lambda: call(number, *arguments), EPERM)
 
-# New namespaces, by clone as well; high bits of the flags change nothing.
+# New namespaces, by unshare and by clone.
 for name, flag in NEW.items():
     fails(f"unshare {name}", lambda: call(272, flag), EPERM)
     fails(f"clone {name}", lambda: call(56, flag | signal.SIGCHLD, None, None, None, None) or os._exit(0), EPERM)
 fails("clone NEWUSER | NEWNS", lambda: call(56, NEW["NEWUSER"] | NEW["NEWNS"] | signal.SIGCHLD, None, None, None, None) or os._exit(0), EPERM)
 fails("a namespace of another process", lambda: call(308, os.open("/proc/1/ns/net", os.O_RDONLY), 0))
 
-# Calls that this filter does not know do not exist.
+# Calls with numbers that the filter does not list fail as unknown.
 for number in (467, 480, 500, 600, 1000):
     fails(f"the call {number}", lambda: call(number, 0, 0, 0, 0, 0), ENOSYS)
 
-# x32 has the same numbers with a bit.
+# x32 has the same numbers with bit 30 set.
 for name, (number, _, arguments, _) in CALLS.items():
     fails(f"x32 {name}", lambda: call(number | 0x40000000, *arguments), ENOSYS)
 for number, name in ((56, "clone"), (41, "socket"), (16, "ioctl"), (514, "ioctl of x32"), (59, "execve"), (520, "execve of x32"), (39, "getpid")):
     fails(f"x32 {name}", lambda: call(number | 0x40000000, 0, 0, 0), ENOSYS)
 
-# i386: the gate of that table, in machine code, as any program could bring it.
+# i386: machine code that makes a call by the i386 system call table; any program could contain it.
 #   push rbx; mov eax, edi; mov ebx, esi; mov ecx, edx; xor edx, edx; xor esi, esi; int 0x80; pop rbx; ret
 CODE = bytes.fromhex("53 89f8 89f3 89d1 31d2 31f6 cd80 5b c3")
 memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -103,7 +103,7 @@ if MACHINE == "x86_64":
     for name, number in (("getpid", 20), ("socket", 359), ("socketcall", 102), ("clone", 120), ("ioctl", 54), ("ptrace", 26), ("execve", 11)):
         holds(f"i386 {name}", lambda: killed(number, 1, 1))
 
-# Sockets: of these families alone, and no raw ones.
+# Sockets: only the families in `allowed` can be created, and no raw sockets.
 for family in range(0, 46):
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
         allowed = family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
@@ -116,7 +116,7 @@ for family in (socket.AF_INET, socket.AF_INET6):
 fails("family 40 with high bits", lambda: call(41, 40 | 1 << 40, 1, 0), EPERM)
 holds("a pair of AF_UNIX", lambda: socket.socketpair())
 
-# What the process gave up.
+# Dropped rights and limits.
 status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
 for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
     holds(f"{name} is empty", lambda: int(status[name], 16) == 0)
@@ -130,14 +130,14 @@ fails("a higher bound", lambda: call(302, 0, 6, ctypes.create_string_buffer(stru
 fails("another user", lambda: os.setuid(1 if os.getuid() != 1 else 2))
 fails("another group", lambda: os.setgroups([0, 1]))
 
-# What programs need still works.
+# Operations that programs need still work.
 holds("a thread", lambda: __import__("threading").Thread(target=lambda: None).start() is None)
 holds("a subprocess", lambda: subprocess.run(["true"]).returncode == 0)
 holds("personality", lambda: call(135, 0xFFFFFFFF) >= 0)
 holds("a pseudo-terminal", lambda: os.ttyname(os.openpty()[1]).startswith("/dev/pts/"))
 
 def trace():
-    """Stops a child of ours with ptrace, and lets it go on."""
+    """Lets a child stop under ptrace, and continues it."""
     child = os.fork()
     if child == 0:
         call(101, 0, 0, 0, 0)
@@ -147,4 +147,4 @@ def trace():
     call(101, 7, child, 0, 0)
     return os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 7
 
-holds("ptrace of a process of its own", trace)
+holds("ptrace of a child process", trace)

@@ -35,7 +35,7 @@ fails("a device in /dev/shm", lambda: os.mknod("/dev/shm/device", stat.S_IFBLK |
 fails("another root", lambda: os.chroot("/tmp"), errno.EPERM)
 fails("another host name", lambda: socket.sethostname("x"), errno.EPERM)
 
-# A program with the person's rights for others to start.
+# Other users could run a set-user-ID program with this user's rights.
 open("own", "w").close()
 for mode in (0o4755, 0o2755, 0o6755):
     fails(f"the mode {mode:o} by chmod", lambda: os.chmod("own", mode), errno.EPERM)
@@ -45,7 +45,7 @@ for mode in (0o4755, 0o2755, 0o6755):
     fails(f"the mode {mode:o} at open", lambda: (os.close(os.open(f"made-{mode}", os.O_CREAT | os.O_WRONLY, mode)), check_mode(f"made-{mode}")))
     fails(f"the mode {mode:o} at mknod", lambda: (os.mknod(f"node-{mode}", stat.S_IFREG | mode), check_mode(f"node-{mode}")))
 
-# What is the sandbox's own can be written to.
+# The sandbox's own directories can be written to.
 for directory in (".", home, "/tmp", "/var/tmp", "/dev/shm", "/run/lock"):
     holds(f"its own {directory}", lambda: write(f"{directory}/{name}") or True)
 holds("a program in /tmp is started", lambda: subprocess.run(["sh", "-c", "cp /bin/true /tmp/t && /tmp/t"]).returncode == 0)
@@ -91,7 +91,7 @@ fn nothing_outside_the_working_directory_can_be_written_to() {
 }
 
 #[test]
-fn write_and_read_flags_open_their_directories_only() {
+fn write_and_read_flags_open_only_their_directories() {
     for person in people() {
         let (write, read) = (person.directory("opened"), person.directory("shown/below"));
         fs::write(read.join("text"), "shown").unwrap();

@@ -42,7 +42,8 @@ fn whichever_process_of_a_run_is_killed_its_sandbox_ends_within_a_second() {
                 .collect();
             let state = processes::state(launcher);
             assert!(state.is_dir());
-            // The same look-ups that must find nothing once the run has ended.
+            // Shows that these look-ups find the processes of a run: other tests assert that they
+            // find none after its end.
             assert_eq!(processes::of(&person.binary()).len(), 4);
             assert!(processes::in_directory(&person.work()).len() >= 4);
             let victim = match killed {
@@ -51,21 +52,22 @@ fn whichever_process_of_a_run_is_killed_its_sandbox_ends_within_a_second() {
             };
             processes::send(victim, Signal::KILL);
             let began = Instant::now();
-            // Measured when the last process has ended; on a busy machine, the check may be late.
+            // The wait may exceed the limit, so that a failure reports the time that the sandbox
+            // took to end.
             eventually("every process inside has ended", SOON, || {
                 !inside.iter().any(|pid| processes::runs(*pid))
             });
             let took = began.elapsed();
             assert!(took < AT_ONCE, "{took:?}");
             let status = child.wait().unwrap();
-            processes::end_within("ours have ended", &all, Duration::from_secs(13));
+            processes::end_within("the run has ended", &all, Duration::from_secs(13));
             if killed != "launcher" {
                 assert_eq!(status.code(), Some(70));
                 let mut said = String::new();
                 std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
                 assert!(said.contains("the sandbox has ended"), "{said}");
             }
-            eventually("its state is removed", SOON, || !state.exists());
+            eventually("the state directory is removed", SOON, || !state.exists());
         },
     );
 }
@@ -85,7 +87,7 @@ fn killing_a_descendant_of_the_command_ends_only_that_process() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_while_it_starts_leaves_nothing() {
+fn a_launcher_that_is_killed_while_it_starts_leaves_no_process() {
     let Some(person) = Person::new() else { return };
     each_row([5, 20, 40, 80, 120, 200, 300], |millis| {
         let mut child = person.spawn(&[], &["sh", "-c", "sleep 1000"]);
@@ -93,7 +95,7 @@ fn a_launcher_that_is_killed_while_it_starts_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(millis));
         processes::send(launcher, Signal::KILL);
         child.wait().unwrap();
-        eventually("all have ended", SOON, || {
+        eventually("every process has ended", SOON, || {
             let commands = processes::in_directory(&person.work());
             processes::of(&person.binary()).is_empty() && commands.is_empty()
         });

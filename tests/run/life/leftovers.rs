@@ -28,7 +28,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Paths of listening sockets below a directory.
+/// Number of Unix sockets of the host whose paths contain this directory.
 fn sockets(below: &Path) -> usize {
     let below = below.display().to_string();
     lines("/proc/net/unix")
@@ -38,7 +38,7 @@ fn sockets(below: &Path) -> usize {
 }
 
 #[test]
-fn a_hundred_runs_side_by_side_leave_nothing() {
+fn a_hundred_runs_leave_no_process_mount_socket_or_placeholder() {
     let Some(person) = Person::new() else { return };
     let mounts = lines("/proc/self/mountinfo");
     let script = "echo > made-$(cat /proc/sys/kernel/random/uuid); (setsid sleep 1000 &); readlink /proc/self/ns/*; curl -s https://api.example.com/zen >/dev/null; exit 7";

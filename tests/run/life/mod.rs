@@ -1,4 +1,4 @@
-//! Signals to a sandbox, its end, and that nothing is left of it.
+//! Signals to a sandbox, ends of a sandbox, and processes and files that a run must not leave.
 
 mod kills;
 mod leftovers;

@@ -51,7 +51,7 @@ fn signals_pass_through_to_the_command() {
 }
 
 #[test]
-fn a_signal_that_ends_the_command_is_its_exit_code() {
+fn a_signal_that_ends_the_command_gives_exit_code_128_plus_its_number() {
     let Some(person) = Person::new() else { return };
     each_row(
         [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::USR1, 138)],
@@ -118,7 +118,7 @@ fn stopping_and_continuing_the_launcher_stops_and_continues_its_command() {
         is_stopped(launcher) && is_stopped(command)
     });
     processes::send(launcher, Signal::CONT);
-    eventually("both go on", SOON, || {
+    eventually("both continue", SOON, || {
         !is_stopped(launcher) && !is_stopped(command)
     });
     processes::send(launcher, Signal::TERM);

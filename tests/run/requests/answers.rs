@@ -105,7 +105,7 @@ fn denied_hosts_are_in_the_summary_once_each_with_the_flag_that_allows_them() {
 }
 
 #[test]
-fn the_flag_of_the_summary_allows_what_was_denied() {
+fn the_flag_allow_permits_only_the_given_hosts_and_ports() {
     let Some(mut person) = Person::new() else {
         return;
     };
@@ -164,7 +164,7 @@ fn the_flag_of_the_summary_allows_what_was_denied() {
 }
 
 #[test]
-fn quiet_prints_no_summary_and_denies() {
+fn quiet_suppresses_the_summary_but_not_the_denial() {
     let Some(person) = Person::new() else { return };
     let ran = person.run(
         &["--quiet"],

@@ -242,7 +242,7 @@ fn without_the_flag_no_login_is_used() {
 }
 
 #[test]
-fn without_a_login_with_logins_says_so() {
+fn with_logins_reports_that_no_login_was_found() {
     let Some(person) = person() else { return };
     let ran = person.sh(&["--with-logins"], "exit 9");
     assert_eq!(ran.code, Some(9));

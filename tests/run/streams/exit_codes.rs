@@ -29,7 +29,7 @@ fn the_exit_code_is_the_commands_or_128_and_its_signal() {
 }
 
 #[test]
-fn wrong_usage_is_64_and_says_what_to_do() {
+fn run_exits_with_64_on_wrong_usage_and_names_the_cause() {
     let Some(person) = Person::new() else { return };
     let home = person.home();
     let own = person.write("project/own", "#!/bin/sh\n");
@@ -124,7 +124,7 @@ fn without_user_namespaces_the_exit_code_is_69_and_the_setting_is_named() {
 }
 
 #[test]
-fn an_unreachable_server_is_69() {
+fn run_exits_with_69_if_the_server_is_unreachable() {
     let Some(person) = Person::new() else { return };
     let ran = Ran::of(&mut person.bare(&["--server", "/no/such.sock"], &["true"]));
     assert_eq!(ran.code, Some(69), "{ran:?}");
@@ -132,7 +132,7 @@ fn an_unreachable_server_is_69() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_is_78() {
+fn run_exits_with_78_if_the_configuration_is_unusable() {
     let Some(person) = Person::new() else { return };
     let unknown = person.directory("unknown");
     fs::write(unknown.join("allowlist.yaml"), "version: 1\ndomain: []\n").unwrap();

@@ -1,4 +1,4 @@
-//! Pipes and files as streams, arguments, environment.
+//! Pipes and files as the streams of a command, and its arguments and environment.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ fn files_can_be_the_streams_of_a_command() {
 }
 
 #[test]
-fn a_closed_output_pipe_ends_the_command_as_outside() {
+fn a_closed_output_pipe_ends_the_command() {
     let Some(person) = Person::new() else { return };
     let mut child = person.spawn(&[], &["yes"]);
     let mut first = [0; 4];
@@ -89,7 +89,7 @@ fn arguments_and_variables_keep_every_byte() {
 }
 
 #[test]
-fn an_argument_of_100_kilobytes_and_a_thousand_of_them_arrive() {
+fn an_argument_of_100_kilobytes_and_a_thousand_arguments_arrive() {
     let Some(person) = Person::new() else { return };
     let long = "x".repeat(100_000);
     let mut command = person.command(&[], &["sh", "-c", "echo ${#1} $#", "sh", &long]);
@@ -98,7 +98,7 @@ fn an_argument_of_100_kilobytes_and_a_thousand_of_them_arrive() {
 }
 
 #[test]
-fn background_processes_that_hold_the_streams_do_not_delay_their_end() {
+fn background_processes_that_hold_the_streams_do_not_delay_the_end() {
     let Some(person) = Person::new() else { return };
     let began = std::time::Instant::now();
     let ran = person.sh(

@@ -27,7 +27,7 @@ impl PseudoTerminal {
         Self::start_with(command, [true; 3])
     }
 
-    /// Starts a command with the terminal as those of the three standard streams that are true; the
+    /// Starts a command. The standard streams for which `streams` is true are the terminal, the
     /// others are `/dev/null`.
     pub fn start_with(command: &Command, streams: [bool; 3]) -> Self {
         let controlling =
@@ -96,7 +96,7 @@ impl PseudoTerminal {
         String::from_utf8_lossy(&self.shown.lock()).replace('\r', "")
     }
 
-    /// Waits until the output contains a text; panics if it does not in time.
+    /// Waits until the output contains a text; panics after 10 s.
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
         let found = eventually_shown(self, text);
@@ -127,7 +127,7 @@ impl PseudoTerminal {
     #[track_caller]
     pub fn end(&mut self) -> ExitStatus {
         let mut status = None;
-        eventually(&format!("it ends: {:?}", self.shown()), SOON, || {
+        eventually(&format!("the end of: {:?}", self.shown()), SOON, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });

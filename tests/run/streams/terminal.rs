@@ -18,7 +18,7 @@ fn start(person: &Person, script: &str) -> PseudoTerminal {
 }
 
 #[test]
-fn size_and_its_changes_pass_through() {
+fn the_terminal_size_and_its_changes_reach_the_command() {
     let Some(person) = Person::new() else { return };
     let script = format!("stty size; trap 'stty size; exit 3' WINCH; {WAIT}");
     let mut terminal = start(&person, &script);
@@ -88,15 +88,13 @@ fn a_stopped_command_continues_in_the_foreground() {
     terminal.wait_for("prompt> ");
     terminal.keys(&format!("{}\r", words.join(" ")));
     terminal.wait_for("ready\n");
-    eventually("keys are left to the terminal inside", SOON, || {
-        terminal.is_raw()
-    });
+    eventually("the launcher sets raw mode", SOON, || terminal.is_raw());
     terminal.keys("\x1a");
     terminal.wait_for("Stopped");
     terminal.keys("echo $((40 + 2)) between\r");
     terminal.wait_for("42 between\n");
     terminal.keys("fg\r");
-    eventually("keys are left to the terminal inside again", SOON, || {
+    eventually("the terminal is in raw mode again", SOON, || {
         // The shell's own line editor reads raw keys as well.
         !terminal.is_at_prompt() && terminal.is_raw()
     });
@@ -170,7 +168,6 @@ fn the_terminal_modes_are_restored_however_the_run_ends() {
                 &person,
                 "stty raw -echo; printf ready; sleep 1000 & wait; exit 0",
             );
-            // The modes of a new terminal, which no launcher has changed.
             terminal.wait_for("ready");
             assert!(terminal.is_raw());
             let launcher = terminal.child.id();
@@ -183,6 +180,7 @@ fn the_terminal_modes_are_restored_however_the_run_ends() {
                 Some(part) => processes::send(processes::below(launcher, part), Signal::KILL),
             }
             terminal.end();
+            // A new terminal, whose modes no launcher has changed.
             let fresh = PseudoTerminal::start(
                 std::process::Command::new("true")
                     .env("HOME", "/")
@@ -190,7 +188,7 @@ fn the_terminal_modes_are_restored_however_the_run_ends() {
             );
             assert_eq!(compared(&terminal.modes()), compared(&fresh.modes()));
             let pids: BTreeSet<u32> = before;
-            processes::end_within("all of it has ended", &pids, SOON);
+            processes::end_within("the run has ended", &pids, SOON);
         },
     );
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-/// Source address of requests, unless a row has another.
+/// Source address of a request, unless [`Ask::from`] sets another.
 pub const SOURCE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// The kind of exchange in which a client gets a denial.
@@ -48,7 +48,8 @@ impl Ingress {
         Self::DnsHttp,
     ];
 
-    /// The ingress of a recorded file, by the beginning of the file's name.
+    /// The ingress of a recorded file, by the prefix of the file's name; `None` if no ingress has
+    /// this prefix.
     pub fn of_file(file: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|ingress| {
@@ -57,7 +58,7 @@ impl Ingress {
         })
     }
 
-    /// The beginning of its files' names.
+    /// The prefix of the names of this ingress's recorded files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -76,7 +77,7 @@ impl Ingress {
     }
 }
 
-/// How a request gets to the proxy.
+/// The protocol over which a request reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Plain,
@@ -85,21 +86,21 @@ pub enum Over {
     Http2,
 }
 
-/// One request.
+/// A request of the corpus.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub from: Ipv4Addr,
     pub over: Over,
     pub host: String,
-    /// `None` for the default of the scheme.
+    /// `None` for the default port of the scheme.
     pub port: Option<u16>,
     pub method: &'static str,
     pub path: String,
-    /// Value of `Host` or `:authority`; `None` for that of the URL.
+    /// Value of `Host` or `:authority`; `None` for the authority of the URL.
     pub authority: Option<&'static str>,
     pub fields: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
-    /// `Content-Length` of a body of which only the beginning is sent.
+    /// `Content-Length` of a body that is sent only in part; `None` for a complete body.
     pub announced: Option<usize>,
 }
 
@@ -119,7 +120,7 @@ impl Ask {
         }
     }
 
-    /// To `NAME-plain.example.com`, in clear text and absolute form.
+    /// A GET to `NAME-plain.example.com`, in clear text and absolute form.
     pub fn plain(name: &str) -> Self {
         Self::new(Over::Plain, &format!("{name}-plain.example.com"))
     }
@@ -129,12 +130,12 @@ impl Ask {
         Self::new(Over::Connect, &format!("{name}.example.com"))
     }
 
-    /// To `NAME.example.com` over HTTP/1.1 in a tunnel.
+    /// A GET to `NAME.example.com` over HTTP/1.1 in a tunnel.
     pub fn http1(name: &str) -> Self {
         Self::new(Over::Http1, &format!("{name}.example.com"))
     }
 
-    /// To `NAME.example.com` over HTTP/2 in a tunnel.
+    /// A GET to `NAME.example.com` over HTTP/2 in a tunnel.
     pub fn http2(name: &str) -> Self {
         Self::new(Over::Http2, &format!("{name}.example.com"))
     }
@@ -174,7 +175,7 @@ impl Ask {
         self
     }
 
-    /// A POST with this body.
+    /// Turns the request into a POST of `body` to `path`.
     pub fn post(mut self, path: &str, body: impl Into<Vec<u8>>) -> Self {
         self.method = "POST";
         self.body = body.into();
@@ -187,7 +188,7 @@ impl Ask {
         self
     }
 
-    /// The opening of a WebSocket.
+    /// Turns the request into the opening of a WebSocket.
     pub fn websocket(self) -> Self {
         self.path("/websocket")
             .field("connection", "upgrade")
@@ -196,18 +197,18 @@ impl Ask {
             .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
     }
 
-    /// git's first request of a fetch from `acme/web`.
+    /// Turns the request into git's first request of a fetch from `acme/web`.
     pub fn info_refs(self) -> Self {
         self.path("/acme/web.git/info/refs?service=git-upload-pack")
             .field("user-agent", "git/2.47.3")
     }
 
-    /// A push of `main` to `acme/web`.
+    /// Turns the request into a push of `main` to `acme/web`.
     pub fn push(self) -> Self {
         self.push_of(&creation("refs/heads/main"))
     }
 
-    /// A push of these commands.
+    /// Turns the request into a push of these commands to `acme/web`.
     pub fn push_of(self, commands: &str) -> Self {
         self.post("/acme/web.git/git-receive-pack", commands)
             .field("content-type", "application/x-git-receive-pack-request")
@@ -226,7 +227,8 @@ impl Ask {
         format!("{}:{}", self.host, self.port.unwrap_or(443))
     }
 
-    /// Head and body of the request, or of the CONNECT itself, in HTTP/1.1.
+    /// Head and body of the request in HTTP/1.1. For a request in a tunnel, this is the inner
+    /// request.
     pub fn bytes(&self) -> Vec<u8> {
         let (target, named) = match self.over {
             Over::Connect => (self.tunnel(), self.tunnel()),
@@ -257,7 +259,7 @@ impl Ask {
         has_body.then(|| self.announced.unwrap_or(self.body.len()))
     }
 
-    /// The request as a transcript shows it.
+    /// The transcript of the request.
     pub fn shown(&self) -> String {
         let mut shown = String::new();
         if matches!(self.over, Over::Http1 | Over::Http2) {
@@ -278,7 +280,7 @@ impl Ask {
     }
 }
 
-/// Capabilities of git that decide how a denied push is answered.
+/// Capabilities of git that decide the form of the response to a denied push.
 const CAPABILITIES: &str = "report-status side-band-64k";
 
 /// A command that creates a ref, and the flush packet that ends the list.
@@ -304,7 +306,7 @@ fn command(line: &str, capabilities: &str) -> String {
 }
 
 /// The first 1,500 bytes as text, with control characters and invalid UTF-8 escaped, and without
-/// carriage returns.
+/// carriage returns. The total number of bytes follows if there are more.
 pub fn readable(bytes: &[u8]) -> String {
     const MOST: usize = 1500;
     let shown = bytes.get(..MOST).unwrap_or(bytes);

@@ -1,4 +1,4 @@
-//! Which denial is recorded on which ingress, and why not on the others.
+//! The ingresses on which each denial code is recorded, and why it is not recorded on the others.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,23 @@ use super::ask::Ingress::{
 };
 use super::files::Recorded;
 
-/// The ingresses on which a code is recorded, and why it is not on the others.
+/// The ingresses on which a code is recorded, and why it is not recorded on the others.
 struct Row {
     code: Code,
     recorded: &'static [Ingress],
-    /// Ingresses where it cannot occur or cannot be provoked, and why.
+    /// Ingresses on which the code cannot occur or cannot be provoked, and the reason.
     elsewhere: &'static [(&'static [Ingress], &'static str)],
 }
 
-const CONNECT_FIRST: &str = "the CONNECT is denied before";
-const HANDSHAKE: &str = "the handshake is not judged for it";
-const NO_BODY: &str = "it has no body";
-const NO_COMMANDS: &str = "push_denials is about denied commands; this is answered as under report";
-const NO_HTTP: &str = "a question is no request";
-const OWN_LISTENER: &str = "the listener of a lease and its connections end with it";
-const ONLY_MCP: &str = "only messages of MCP are judged for it";
-const NO_REQUEST: &str = "the request inside is judged for it";
+const CONNECT_FIRST: &str = "the proxy denies the CONNECT";
+const HANDSHAKE: &str = "the proxy does not check this in the handshake";
+const NO_BODY: &str = "the request has no body";
+const NO_COMMANDS: &str =
+    "push_denials applies to denied commands; this denial is the same with report and status";
+const NO_HTTP: &str = "a DNS query is not an HTTP request";
+const OWN_LISTENER: &str = "the listener of a lease and its connections end with the lease";
+const ONLY_MCP: &str = "only an MCP message can get this code";
+const NO_REQUEST: &str = "the proxy checks this for each request inside the tunnel";
 
 const ROWS: &[Row] = &[
     Row {
@@ -53,7 +54,7 @@ const ROWS: &[Row] = &[
         ],
         elsewhere: &[
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], "a question has no fields"),
+            (&[DnsUdp, DnsTcp], "a DNS query has no header fields"),
         ],
     },
     Row {
@@ -88,13 +89,13 @@ const ROWS: &[Row] = &[
         elsewhere: &[
             (
                 &[Http1, Http2, Tls],
-                "connections are counted when they are accepted",
+                "the proxy counts connections when it accepts them",
             ),
             (&[PushStatus], NO_COMMANDS),
-            (&[DnsUdp], "there is no connection"),
+            (&[DnsUdp], "UDP has no connections"),
             (
                 &[DnsTcp],
-                "what is over the limit is closed without an answer",
+                "the proxy closes a connection over the limit without a response",
             ),
         ],
     },
@@ -108,7 +109,7 @@ const ROWS: &[Row] = &[
             (&[Tls], HANDSHAKE),
             (
                 &[DnsUdp, DnsTcp, DnsHttp],
-                "circuits are of upstreams, not of nameservers",
+                "nameservers have no circuit breaker",
             ),
         ],
     },
@@ -132,7 +133,7 @@ const ROWS: &[Row] = &[
         recorded: &[Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs],
         elsewhere: &[
             (&[Http1, Http2, Tls], CONNECT_FIRST),
-            (&[DnsUdp, DnsTcp, DnsHttp], "a question has no port"),
+            (&[DnsUdp, DnsTcp, DnsHttp], "a DNS query has no port"),
         ],
     },
     Row {
@@ -154,7 +155,7 @@ const ROWS: &[Row] = &[
                 Plain, Connect, Http1, Http2, PushReport, PushStatus, InfoRefs, Tls, DnsUdp,
                 DnsTcp, DnsHttp,
             ],
-            "only the opening of a WebSocket has it",
+            "only the opening of a WebSocket can get this code",
         )],
     },
     Row {
@@ -165,7 +166,7 @@ const ROWS: &[Row] = &[
                 Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp,
                 DnsTcp, DnsHttp,
             ],
-            "only the handshake has it",
+            "only a handshake can get this code",
         )],
     },
     Row {
@@ -184,7 +185,7 @@ const ROWS: &[Row] = &[
             (&[Tls], HANDSHAKE),
             (
                 &[DnsUdp, DnsTcp, DnsHttp],
-                "rules are for requests and tunnels",
+                "rules apply to requests and tunnels",
             ),
         ],
     },
@@ -197,7 +198,7 @@ const ROWS: &[Row] = &[
             (&[Tls], HANDSHAKE),
             (
                 &[DnsUdp, DnsTcp, DnsHttp],
-                "rules are for requests and tunnels",
+                "rules apply to requests and tunnels",
             ),
         ],
     },
@@ -213,19 +214,19 @@ const ROWS: &[Row] = &[
         ],
         elsewhere: &[
             (&[Connect], "the Host of a CONNECT is ignored"),
-            (&[DnsUdp, DnsTcp, DnsHttp], "a question has one name"),
+            (&[DnsUdp, DnsTcp, DnsHttp], "a DNS query has one name"),
         ],
     },
     Row {
         code: Code::ProtocolNotAllowed,
         recorded: &[Plain, Http1, Tls],
         elsewhere: &[
-            (&[Connect], "the tunnel is read after the answer"),
+            (&[Connect], "the proxy reads the tunnel after the 200"),
             (&[Http2], "HTTP/2 has no Upgrade"),
-            (&[WebSocket], "it is the upgrade that passes"),
+            (&[WebSocket], "an upgrade to WebSocket is permitted"),
             (
                 &[PushReport, PushStatus, InfoRefs],
-                "git asks for no upgrade",
+                "git requests no upgrade",
             ),
             (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
@@ -246,7 +247,7 @@ const ROWS: &[Row] = &[
         recorded: &[Plain, Http1, Http2, WebSocket, PushReport, PushStatus],
         elsewhere: &[
             (&[Connect], NO_REQUEST),
-            (&[InfoRefs], "it reads"),
+            (&[InfoRefs], "the request only reads"),
             (&[Tls], HANDSHAKE),
             (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
@@ -339,7 +340,7 @@ const ROWS: &[Row] = &[
         code: Code::CredentialUnavailable,
         recorded: &[Http1, Http2, WebSocket, PushReport, InfoRefs],
         elsewhere: &[
-            (&[Plain], "a secret goes over TLS alone"),
+            (&[Plain], "the proxy sends secrets only over TLS"),
             (&[Connect], NO_REQUEST),
             (&[PushStatus], NO_COMMANDS),
             (&[Tls], HANDSHAKE),
@@ -375,10 +376,10 @@ const ROWS: &[Row] = &[
         code: Code::UpstreamTls,
         recorded: &[Http1, Http2, WebSocket, PushReport, InfoRefs],
         elsewhere: &[
-            (&[Plain], "the upstream is spoken to in clear text"),
+            (&[Plain], "the upstream connection has no TLS"),
             (
                 &[Connect],
-                "the client itself shakes hands with a passthrough host",
+                "the client, not the proxy, does the handshake with a passthrough host",
             ),
             (&[PushStatus], NO_COMMANDS),
             (&[Tls], HANDSHAKE),
@@ -430,7 +431,7 @@ const ROWS: &[Row] = &[
         recorded: &[],
         elsewhere: &[(
             &Ingress::ALL,
-            "no request and no answer of an upstream breaks a part of the proxy",
+            "no request and no response of an upstream is known to provoke it",
         )],
     },
 ];
@@ -474,7 +475,7 @@ impl Row {
             let is = files.contains(&(code.to_owned(), ingress));
             if says != is {
                 failures.push(format!(
-                    "{code} on {ingress:?}: recorded {is}, by the table {says}"
+                    "{code} on {ingress:?}: recorded: {is}, according to the table: {says}"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! The answers of `explain --json`, one file for each subject.
+//! The output of `explain --json`, one file for each subject.
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,10 @@
-//! Recorded files: written with `RECORD_CORPUS=1`, compared otherwise.
+//! The recorded files: the tests write them with `RECORD_CORPUS=1`, and compare them otherwise.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Most lines of a difference that are shown for one file.
+/// Limit on the lines shown of the difference of one file.
 const SHOWN: usize = 12;
 
 /// Recorded files as pairs of path and text.
@@ -46,7 +46,7 @@ impl Recorded {
             }
         }
         let unused = before.keys().filter(|path| !self.0.contains_key(*path));
-        failures.extend(unused.map(|path| format!("{path} is recorded by no test any more")));
+        failures.extend(unused.map(|path| format!("no test records {path} any more")));
         assert!(
             failures.is_empty(),
             "{} files in tests/corpus/{folder} differ, are new or are stale \
@@ -68,7 +68,7 @@ impl Recorded {
     }
 }
 
-/// Adds all files below a folder to `files`, by their path relative to `root`.
+/// Adds the text of each file below a folder to `files`, by the path relative to `root`.
 fn read(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! Denials of git and GitHub.
+//! Denials of requests to git hosts and to GitHub's API.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Denials of bodies that are judged, because time or memory for them ran out.
+//! Denials of requests whose judged bodies exceed the time limit or the memory.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -60,8 +60,8 @@ fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Stage {
 }
 
 /// Sends requests with unfinished bodies until one is denied for lack of memory, and returns the
-/// connections of the others. Each body is held or denied before the next is sent, so that no
-/// denial falls into a row.
+/// connections of the others. Waits until each body is held or denied before it sends the next, so
+/// that the memory is used up when the first denial is recorded.
 fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
     let ask = Ask::plain("api").post("/graphql", "").announcing(10);
     let mut held = Vec::new();

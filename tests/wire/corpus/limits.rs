@@ -12,7 +12,7 @@ use super::send::{Question, exchange};
 use super::stage::Stage;
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
-/// Addresses of containers, each of which uses up a limit of its own.
+/// Addresses of containers; each container uses up a different limit.
 const CONNECTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const MINTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const HOLDS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
@@ -41,7 +41,8 @@ fn start(origin: &Origin) -> Stage {
         "max_connections_per_container": CONNECTIONS,
     });
     setup.proxy["dns"] = json!({ "queries_per_minute": 1, "distinct_names_per_minute": 100 });
-    // A bucket of one token, with one more each second, is empty at the second of two requests.
+    // A bucket that holds one token and gains one per second is empty at the second of two requests
+    // in a row.
     let limit = json!({ "requests_per_second": 1, "burst_size": 1 });
     setup.policy = Some(json!({ "version": 1, "rate_limits": { "defaults": limit } }));
     for (address, id) in [
@@ -69,7 +70,7 @@ fn requests(stage: &mut Stage) {
     }
 }
 
-/// Both tunnels are opened while the limit has one certificate left, which the first handshake
+/// Opens both tunnels while the limit still permits one certificate, which the first handshake
 /// uses.
 fn certificates(stage: &mut Stage) {
     let code = Code::RateLimited;
@@ -109,7 +110,7 @@ fn connections(stage: &mut Stage) {
     let held: Vec<_> = (0..CONNECTIONS)
         .map(|_| stage.proxy.dial_from(HOLDS))
         .collect();
-    eventually("they are counted", SOON, || {
+    eventually("the connections are counted", SOON, || {
         stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
     let code = Code::TooManyConnections;

@@ -32,7 +32,8 @@ pub fn record() -> Transcripts {
     stage.finish()
 }
 
-/// Uses a proxy with a long `inspect_timeout`, so that the held bodies do not time out.
+/// Records denials for lack of memory. The `inspect_timeout` is 60 s, so that the held bodies do
+/// not time out.
 pub fn record_memory() -> Transcripts {
     let origin = Origin::start();
     let mut stage = start(&origin, "60s");
@@ -128,7 +129,7 @@ fn bodies(stage: &mut Stage) {
 
 fn memory(stage: &mut Stage) {
     let socket = stage.proxy.own_listener("bodies", json!({}));
-    // Three take most of a container's quarter of the memory.
+    // Three bodies take most of a container's share, which is a quarter of the memory.
     let mut held = Vec::new();
     for _ in 0..3 {
         let reserved = || stage.proxy.metric("proxy_inspection_memory_bytes", &[]);
@@ -156,7 +157,7 @@ fn budgets(stage: &mut Stage) {
     deny(stage, Code::RateLimited, "", &asks, &request);
     let holds = stage.proxy.own_listener("holds", json!({}));
     let held: Vec<UnixStream> = (0..CONNECTIONS).map(|_| connect(&holds)).collect();
-    eventually("they are counted", SOON, || {
+    eventually("the connections are counted", SOON, || {
         stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
     deny(stage, Code::TooManyConnections, "", &holds, &request);
@@ -184,7 +185,7 @@ fn chaos() -> Vec<u8> {
     message
 }
 
-/// The head of the request, and its body as bytes.
+/// The transcript of a request: the head as text, and the body as escaped bytes.
 fn asked(request: &[u8]) -> String {
     let end = request.windows(4).position(|four| four == b"\r\n\r\n");
     let (head, body) = request.split_at(end.unwrap() + 4);
@@ -196,7 +197,7 @@ fn asked(request: &[u8]) -> String {
     shown
 }
 
-/// The response, with a DNS message as [`header`] shows it.
+/// The transcript of a response, in which a DNS message has the form of [`header`].
 fn answered(reply: &Reply) -> String {
     let mut shown = format!("HTTP/1.1 {} {}\n", reply.status, reply.reason);
     for (name, value) in &reply.headers {

@@ -1,5 +1,5 @@
-//! Compares the externally visible decisions, the answers of `explain` and transcripts of denials,
-//! with the files recorded under `tests/corpus`. A refactoring changes none of them.
+//! Compares the proxy's decisions with the files recorded under `tests/corpus`: the output of
+//! `explain`, and transcripts of denials. A refactoring must change none of these files.
 
 mod ask;
 mod coverage;
@@ -32,9 +32,10 @@ fn explain_answers_as_recorded() {
     recorded.settle("explain");
 }
 
+/// Name of a scenario for messages, and the function that records it.
 type Scenario = (&'static str, fn() -> Transcripts);
 
-/// Groups of denials, which are recorded concurrently, each with proxies of its own.
+/// Groups of denials, recorded concurrently, each with separate proxies.
 const SCENARIOS: [Scenario; 15] = [
     ("slow look-up: CONNECT", || {
         upstream::record_slow_look_up(Ingress::Connect)
@@ -65,7 +66,7 @@ const SCENARIOS: [Scenario; 15] = [
 fn denials_are_as_recorded() {
     let mut recorded = Recorded::default();
     std::thread::scope(|scope| {
-        // Scenarios that wait for a timeout leave the processor to the others.
+        // Runs the scenarios at the same time: some of them mostly wait for timeouts.
         let running = SCENARIOS.map(|(name, scenario)| (name, scope.spawn(scenario)));
         each_row(running, |(_, thread)| {
             // A panic of the scenario fails its row, with the panic's message.

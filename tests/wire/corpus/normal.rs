@@ -1,10 +1,10 @@
-//! The form in which transcripts are recorded: whatever differs from run to run is a placeholder.
+//! The normal form of transcripts, in which placeholders replace text that differs from run to run.
 
 /// Members of JSON objects whose values differ from run to run.
 const VOLATILE: [&str; 4] = ["ts", "flow", "prev", "duration_ms"];
 
-/// Replaces what differs from run to run. `known` are texts such as addresses and folders, each
-/// with its placeholder; a longer text stands before one that it contains.
+/// Replaces text that differs from run to run. `known` has texts such as addresses and folders,
+/// each with its placeholder; a text must precede the texts that it contains.
 pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
     let mut text = text.to_owned();
     for (volatile, placeholder) in known {
@@ -13,11 +13,11 @@ pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
     for name in VOLATILE {
         text = with_member(&text, name, |_| Some(format!("\"<{name}>\"")));
     }
-    // 1 s is the minimum and the wait of the shortest limits; a longer wait depends on the time.
+    // A wait of 1 s, the minimum, is the same in each run; a longer one depends on the time.
     text = with_member(&text, "retry_after", |value| {
         (value != "1").then(|| "\"<seconds>\"".to_owned())
     });
-    // rustls says by how much a certificate is out of date.
+    // Errors of rustls contain the current time and the time since a certificate expired.
     text = between(&text, "verification time ", " (UNIX)", "<now>");
     text = between(
         &text,
@@ -35,8 +35,8 @@ pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
     lines.join("\n")
 }
 
-/// Replaces the value of each member of that name with what `replace` returns for it, unless that
-/// is `None`. The value must have neither commas nor braces.
+/// Replaces the value of each member `name` of a JSON object with the result of `replace`; `None`
+/// keeps the value. The value must have neither commas nor braces.
 fn with_member(text: &str, name: &str, replace: impl Fn(&str) -> Option<String>) -> String {
     let key = format!("\"{name}\":");
     let mut pieces = text.split(key.as_str());

@@ -1,5 +1,5 @@
-//! Denials that follow from the configuration: identity, policy and credentials. Those of git,
-//! GitHub and tunnels are in other files.
+//! Denials by identity, policy and credentials, and the configuration that the denials of `git.rs`
+//! and `tunnels.rs` share.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -21,7 +21,7 @@ const RAISED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 /// Address of a container in bot mode.
 pub const BOT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
 pub const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-/// A guarded address, which may not be dialled.
+/// A guarded address, which the proxy must not dial.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
@@ -85,7 +85,7 @@ pub fn record_pushes_by_status() -> Transcripts {
     stage.finish()
 }
 
-/// The configuration of these denials, and of the answers of `explain`.
+/// The configuration for these denials and for the recorded output of `explain`.
 pub fn setup(origin: &Origin, push_denials: &str) -> Setup {
     let guarded = TcpListener::bind((INSIDE, 0)).unwrap();
     let guarded = guarded.local_addr().unwrap();
@@ -135,7 +135,8 @@ pub fn setup(origin: &Origin, push_denials: &str) -> Setup {
     setup
 }
 
-/// Starts the proxy and registers the containers, one of them with a raised security level.
+/// Starts the proxy, registers the containers, raises the security level of `raised` in the
+/// registry's file, and restarts the proxy.
 pub fn registered(setup: Setup) -> Proxy {
     let mut proxy = setup.start();
     for (address, id, more) in [

@@ -1,6 +1,6 @@
 //! Arguments of the recorded calls of `explain`, by subject.
 
-/// Container, method and URL.
+/// Container, method and URL or `HOST:PORT`, as the command gets them.
 pub type Question = (&'static str, &'static str, &'static str);
 
 pub const SUBJECTS: &[(&str, &[Question])] = &[

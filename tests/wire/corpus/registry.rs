@@ -15,11 +15,11 @@ use super::send::{Line, Question};
 use super::stage::Stage;
 use crate::support::{Origin, SOON, Setup, eventually};
 
-/// Duration of the leases: long enough to register all of them.
+/// Lifetime of the leases: long enough to register all of them before the first expires.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Last byte of the first address. Each row has its own container, because an expired lease is
-/// denied as expired only once.
+/// Last byte of the first container's address. Each request comes from a different container,
+/// because the proxy denies only one flow of an expired lease with `registration_expired`.
 const BRIEF: u8 = 20;
 
 pub fn record() -> Transcripts {
@@ -66,7 +66,7 @@ fn unavailable(stage: &mut Stage) {
     let code = Code::RegistryUnavailable;
     let (http1, http2) = (Ask::http1("open"), Ask::http2("open"));
     let websocket = Ask::http1("open").websocket();
-    // The tunnels are opened before, because a CONNECT is denied while the registry is unreadable.
+    // Opens the tunnels first: while the registry is unreadable, the proxy denies a CONNECT.
     let lines = [&http1, &http2, &websocket].map(|ask| Line::open(&stage.proxy, ask));
     let registry = stage.proxy.path("data/registry.db");
     let aside = stage.proxy.path("data/aside");
@@ -88,7 +88,7 @@ fn unavailable(stage: &mut Stage) {
         on_websocket,
     );
     std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is back", SOON, || {
+    eventually("health is restored", SOON, || {
         stage.proxy.health().status == 200
     });
 }

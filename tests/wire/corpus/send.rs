@@ -1,4 +1,4 @@
-//! Sends requests and DNS messages of rows, and reads the responses, byte for byte except over
+//! Sends the requests and DNS messages of rows, and reads the responses, byte for byte except over
 //! HTTP/2.
 
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ type H2Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection on which requests can be sent.
+/// A connection for requests, or the response that denied its tunnel.
 pub enum Line {
     Plain(TcpStream),
     Tls(Box<Tls>),
@@ -58,7 +58,7 @@ impl<S: Read> Read for Tee<'_, S> {
 }
 
 impl Line {
-    /// Opens the connection, and the tunnel that the request needs.
+    /// Connects, and opens a tunnel if the request needs one.
     pub fn open(proxy: &Proxy, ask: &Ask) -> Self {
         let mut stream = proxy.dial_from(ask.from);
         if matches!(ask.over, Over::Plain | Over::Connect) {
@@ -97,8 +97,9 @@ impl Line {
 }
 
 /// Sends bytes and returns the response as text, with the kind of error if reading it failed.
+/// `connects` is true for a CONNECT, whose response of 200 has no body.
 pub fn exchange<S: Read + Write>(stream: &mut S, bytes: &[u8], connects: bool) -> String {
-    // A denial may close the connection while a body is being sent.
+    // The proxy may close the connection after a denial, while the body is still being sent.
     let _ = stream.write_all(bytes);
     let mut tee = Tee {
         stream,
@@ -177,7 +178,8 @@ impl Http2 {
     }
 }
 
-/// Reads until the connection ends; returns the bytes as text and how it ended.
+/// Reads until the connection ends; returns the bytes as text, and `closed` or the kind of error
+/// that ended it.
 pub fn rest(stream: &mut impl Read) -> String {
     let mut read = Vec::new();
     let ended = match stream.read_to_end(&mut read) {
@@ -243,6 +245,7 @@ impl Question {
         Ok(answer)
     }
 
+    /// The transcript of the message.
     pub fn shown(&self) -> String {
         format!("from {}\n> {}\n", self.from, self.message.escape_ascii())
     }

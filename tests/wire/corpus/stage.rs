@@ -1,4 +1,4 @@
-//! A running proxy whose denials are recorded, each with the audit lines that it left.
+//! A running proxy whose denials are recorded, each with its audit lines.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,13 +15,13 @@ use super::normal::normal;
 use super::send::{Line, Question};
 use crate::support::{Origin, Proxy, SOON};
 
-/// Pause before and after each row: audit lines are assigned to rows by the millisecond in which
-/// their flows began.
+/// Pause before and after each row: [`Stage::finish`] assigns audit lines to rows by the
+/// millisecond in which their flows began.
 const APART: Duration = Duration::from_millis(3);
-/// Most requests that are sent to reach a limit.
+/// Limit on the requests sent to exhaust a budget.
 const MOST_REPEATED: usize = 1000;
 
-/// One row: a denial, its transcript, and when it happened.
+/// One row: a denial, its transcript, and its beginning and end in milliseconds since the epoch.
 struct Row {
     path: String,
     code: Code,
@@ -40,7 +40,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// `origin` is the upstream; `known` are further texts that differ from run to run.
+    /// Makes a stage without rows. `origin` is the upstream; `known` has further texts that differ
+    /// from run to run, with their placeholders.
     pub fn new(proxy: Proxy, origin: &Origin, known: Vec<(String, &'static str)>) -> Self {
         let mut all = vec![
             (proxy.address.to_string(), "<proxy>"),
@@ -58,14 +59,14 @@ impl Stage {
         }
     }
 
-    /// Records pushes only from here on, as those with `push_denials: status`.
+    /// Makes the stage record only pushes, as [`Ingress::PushStatus`].
     pub fn of_pushes(mut self) -> Self {
         self.pushes_alone = true;
         self
     }
 
-    /// Records the denial of a request; `name` distinguishes it from others with this code and
-    /// ingress.
+    /// Records the denial of a request; `name` distinguishes it from other denials with this code
+    /// and ingress. A stage of pushes sends and records only pushes.
     pub fn deny(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
         self.on(code, ingress, name, ask, |proxy| Line::open(proxy, ask));
     }
@@ -124,7 +125,7 @@ impl Stage {
             }
             self.rows.pop();
         }
-        panic!("{ingress:?} never comes to {code:?}");
+        panic!("{ingress:?}: no {code:?} within {MOST_REPEATED} requests");
     }
 
     /// Records a DNS question that is denied.
@@ -163,7 +164,7 @@ impl Stage {
         std::thread::sleep(APART);
     }
 
-    /// Whether this stage records the ingress, and as which.
+    /// The ingress under which the stage records a denial; `None` if it does not record the denial.
     fn recorded_as(&self, ingress: Ingress) -> Option<Ingress> {
         match ingress {
             Ingress::PushReport if self.pushes_alone => Some(Ingress::PushStatus),
@@ -173,14 +174,15 @@ impl Stage {
     }
 
     /// Ends the proxy, so that all audit lines are written, and returns path and text of each row.
-    /// Panics if a row has no audit line with its code, with the texts of all such rows.
+    /// Panics if a row has no audit line with its code, and shows all such rows.
     pub fn finish(mut self) -> Transcripts {
         self.proxy.signal(Signal::TERM);
         self.proxy.wait(2 * SOON);
         let lines: Vec<_> = self.proxy.audit().into_iter().map(AuditLine::of).collect();
         let (mut files, mut failures) = (Vec::new(), Vec::new());
         for mut row in std::mem::take(&mut self.rows) {
-            // The proxy rounds the time at which a head began up to the next millisecond.
+            // If a malformed head arrives within the first millisecond of its connection, the `ts`
+            // of its audit line may be 1 ms after the row's end.
             let last = row.ended + 1;
             let within = |line: &&AuditLine| (row.begun..=last).contains(&line.began);
             let mut own: Vec<_> = lines.iter().filter(within).collect();
@@ -196,7 +198,10 @@ impl Stage {
                 let _ = writeln!(row.text, "audit {}", line.text);
             }
             if !is_denied {
-                failures.push(format!("{} was not denied so:\n{}", row.path, row.text));
+                failures.push(format!(
+                    "{} has no audit line with its code:\n{}",
+                    row.path, row.text
+                ));
             }
             files.push((row.path, normal(&row.text, &self.known)));
         }

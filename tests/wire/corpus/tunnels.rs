@@ -34,6 +34,7 @@ fn in_tunnel(proxy: &Proxy, host: &str, sent: &[u8]) -> (String, String) {
     (quoted(&format!("in a tunnel to {host}:443\n"), sent), got)
 }
 
+/// The transcript of sent bytes, after `prefix`.
 fn quoted(prefix: &str, sent: &[u8]) -> String {
     let mut shown = prefix.to_owned();
     for line in readable(sent).lines() {
@@ -151,7 +152,7 @@ fn handshakes(stage: &mut Stage) {
             (asked, format!("[{}]\n", ended.unwrap()))
         });
     }
-    // A handshake record with a message that is no ClientHello, and one that is too long.
+    // A handshake record whose message is not a ClientHello, and one whose ClientHello is too long.
     for (name, sent) in [
         ("", &b"\x16\x03\x01\x00\x04\x02\x00\x00\x00"[..]),
         ("long-hello", b"\x16\x03\x01\x00\x04\x01\xff\xff\xff"),
@@ -180,7 +181,7 @@ fn rejections(stage: &mut Stage) {
         let mut stream = proxy.tunnel(&format!("{HOST}:443"));
         let mut session = client(&std::fs::read(proxy.ca()).unwrap());
         session.write_tls(&mut stream).unwrap();
-        // The header of the server's first record has arrived.
+        // Waits for the header of the server's first record.
         let mut begun = [0; 5];
         std::io::Read::read_exact(&mut stream, &mut begun).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();

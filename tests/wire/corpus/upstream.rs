@@ -1,4 +1,4 @@
-//! Denials by faults of upstreams and nameservers, and by a missing secret file.
+//! Denials caused by faulty upstreams and nameservers, and by a missing secret file.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::{Origin, RawOrigin, SOON, Setup, closed_address, eventually}
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Faulty upstreams, to which hosts of a stage resolve.
+/// Faulty upstreams, to which host names of the test proxy resolve.
 struct Upstreams {
     closed: SocketAddr,
     silent: RawOrigin,
@@ -36,6 +36,7 @@ impl Upstreams {
         }
     }
 
+    /// The upstreams' addresses, each with the placeholder that replaces it in transcripts.
     fn known(&self) -> Vec<(String, &'static str)> {
         vec![
             (self.closed.to_string(), "<closed upstream>"),
@@ -58,7 +59,8 @@ pub fn record() -> Transcripts {
     stage.finish()
 }
 
-/// Uses a proxy with short timeouts, which the other rows could exceed on a busy machine.
+/// Records timeouts, with a separate proxy: on a busy machine, the other rows could exceed its
+/// timeouts of 1 s.
 pub fn record_time_outs() -> Transcripts {
     let origin = Origin::start();
     let nobody = Upstreams::start();
@@ -151,7 +153,8 @@ fn time_outs(stage: &mut Stage) {
     );
     stage.deny(code, Ingress::PushReport, "", &Ask::plain("slow").push());
     stage.deny(code, Ingress::InfoRefs, "", &Ask::plain("slow").info_refs());
-    // The first upstream does not answer the handshake, the second not the request in time.
+    // `slow` never answers the TLS handshake; `slow-tls` completes it, but delays its response by 5
+    // s.
     stage.deny(code, Ingress::Http1, "handshake", &Ask::http1("slow"));
     for (ingress, ask) in [
         (Ingress::Http1, Ask::http1("slow-tls")),
@@ -164,11 +167,15 @@ fn time_outs(stage: &mut Stage) {
 fn credentials(stage: &mut Stage) {
     let code = Code::CredentialUnavailable;
     let ask = Ask::http1("vendor-tls");
-    eventually("a missing file denies", SOON, || {
-        let answer = Line::open(&stage.proxy, &ask).send(&ask);
-        std::thread::sleep(Duration::from_millis(100));
-        answer.contains(code.as_str())
-    });
+    eventually(
+        "requests are denied once the secret file is missing",
+        SOON,
+        || {
+            let answer = Line::open(&stage.proxy, &ask).send(&ask);
+            std::thread::sleep(Duration::from_millis(100));
+            answer.contains(code.as_str())
+        },
+    );
     in_tunnels(stage, code, "", "vendor-tls");
 }
 
@@ -200,7 +207,7 @@ pub fn record_unresolved() -> Transcripts {
     stage.finish()
 }
 
-/// A nameserver that answers SERVFAIL to everything.
+/// Starts a nameserver that answers every query with SERVFAIL; returns its address.
 pub fn failing_nameserver() -> SocketAddr {
     let nameserver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = nameserver.local_addr().unwrap();
@@ -215,8 +222,8 @@ pub fn failing_nameserver() -> SocketAddr {
     address
 }
 
-/// Records a denial while no nameserver listens at the configured address. The look-up takes
-/// 4.5 s.
+/// Records a denial while no nameserver listens at the configured address. The look-up ends only at
+/// its time limit of 4.5 s.
 pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
     let origin = Origin::start();
     let mut stage = resolving(&origin, SocketAddr::from(([127, 0, 0, 1], 9)));

@@ -17,7 +17,7 @@ fn unlimited() -> Gateway {
 }
 
 #[test]
-fn ten_thousand_sessions_leave_the_newest_and_little_memory() {
+fn of_ten_thousand_sessions_the_newest_1024_stay_open_in_little_memory() {
     let gateway = unlimited();
     let oldest = gateway.session();
     let before = gateway.proxy.memory("VmRSS");
@@ -33,7 +33,7 @@ fn ten_thousand_sessions_leave_the_newest_and_little_memory() {
         );
     }
     let grown = gateway.proxy.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 40_000, "{grown} KB");
+    assert!(grown < 40_000, "{grown} KiB");
     let ping = request(1, "ping", json!({}));
     assert_eq!(gateway.post(&oldest, &ping).status, 404);
     assert_eq!(gateway.post(&newest, &ping).status, 200);
@@ -62,7 +62,7 @@ fn idle_streams_are_small_and_those_over_the_limit_are_refused() {
         open.push(stream);
     }
     let grown = gateway.proxy.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 30_000, "{grown} KB for 1000 streams");
+    assert!(grown < 30_000, "{grown} KiB for 1000 streams");
     for _ in 1000..MAX_STREAMS + 10 {
         open.push(gateway.events(&fields, &message));
     }

@@ -88,7 +88,7 @@ impl Gateway {
         Events::of(stream)
     }
 
-    /// Opens a stream.
+    /// Requests a stream of events with a GET.
     pub fn get(&self, path: &str, fields: &str) -> Events {
         let mut stream = self.connect();
         let fields = format!("accept: text/event-stream\r\n{fields}");
@@ -112,13 +112,13 @@ pub fn write_request(stream: &mut TcpStream, head: &str, fields: &str, body: &st
         false => "host: localhost\r\n",
     };
     let length = body.len();
-    // In one write: with Nagle's algorithm, a second small one would wait for an acknowledgement.
+    // Writes once: with Nagle's algorithm, a second small write would wait for an acknowledgement.
     let text = format!("{head} HTTP/1.1\r\n{host}{fields}content-length: {length}\r\n\r\n{body}");
-    // A denial may close the connection while a body is being sent.
+    // The proxy may close the connection after a denial, while the body is still being sent.
     let _ = stream.write_all(text.as_bytes());
 }
 
-/// `initialize` of a client that accepts requests of servers.
+/// `initialize` of a client that accepts questions of servers (`elicitation/create`).
 pub fn initialize() -> Value {
     request(
         0,
@@ -143,7 +143,8 @@ pub fn call(id: u32, tool: &str, arguments: Value) -> Value {
     request(id, "tools/call", params)
 }
 
-/// A message of the modern revision, and the header fields that mirror it.
+/// Adds the members of the modern revision to a message. Returns the header fields that mirror the
+/// message, and the message.
 pub fn modern(mut message: Value) -> (String, Value) {
     let meta = &mut message["params"]["_meta"];
     meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
@@ -160,7 +161,7 @@ pub fn modern(mut message: Value) -> (String, Value) {
 pub struct Events {
     pub status: u16,
     reader: BufReader<TcpStream>,
-    /// The id of the last event, if it had one.
+    /// The event id that was received last; `None` before the first event with an id.
     pub last_id: Option<String>,
 }
 
@@ -194,11 +195,12 @@ impl Events {
         }
     }
 
+    /// The data of the next event that has data, as JSON. Panics at the end of the stream.
     pub fn next_json(&mut self) -> Value {
         serde_json::from_str(&self.next().expect("an event")).unwrap()
     }
 
-    /// The data of the next event, also if it is empty.
+    /// The data of the next event, even if it is empty; `None` at the end of the stream.
     pub fn next_event(&mut self) -> Option<String> {
         let mut length = String::new();
         self.reader.read_line(&mut length).unwrap();

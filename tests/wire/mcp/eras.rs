@@ -7,7 +7,7 @@ use super::hostile::client::{Client, ERAS, Era, Events, Gateway, text};
 use super::hostile::server::McpServer;
 use super::library::{URI, is_modern, library};
 
-/// Runs a test for each pair of client and server.
+/// Runs a test for each pair of a client's era and a server's era.
 fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
     let cells = ERAS
         .into_iter()
@@ -17,7 +17,7 @@ fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
         let gateway = Gateway::start(&json!({ "mcpServers": { "kb": library.mount() } }));
         let client = Client::open(&gateway, client).wait_for(&["kb_echo"]);
         test(&client, &library);
-        // The server got messages of its own era.
+        // The server got only messages of its era, apart from the gateway's probes.
         for seen in library.seen() {
             let probes = ["server/discover", "initialize", ""];
             if !probes.contains(&seen.method()) {
@@ -27,7 +27,7 @@ fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
     });
 }
 
-/// Asserts the form that the client's era requires of a complete result.
+/// Asserts that a complete result has the `resultType` that the modern era requires.
 fn assert_complete(client: &Client<'_>, response: &Value) {
     if client.era == Era::Modern {
         assert_eq!(response["result"]["resultType"], "complete", "{response}");

@@ -6,7 +6,7 @@ use testkit::each_row;
 use super::client::{Gateway, POST, call, initialize, modern, request};
 
 #[test]
-fn other_names_as_host_or_origin_are_refused_on_every_path() {
+fn foreign_hosts_and_origins_are_refused_on_every_path() {
     let gateway = Gateway::start();
     each_row(
         [

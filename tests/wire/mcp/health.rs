@@ -7,7 +7,7 @@ use testkit::each_row;
 use super::client::{Gateway, call};
 
 #[test]
-fn health_names_every_part_and_answers_only_containers_and_this_machine() {
+fn health_reports_every_part_and_refuses_foreign_hosts() {
     let gateway = Gateway::start();
     let reply = gateway.send("GET /health", "", "");
     assert_eq!(reply.status, 200);
@@ -19,7 +19,7 @@ fn health_names_every_part_and_answers_only_containers_and_this_machine() {
     for name in ["mcp_listening", "mcp_policies_loaded", "mcp_servers_alive"] {
         assert_eq!(checks[name], true, "{name}");
     }
-    // No container is registered at loopback.
+    // Without a registered container, a client on loopback still gets the health.
     let gateway = Gateway::start_with(|setup| setup.containers.clear());
     assert_eq!(gateway.send("GET /health", "", "").status, 200);
     let denied = gateway.send("GET /health", "host: evil.example.com\r\n", "");
@@ -54,7 +54,7 @@ fn a_policy_that_cannot_be_loaded_is_unhealthy_also_with_on_unavailable_allow() 
                 health["checks"],
                 json!({ "gateway": true, "policy_engine": false })
             );
-            // The proxy itself works.
+            // The failed check does not degrade the health of the proxy itself.
             let health = gateway.proxy.health();
             assert_eq!(health.status, 200);
             assert_eq!(health.json()["checks"]["mcp_policies_loaded"], false);

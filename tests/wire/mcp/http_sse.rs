@@ -1,11 +1,11 @@
-//! HTTP+SSE (2024-11-05).
+//! The legacy transport HTTP+SSE of revision 2024-11-05.
 
 use serde_json::json;
 
 use super::client::{Gateway, POST, call, initialize, request};
 
 #[test]
-fn posted_messages_are_answered_on_the_only_stream() {
+fn responses_to_posted_messages_arrive_on_the_sse_stream() {
     let gateway = Gateway::start();
     let mut stream = gateway.get("/sse", "");
     let endpoint = stream.next().unwrap();
@@ -17,14 +17,14 @@ fn posted_messages_are_answered_on_the_only_stream() {
     assert_eq!(
         post(&request(1, "ping", json!({}))),
         400,
-        "before initialize"
+        "a ping before initialize"
     );
     assert_eq!(post(&initialize()), 202);
     assert_eq!(
         stream.next_json()["result"]["serverInfo"]["name"],
         "unified-proxy"
     );
-    assert_eq!(post(&initialize()), 400, "a second time");
+    assert_eq!(post(&initialize()), 400, "a second initialize");
     assert_eq!(post(&request(1, "ping", json!({}))), 202);
     assert_eq!(
         stream.next_json(),
@@ -38,7 +38,7 @@ fn posted_messages_are_answered_on_the_only_stream() {
         202
     );
     assert_eq!(stream.next_json()["id"], 2);
-    // The session is not valid in the other transport, and ends with its stream.
+    // The session is not valid in Streamable HTTP, and ends with its stream.
     let id = endpoint.split('=').nth(1).unwrap();
     let ping = request(3, "ping", json!({}));
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Clients' answers to servers are judged by the current state, not by that at the call's start.
+//! The gateway judges a client's answer to a server by the container's current rights, not by its
+//! rights at the start of the call.
 
 use std::fs;
 use std::time::Duration;
@@ -21,7 +22,8 @@ decision := "deny_abort" if input.tool == "trace"
 /// Tools whose call changes the container's rights, and the error code of later calls.
 const CHANGES: [(&str, i64); 2] = [("trace", -32950), ("echo", -32951)];
 
-/// `trace` latches the container, and `echo` raises its level.
+/// A gateway on which `trace` latches the container and `echo` raises the container's level, and
+/// the directory of its policy bundle.
 fn gateway() -> (Gateway, TempDir) {
     let bundle = tempfile::tempdir().unwrap();
     fs::write(bundle.path().join("authz.rego"), RULES).unwrap();

@@ -69,7 +69,7 @@ fn a_session_belongs_to_its_container() {
     let mut other = crate::support::listener::connect(&socket);
     let reply = crate::support::listener::send(&mut other, &ping);
     assert_eq!(reply.status, 404, "{}", reply.text());
-    // The other container can open its own session there, and the owner's session still exists.
+    // The other container can open its own session, and the owner's session still exists.
     let body = initialize().to_string();
     let fields = super::client::POST;
     let begin = crate::support::listener::origin_form("POST", "/mcp", fields, body.as_bytes());
@@ -106,7 +106,7 @@ fn events_of_a_call_precede_its_answer_and_have_ids() {
         (&json!(1), &json!("told"))
     );
     assert_eq!(events.next(), None);
-    // A reconnected client gets the events after the one that it names again.
+    // A client that reconnects gets all events after its `Last-Event-ID` again.
     let mut again = gateway.get("/mcp", &format!("{session}last-event-id: {first}\r\n"));
     assert_eq!(again.next_json()["params"]["progress"], 1);
     assert_eq!(again.next_json()["params"]["progress"], 2);
@@ -163,7 +163,7 @@ fn progress_of_a_client_reaches_the_asking_server_and_others_cannot_report_it() 
     let mut events = gateway.events(&asked, &call(1, "survey", json!({})));
     let question = events.next_json();
     let token = &question["params"]["_meta"]["progressToken"];
-    assert!(token.is_number(), "the server's own token: {question}");
+    assert!(token.is_number(), "not the gateway's token: {question}");
     let report = |progress: u32, token: &serde_json::Value| {
         let params = json!({ "progressToken": token, "progress": progress, "message": "typing" });
         json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
@@ -193,7 +193,7 @@ fn each_request_of_a_session_has_its_own_trace() {
         let fields = format!("{session}traceparent: 00-{trace}-{}-01\r\n", "a".repeat(16));
         let answer = gateway.post(&fields, &call(1, "trace", json!({}))).json();
         let text = answer["result"]["content"][0]["text"].to_string();
-        assert!(text.contains(&trace), "{text} is not in {trace}");
+        assert!(text.contains(&trace), "{trace} is not in {text}");
     }
     let answer = gateway.post(&session, &call(2, "trace", json!({}))).json();
     assert_eq!(answer["result"]["content"][0]["text"], "null");

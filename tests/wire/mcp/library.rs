@@ -9,8 +9,8 @@ use super::hostile::server::{Answer, McpServer, Seen, event, text_result, tool};
 
 pub const URI: &str = "note://first";
 
-/// Starts a server of `only` this era, or of both if `None`. `echo` returns its arguments; `ask`
-/// and `sample` send the client a request and return its answer.
+/// Starts a server that speaks the era `only`, or both eras if `None`. Its tool `echo` returns its
+/// arguments; `ask` and `sample` send the client a request and return the client's answer.
 pub fn library(only: Option<Era>) -> McpServer {
     McpServer::scripted(["echo", "ask", "sample"].map(tool).to_vec(), move |seen| {
         let is_unknown = match only {

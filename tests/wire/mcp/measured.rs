@@ -26,7 +26,7 @@ fn runner() -> TestRunner {
     TestRunner::new(config)
 }
 
-/// Metrics of a tool's calls and of the policy's decisions.
+/// Reads the metrics of a tool's calls and of the policy's decisions.
 struct Counts<'g> {
     gateway: &'g Gateway,
 }
@@ -61,7 +61,8 @@ impl Counts<'_> {
         self.gateway.proxy.metric(name, &["bundle=\"house\""])
     }
 
-    /// The values of all counters for one tool.
+    /// The values of six counters: the first three count calls of `tool`, the others count the
+    /// policy's decisions on all tools.
     fn of(&self, tool: &str, status: &str) -> [f64; 6] {
         let status = format!("status=\"{status}\"");
         let labels = [&*status, "runtime=\"http\"", "exit_code=\"none\""];
@@ -110,7 +111,7 @@ fn each_call_is_counted_once_with_labels_duration_and_decisions() {
         let after = counts.of(tool, status);
         let difference: Vec<f64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
         let expected = match tool {
-            // Judged, but not executed.
+            // The policy judges the call, and the gateway does not execute it.
             "denied" => [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
             // The rules read only requests, so responses are not evaluated.
             _ => [1.0, 1.0, 1.0, 1.0, 0.0, 1.0],
@@ -189,7 +190,7 @@ fn the_trace_of_a_call_passes_through_the_gateways_span() {
     let tested = runner().run(&case, |(trace, parent, in_header, client, server)| {
         let (client, name) = (&clients[client], ["old_echo", "new_echo"][server]);
         let context = format!("00-{trace}-{parent}-01");
-        // Headers of requests in a session have a separate test.
+        // A separate test covers the header field of requests in a session.
         let in_header = in_header && client.era == Era::Modern;
         let called = call_in(client, name, &context, in_header);
         prop_assert!(text(&called).starts_with("\"echo\""), "{}", called);
@@ -207,7 +208,7 @@ fn the_trace_of_a_call_passes_through_the_gateways_span() {
     });
     tested.unwrap();
     assert_eq!(sent.len(), CASES as usize);
-    // The server gets the span of the gateway, which is a child of the client's span.
+    // The parent that the server gets is the gateway's span, a child of the client's span.
     eventually("every span arrives", SOON, || {
         let spans = collector.spans();
         sent.iter().all(|(trace, parent, ours)| {

@@ -1,4 +1,4 @@
-//! The modern revision, without a handshake.
+//! The modern revision (2026-07-28), which has no handshake.
 
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn a_question_of_a_legacy_server_is_in_the_result_and_answered_by_the_retry() {
     let text = done["result"]["content"][0]["text"].to_string();
     assert!(text.contains("alice"), "{done}");
     assert_eq!(done["result"]["resultType"], "complete");
-    // It can be used only once.
+    // `requestState` can be used only once.
     let (status, again) = retry(5, json!({ "a": 1, "b": 2 }), &answers);
     assert_eq!((status, &again["error"]["code"]), (400, &json!(-32602)));
     assert_eq!(gateway.seen.calls(), 1);
@@ -113,7 +113,7 @@ fn a_retry_gets_progress_only_with_its_own_token() {
 }
 
 #[test]
-fn progress_is_on_the_requests_stream_and_closing_it_cancels() {
+fn a_modern_call_gets_progress_on_its_stream_and_is_cancelled_by_closing_it() {
     let gateway = Gateway::start();
     let mut told = events(&gateway, call(1, "tell", json!({})));
     for progress in [1, 2] {
@@ -141,11 +141,11 @@ fn a_stream_that_is_not_read_is_closed_after_the_idle_time() {
     let mut stream = gateway.connect();
     let fields = format!("{}{fields}", super::client::POST);
     super::client::write_request(&mut stream, "POST /mcp", &fields, &message.to_string());
-    // The socket buffers have to fill up first.
+    // The gateway notices an unread stream only when the socket buffers are full.
     eventually("the call is cancelled", 3 * SOON, || {
         gateway.seen.cancelled() == 1
     });
-    // Buffered events arrive, and then the end of the stream.
+    // The client still gets the buffered events, and then the end of the stream.
     let mut rest = vec![0; 65_536];
     while matches!(std::io::Read::read(&mut stream, &mut rest), Ok(1..)) {}
 }

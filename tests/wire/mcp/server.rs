@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::RawOrigin;
 
-/// The state that the server records.
+/// The requests that the server recorded, and whether it answers.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<(Mutex<State>, Condvar)>);
 
@@ -22,7 +22,7 @@ struct State {
     cancelled: usize,
     /// Number of calls.
     calls: usize,
-    /// Whether connections are closed without an answer.
+    /// Whether the server closes connections without an answer.
     gone: bool,
     /// Progress notifications of the client.
     reports: Vec<Value>,
@@ -33,12 +33,12 @@ impl Seen {
         self.0.0.lock().unwrap().calls
     }
 
-    /// Number of answers of clients that no call has taken.
+    /// Number of answers of clients that no call has consumed.
     pub fn answers(&self) -> usize {
         self.0.0.lock().unwrap().answers.len()
     }
 
-    /// Sets whether connections are closed without an answer.
+    /// Sets whether the server closes connections without an answer.
     pub fn leave(&self, gone: bool) {
         self.change(|state| state.gone = gone);
     }
@@ -52,7 +52,7 @@ impl Seen {
         self.0.1.notify_all();
     }
 
-    /// Waits at most 20 s until `found` returns a value.
+    /// Waits until `found` returns a value; gives up with `None` after at most 20 s.
     fn wait<T>(&self, mut found: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
         let mut state = self.0.0.lock().unwrap();
         for _ in 0..20 {
@@ -182,7 +182,8 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
             let answer = seen.wait(|state| state.answers.remove(&number.to_string()));
             last_event(stream, id, &text(&answer.unwrap_or_default().to_string()))
         }
-        // Sends a request with a progress token, and progress of the call after the answer.
+        // Asks the client with a progress token. After the client's answer, sends progress of the
+        // call, and returns the progress that the client reported.
         "survey" => {
             events(stream)?;
             let number = seen.0.0.lock().unwrap().calls + 1000;
@@ -202,7 +203,7 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
             )?;
             last_event(stream, id, &text(&reports.to_string()))
         }
-        // Reports progress in long messages until it is cancelled.
+        // Reports progress in long messages until the call is cancelled.
         "flood" => {
             events(stream)?;
             let token = &params["_meta"]["progressToken"];

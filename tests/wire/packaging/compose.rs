@@ -1,3 +1,5 @@
+//! The compose files: isolation of the sandboxes, and privileges of the proxy.
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -35,7 +37,7 @@ const SERVICE: &[&str] = &[
 const NETWORK: &[&str] = &["driver_opts", "internal", "ipam"];
 const HEALTHCHECK: &[&str] = &["interval", "retries", "start_period", "test", "timeout"];
 
-/// Each file and the name of its sandbox.
+/// Each file with the service name of its sandbox.
 fn sandboxes() -> [(&'static str, &'static str); 2] {
     [(FILES[0], "sandbox"), (FILES[1], "test-sandbox")]
 }
@@ -49,7 +51,7 @@ fn address(service: &Value, network: &str) -> Ipv4Addr {
     address.as_str().unwrap().parse().unwrap()
 }
 
-/// The sources of a service's volumes, each with where it is mounted and whether it is read-only.
+/// Maps the source of each volume of a service to its mount point and to whether it is read-only.
 fn volumes(service: &Value) -> BTreeMap<&str, (&str, bool)> {
     let volumes = texts(&service["volumes"]).into_iter();
     volumes
@@ -96,14 +98,14 @@ fn compose_files_have_known_keys_and_only_defined_networks_and_volumes() {
 }
 
 #[test]
-fn the_sandbox_of_the_compose_file_has_one_internal_network_and_asks_the_proxy_for_names() {
+fn the_sandbox_of_the_compose_file_is_only_on_an_isolated_internal_network() {
     let compose = yaml(&read(FILES[0]));
     let sandbox = &compose["services"]["sandbox"];
     let networks: Vec<_> = sandbox["networks"].as_object().unwrap().keys().collect();
     assert_eq!(networks, ["sandboxes"]);
     let network = &compose["networks"]["sandboxes"];
     assert_eq!(network["internal"], "true");
-    // Otherwise the host's services could be reached at the address of the bridge.
+    // Without this option, the sandbox could reach the host's services at the bridge's address.
     let isolated = "com.docker.network.bridge.gateway_mode_ipv4";
     assert_eq!(network["driver_opts"][isolated], "isolated");
     assert!(sandbox.get("ports").is_none() && sandbox.get("network_mode").is_none());
@@ -132,7 +134,7 @@ fn a_sandbox_knows_the_proxy_by_its_fixed_address_and_by_the_service_name() {
             let expected = "localhost,127.0.0.1,::1,unified-proxy";
             assert_eq!(environment[variable], expected, "{variable}");
         }
-        // The gateway is on its default port, and reached without the proxy.
+        // Sandboxes reach the gateway on its default port, and without the proxy.
         let gateway = "http://unified-proxy:8090/mcp";
         assert_eq!(environment["UNIFIED_PROXY_MCP_URL"], gateway);
         assert_eq!(
@@ -143,8 +145,7 @@ fn a_sandbox_knows_the_proxy_by_its_fixed_address_and_by_the_service_name() {
 }
 
 #[test]
-fn a_sandbox_gets_certificates_read_only_and_neither_the_admin_socket_nor_a_capability_of_the_network()
- {
+fn a_sandbox_mounts_only_the_certificates_and_has_no_network_capability() {
     each_row(sandboxes(), |(file, name)| {
         let sandbox = service(file, name);
         let expected = BTreeMap::from([("proxy-certs", ("/certs", true))]);
@@ -152,7 +153,7 @@ fn a_sandbox_gets_certificates_read_only_and_neither_the_admin_socket_nor_a_capa
         assert_eq!(sandbox["cap_drop"], json!(["NET_RAW", "NET_ADMIN"]));
         assert!(
             sandbox.get("env_file").is_none(),
-            "the secrets are the proxy's alone"
+            "only the proxy gets the secrets"
         );
     });
 }

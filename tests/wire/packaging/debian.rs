@@ -1,3 +1,5 @@
+//! The Debian package: its files, configuration, user, profile, completions and version.
+
 use std::path::Path;
 use std::process::Command;
 
@@ -7,7 +9,7 @@ use testkit::each_row;
 use super::{program, read, root, run};
 use crate::support::yaml;
 
-/// The assets of the package: source and destination.
+/// Source and destination of each asset of the package, from Cargo.toml.
 fn assets() -> Vec<(String, String)> {
     let manifest = read("Cargo.toml");
     let asset = Regex::new(r#"(?m)^    \["([^"]+)", "([^"]+)", "\d+"\],$"#).unwrap();
@@ -24,7 +26,7 @@ fn every_file_of_the_package_exists_or_is_made_by_the_release_script() {
     let release = read("scripts/release");
     each_row(assets, |(source, _)| {
         match source.strip_prefix("target/dist/") {
-            Some(made) => assert!(release.contains(made), "scripts/release makes no {made}"),
+            Some(made) => assert!(release.contains(made), "scripts/release lacks {made}"),
             None => {
                 let folder = source.strip_suffix("/*.1").unwrap_or(&source);
                 assert!(root().join(folder).exists(), "{source}");
@@ -78,7 +80,7 @@ fn the_packaged_configuration_is_valid_and_keeps_certificates_below_the_units_st
 }
 
 #[test]
-fn maintainer_scripts_are_shell() {
+fn maintainer_scripts_parse_as_sh_and_have_the_debhelper_token() {
     each_row(["postinst", "postrm"], |name| {
         let script = root().join("packaging/debian").join(name);
         let (code, output) = run(Command::new("sh").arg("-n").arg(&script));
@@ -93,7 +95,7 @@ fn maintainer_scripts_are_shell() {
 }
 
 #[test]
-fn the_user_of_the_unit_is_the_one_that_sysusers_makes() {
+fn sysusers_creates_the_user_of_the_unit() {
     let sysusers = read("packaging/sysusers.d/unified-proxy.conf");
     assert!(
         sysusers
@@ -121,7 +123,7 @@ fn the_apparmor_profile_names_the_installed_binary_and_allows_user_namespaces() 
 }
 
 #[test]
-fn completions_are_read_by_their_shells() {
+fn each_shell_parses_its_completions() {
     each_row(
         [
             ("bash", "unified-proxy.bash"),
@@ -139,7 +141,7 @@ fn completions_are_read_by_their_shells() {
 
 /// Checks `--version` of a build that `scripts/release` did not make.
 #[test]
-fn the_version_of_a_build_without_release_is_the_manifests() {
+fn the_version_of_a_development_build_is_that_of_the_manifest_and_changelog() {
     let (code, output) = run(Command::new(env!("CARGO_BIN_EXE_unified-proxy")).arg("--version"));
     assert_eq!(code, 0);
     let expected = format!("unified-proxy {}\n", env!("CARGO_PKG_VERSION"));

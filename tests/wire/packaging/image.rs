@@ -1,3 +1,5 @@
+//! The Dockerfile, the build context and the binary with only the image's files.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,7 +10,7 @@ use testkit::each_row;
 
 use super::{read, root, run};
 
-/// The instructions of each stage, continuation lines joined, by the stage's name.
+/// Name and instructions of each stage of the Dockerfile, with continuation lines joined.
 fn stages() -> Vec<(String, Vec<String>)> {
     let text = read("Dockerfile").replace("\\\n", " ");
     let mut stages: Vec<(String, Vec<String>)> = Vec::new();
@@ -32,7 +34,7 @@ fn both_images_run_as_a_numeric_user_and_have_a_health_check() {
     let (last, _) = stages.last().unwrap();
     assert_eq!(
         last, "appliance",
-        "the last stage is what a plain build makes"
+        "a build without --target makes the last stage"
     );
     each_row(["appliance", "tools"], |name| {
         let (_, stage) = stages.iter().find(|(stage, _)| stage == name).unwrap();
@@ -56,7 +58,7 @@ fn both_images_run_as_a_numeric_user_and_have_a_health_check() {
     );
 }
 
-/// A name with a host would select another registry than the default one.
+/// A name with a host would select a registry other than the default one.
 #[test]
 fn base_images_have_plain_names() {
     let plain = Regex::new(r"^FROM (scratch|[a-z]+:[a-z0-9.-]+) AS [a-z-]+$").unwrap();
@@ -65,8 +67,8 @@ fn base_images_have_plain_names() {
     }
 }
 
-/// Copies the build context. `.dockerignore` must begin with `*` and then have paths without
-/// patterns, each after `!`.
+/// Copies the build context. Panics unless `.dockerignore` begins with `*`; takes each further line
+/// that begins with `!` as a path without wildcards.
 fn copy_context(to: &Path) {
     let ignore = read(".dockerignore");
     let mut lines = ignore.lines().filter(|line| !line.starts_with('#'));
@@ -74,7 +76,7 @@ fn copy_context(to: &Path) {
     for kept in lines.filter_map(|line| line.strip_prefix('!')) {
         assert!(
             root().join(kept).exists(),
-            ".dockerignore keeps {kept}, which is not there"
+            ".dockerignore keeps {kept}, which does not exist"
         );
         let there = to.join(kept);
         fs::create_dir_all(there.parent().unwrap()).unwrap();
@@ -117,10 +119,10 @@ fn the_build_context_holds_what_the_build_needs_and_no_secret() {
     }
 }
 
-/// The image gets also the libraries of the debug build; `scripts/release` runs the same script for
-/// the static binary.
+/// Since a debug build is dynamically linked, the script also copies its libraries into the image;
+/// `scripts/release` runs the same script for the static binary.
 #[test]
-fn the_binary_serves_as_a_plain_user_with_no_file_but_those_of_the_image() {
+fn the_binary_serves_as_an_unprivileged_user_with_only_the_files_of_the_image() {
     let mut image = Command::new("python3");
     image.arg(root().join("tests/packaging/image.py"));
     let (code, output) = run(image.arg(env!("CARGO_BIN_EXE_unified-proxy")));
@@ -131,7 +133,7 @@ fn the_binary_serves_as_a_plain_user_with_no_file_but_those_of_the_image() {
     assert_eq!(code, 0, "{output}");
     for step in [
         "healthy after",
-        "refuses who is not registered",
+        "refuses an unregistered source",
         "SIGTERM ends it",
     ] {
         assert!(output.contains(step), "{step}: {output}");

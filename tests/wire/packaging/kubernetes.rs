@@ -1,3 +1,5 @@
+//! The Kubernetes example: the fields of its objects, its isolation, and the registrar's script.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -62,7 +64,7 @@ fn kubernetes_objects_have_known_fields() {
 }
 
 #[test]
-fn kubernetes_policy_leaves_a_sandbox_the_ports_of_the_proxy_alone() {
+fn the_kubernetes_network_policy_allows_sandboxes_only_the_ports_of_the_proxy() {
     let policy = object("NetworkPolicy", "proxy-only")["spec"].clone();
     assert_eq!(
         policy["podSelector"],
@@ -105,7 +107,7 @@ fn kubernetes_policy_leaves_a_sandbox_the_ports_of_the_proxy_alone() {
 }
 
 #[test]
-fn kubernetes_sandboxes_ask_the_service_for_names_and_hold_no_token_and_no_socket() {
+fn kubernetes_sandboxes_resolve_names_at_the_service_and_have_no_token_or_socket() {
     let sandbox = object("Pod", "sandbox")["spec"].clone();
     let service = object("Service", "unified-proxy")["spec"]["clusterIP"].clone();
     assert_eq!(sandbox["dnsPolicy"], "None");
@@ -200,6 +202,7 @@ impl Drop for Registrar {
     }
 }
 
+/// Replaces the file in one step, so that the script never reads half of it.
 fn write_pods(path: &Path, pods: &Value) {
     let whole = path.with_extension("new");
     fs::write(&whole, json!({ "items": pods }).to_string()).unwrap();
@@ -266,18 +269,18 @@ fn the_kubernetes_registrar_registers_pods_as_they_get_addresses_and_unregisters
             pod("two", Some("127.0.0.2"), "")
         ]),
     );
-    eventually("the second is registered too", SOON, || {
+    eventually("the second pod is registered", SOON, || {
         registered(&proxy).len() == 2
     });
 
     write_pods(&pods, &json!([pod("two", Some("127.0.0.2"), "")]));
-    eventually("the pod that ended is not", SOON, || {
+    eventually("the ended pod is unregistered", SOON, || {
         registered(&proxy) == [("two".to_owned(), "127.0.0.2".to_owned(), 0)]
     });
     let reply = proxy.get("http://plain.example.com/echo", &[]);
     reply.assert_denied(403, "unknown_source", "Unknown source IP");
 
-    // If kubectl prints no JSON, no container is unregistered.
+    // If kubectl prints invalid JSON, the registrar unregisters no container.
     fs::write(&pods, "not JSON").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(registered(&proxy).len(), 1);

@@ -26,7 +26,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Finds a program on PATH. If it is missing, records that the tests leave it out.
+/// The path of a program on PATH. If the program is missing, records that the tests leave it out,
+/// and returns `None`.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));
@@ -46,7 +47,7 @@ fn run(command: &mut Command) -> (i32, String) {
     (output.status.code().unwrap_or(-1), text)
 }
 
-/// The strings of a sequence.
+/// The set of the strings in a sequence; empty for any other value.
 fn texts(value: &Value) -> BTreeSet<&str> {
     let items = value.as_array().into_iter().flatten();
     items.map(|item| item.as_str().unwrap()).collect()

@@ -1,3 +1,5 @@
+//! The seccomp profile: its rules, and processes under it.
+
 use std::process::Command;
 
 use serde_json::Value;
@@ -26,7 +28,7 @@ fn profile() -> Value {
 }
 
 #[test]
-fn the_profile_adds_namespaces_and_mounts_to_the_default_and_nothing_else() {
+fn the_profile_adds_only_namespaces_and_mounts_to_the_default() {
     let profile = profile();
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let rules = profile["syscalls"].as_array().unwrap();
@@ -64,7 +66,8 @@ fn the_profile_adds_namespaces_and_mounts_to_the_default_and_nothing_else() {
     );
 }
 
-/// A Python with libseccomp's module, which Debian builds for `/usr/bin/python3` only.
+/// A Python with libseccomp's module, which Debian builds for `/usr/bin/python3` only. If there is
+/// none, records that the tests leave it out, and returns `None`.
 fn python() -> Option<&'static str> {
     let candidates = ["python3", "/usr/bin/python3"];
     let has_module = |python: &&str| {
@@ -79,7 +82,7 @@ fn python() -> Option<&'static str> {
 }
 
 #[test]
-fn a_process_under_the_profile_makes_a_sandbox_and_reaches_no_more_of_the_kernel() {
+fn a_process_under_the_profile_makes_a_sandbox_but_no_cgroup_or_time_namespace() {
     let Some(python) = python() else { return };
     let sandbox = "unshare --user --map-root-user --net --mount --ipc --uts --pid --fork \
                    sh -c 'mount -t tmpfs none /mnt && hostname sandbox && id -u'";

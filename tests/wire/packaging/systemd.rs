@@ -1,3 +1,5 @@
+//! The systemd unit, with and without the drop-in for MCP servers over stdio.
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +12,7 @@ use super::{program, read, root, run};
 const UNIT: &str = "unified-proxy.service";
 const DROP_IN: &str = "mcp-stdio.conf";
 
-/// A directory with the unit and, if wanted, the drop-in.
+/// A directory with the unit and, if `drop_in` is true, the drop-in.
 fn directory(drop_in: bool) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let packaged = root().join("packaging/systemd");
@@ -23,6 +25,7 @@ fn directory(drop_in: bool) -> tempfile::TempDir {
     directory
 }
 
+/// The exposure level by `systemd-analyze security`, from 0.0 (safe) to 10.0.
 fn exposure(analyze: &Path, drop_in: bool) -> f64 {
     let directory = directory(drop_in);
     let mut security = Command::new(analyze);
@@ -45,14 +48,14 @@ fn the_exposure_level_of_the_unit_is_low_with_and_without_mcp_servers() {
 }
 
 #[test]
-fn systemd_reads_every_line_of_the_unit() {
+fn systemd_analyze_finds_no_fault_in_the_unit() {
     let Some(analyze) = program("systemd-analyze") else {
         return;
     };
     each_row([false, true], |drop_in| {
         let directory = directory(drop_in);
         let unit = directory.path().join(UNIT);
-        // The program must exist where the unit is verified.
+        // `verify` fails if the program of the unit does not exist.
         let text = fs::read_to_string(&unit).unwrap();
         let binary = env!("CARGO_BIN_EXE_unified-proxy");
         fs::write(&unit, text.replace("/usr/bin/unified-proxy", binary)).unwrap();

@@ -48,7 +48,7 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
     while let Some((before, after)) = rest.split_once("${") {
         text.push_str(before);
         let Some(reference) = read_reference(after) else {
-            errors.push("a variable is written ${NAME} or ${NAME:-default}".to_owned());
+            errors.push("malformed variable: write ${NAME} or ${NAME:-default}".to_owned());
             return Err(errors);
         };
         rest = reference.rest;
@@ -158,12 +158,12 @@ mod tests {
         each_row(
             [
                 ("${B}", "variable B is not set"),
-                ("${A", "is written"),
-                ("${}", "is written"),
-                ("${1A}", "is written"),
-                ("${A-b}", "is written"),
-                ("${A b}", "is written"),
-                ("${B:-${A}}", "is written"),
+                ("${A", "malformed variable"),
+                ("${}", "malformed variable"),
+                ("${1A}", "malformed variable"),
+                ("${A-b}", "malformed variable"),
+                ("${A b}", "malformed variable"),
+                ("${B:-${A}}", "malformed variable"),
             ],
             |(text, word)| {
                 let errors = expanded(text).unwrap_err();

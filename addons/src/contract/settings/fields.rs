@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
         keys.any(|(entry, _)| entry.name == key)
     }
 
-    /// A key's value. Reports an error if the key is absent.
+    /// A key's value. Reports an error and returns `None` if the key is absent.
     pub fn need(&self, key: &'static str) -> Option<Setting<'a>> {
         let found = self.find(key);
         if found.is_none() {
@@ -104,7 +104,7 @@ impl<'a> Fields<'a> {
         self.find(key).filter(|at| !at.is_nothing()).and_then(read)
     }
 
-    /// The items of a list; empty if the key is absent or no list.
+    /// The items of a list; empty if the key is absent or its value is not a list.
     pub fn list<T>(&self, key: &'static str, read: impl FnMut(Setting<'a>) -> Option<T>) -> Vec<T> {
         self.or(key, Vec::new(), |at| at.list(read))
     }
@@ -115,7 +115,7 @@ impl<'a> Fields<'a> {
         fields.unwrap_or_else(|| Fields::absent(self.report, key_path(&self.path, key)))
     }
 
-    /// Reports an error of a key at the place of the mapping.
+    /// Reports an error about a key, with the line and column of the mapping.
     pub fn refuse(&self, key: &str, message: impl Into<String>) {
         self.report
             .refuse(self.place, &key_path(&self.path, key), message);

@@ -24,8 +24,8 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// `tls.passthrough` in `proxy.yaml`: hosts whose TLS is tunnelled undecrypted, so that no addon
-/// can judge requests to them.
+/// `tls.passthrough` in `proxy.yaml`: hosts whose TLS the proxy tunnels without decryption. Addons
+/// judge the tunnel, but do not see the requests in it.
 pub struct Passthrough<'a>(Vec<(HostPattern, Setting<'a>)>);
 
 impl<'a> Passthrough<'a> {
@@ -56,7 +56,12 @@ impl<'a> Passthrough<'a> {
         let host = HostPattern::Exactly(host.clone());
         self.refuse_if(|pattern| {
             let matches = pattern.overlaps(&host);
-            matches.then(|| format!("{host} {reason}: it cannot be tunnelled unread"))
+            matches.then(|| {
+                format!(
+                    "{host} {reason}, so its requests must be decrypted: remove this pattern from \
+                     tls.passthrough"
+                )
+            })
         });
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::place::Place;
 
-/// The most errors kept for one file. Further ones are most likely consequences of these.
+/// Limit on the errors kept for one file. Further errors are most likely consequences of these.
 const MAX_ERRORS_PER_FILE: usize = 100;
 
-/// One error and its place. It quotes no value of unknown form from a file or the environment,
-/// which might be a secret in the wrong place; a parsed host name may be quoted.
+/// One error and its place. The message quotes no unparsed value from a file or the environment,
+/// since that might be a misplaced secret; it may quote a parsed host name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
     /// The file's name, or the directory if the error concerns the directory.

@@ -3,10 +3,11 @@
 use http::Method;
 use regex::{Regex, RegexBuilder};
 
-/// The most memory of one compiled pattern, in bytes; typical ones take a hundredth. Matching takes
-/// linear time in the length of the path, whatever the pattern.
+/// Limit on the memory of one compiled pattern, in bytes; a typical pattern takes a hundredth.
+/// Matching takes linear time in the length of the path, whatever the pattern.
 const PATTERN_BYTES: usize = 1 << 20;
-/// The limit for a pattern that ignores letter case, where each letter becomes a character class.
+/// The limit for a pattern that ignores letter case, in bytes. Larger, since each letter becomes a
+/// character class.
 const FOLDED_PATTERN_BYTES: usize = 4 << 20;
 
 /// The methods that requests may have and settings may name.
@@ -60,7 +61,11 @@ impl PathPattern {
             .size_limit(FOLDED_PATTERN_BYTES)
             .build()
             .map(Self)
-            .map_err(|_| "cannot be compiled without regard to case".to_owned())
+            .map_err(|_| {
+                "is not accepted: compiled without regard to case, the pattern would be larger \
+                 than 4 MB"
+                    .to_owned()
+            })
     }
 
     /// Whether the pattern matches a path.

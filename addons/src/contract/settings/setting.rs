@@ -1,8 +1,8 @@
 //! Reads values from the tree and collects every error.
 //!
 //! A reader that finds an error reports it and returns `None`. The caller goes on with a default,
-//! so that all errors are found; the configuration is refused at the end. No message quotes a value
-//! of unknown form, which might be a secret in the wrong place.
+//! so that all errors are found; the configuration is refused at the end. No message quotes an
+//! unparsed value, since that might be a misplaced secret.
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
@@ -15,8 +15,8 @@ use super::tree::{Key, Node, Scalar, Value, key_path};
 use super::units;
 use crate::contract::Origin;
 
-/// The range of counts. A count of 0 would be a switch in disguise, and one of more than a million
-/// would limit nothing.
+/// The range of counts. A limit of 0 would switch the limited feature off, and a limit of more than
+/// a million would limit nothing.
 const COUNT: RangeInclusive<u32> = 1..=1_000_000;
 
 /// Converts a default value to a non-zero number; 0 becomes 1, the smallest budget.
@@ -78,7 +78,7 @@ impl<'a> Setting<'a> {
         self.report.refuse(place, &self.path, message);
     }
 
-    /// Whether it is `null` or an empty text, for example from an empty variable.
+    /// Whether the value is `null` or an empty text, for example from an empty variable.
     pub fn is_nothing(&self) -> bool {
         match &self.node.value {
             Value::Scalar(scalar) => is_null(scalar) || scalar.text.is_empty(),
@@ -86,12 +86,12 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Whether it is a scalar: neither a list nor a mapping, and not refused before.
+    /// Whether the value is a scalar: neither a list nor a mapping, and not refused before.
     pub fn is_scalar(&self) -> bool {
         matches!(self.node.value, Value::Scalar(_))
     }
 
-    /// Whether it is a mapping.
+    /// Whether the value is a mapping.
     pub fn is_mapping(&self) -> bool {
         matches!(self.node.value, Value::Mapping(_))
     }
@@ -117,8 +117,8 @@ impl<'a> Setting<'a> {
         self.scalar().map(|scalar| scalar.text.as_str())
     }
 
-    /// The text of any scalar, also of a plain `8080` or `true`: an environment variable is always
-    /// a text.
+    /// The text of any scalar, also of a plain `8080` or `true`, for a value that becomes an
+    /// environment variable.
     pub fn any_text(&self) -> Option<&'a str> {
         Some(self.any_scalar("a text")?.text.as_str())
     }
@@ -155,7 +155,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The value that belongs to one of these words.
+    /// The value that `words` pairs with the text. Any other text is refused.
     pub fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.any_scalar("a text")?.text.as_str();
         let found = words.iter().find(|(word, _)| *word == text);
@@ -176,7 +176,7 @@ impl<'a> Setting<'a> {
         self.or_refuse(found, || WRONG.to_owned())
     }
 
-    /// A whole number in this range.
+    /// A whole number in this range, without quotes or from a variable.
     pub fn number<T>(&self, range: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<u64> + PartialOrd + Display,

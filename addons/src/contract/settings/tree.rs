@@ -1,7 +1,7 @@
 //! A YAML document as a tree whose nodes have a line and a column.
 //!
 //! Only plain YAML is read: one document of mappings, lists and scalars. Anchors, aliases, merge
-//! keys, tags and duplicate keys are refused: a value's meaning would depend on other lines.
+//! keys, tags and duplicate keys are refused, so that a value means what its own line says.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,10 +14,11 @@ use zeroize::Zeroizing;
 use super::place::Place;
 use super::report::FileReport;
 
-/// The deepest nesting. Checked without recursion while the tree is built, so that code that walks
-/// the tree may recurse.
+/// Limit on the nesting of lists and mappings. Checked without recursion while the tree is built,
+/// so that code that walks the tree may recurse.
 const MAX_DEPTH: usize = 128;
-/// The longest key, in bytes. The longest valid keys are host patterns of at most 255 bytes.
+/// Limit on the length of a key, in bytes. The longest valid keys are host patterns of at most 255
+/// bytes.
 const MAX_KEY_LENGTH: usize = 256;
 
 /// A value and its place. It has no `Debug` on purpose, since it may hold a secret.
@@ -67,7 +68,8 @@ pub struct Key {
 pub struct Scalar {
     /// Its text, with variables expanded.
     pub text: Zeroizing<String>,
-    /// Written in quotes or as a block: it is a text, even if it looks like a number.
+    /// Whether it is written in quotes or as a block, so that it is a text even if it looks like a
+    /// number.
     pub quoted: bool,
     /// The variables that were expanded in it.
     pub variables: Vec<Variable>,
@@ -120,8 +122,9 @@ pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken>
     Ok(builder.root)
 }
 
-/// Advice for a text that begins with `*`, which YAML parses as an alias. The text is quoted only
-/// if it is a host pattern, since any other text may be a secret.
+/// Advice for a text that begins with `*`, which YAML parses as an alias; `None` if the text at
+/// `place` does not. The advice shows the text only if it is a host pattern, since any other text
+/// may be a secret.
 fn unquoted_star(text: &str, place: Place) -> Option<String> {
     let line = text.lines().nth(place.line.checked_sub(1)?)?;
     let from = line.char_indices().nth(place.column.checked_sub(1)?)?.0;
@@ -161,7 +164,7 @@ impl Builder<'_> {
         let place = Place::from(&span.start);
         match event {
             Event::DocumentStart(_) if self.root.is_some() => {
-                self.stop(place, "a second document begins: one file holds one")
+                self.stop(place, "a second document begins here: a file must hold one")
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_extras(place, anchor, tag.is_some());
@@ -237,7 +240,7 @@ impl Builder<'_> {
     fn open(&mut self, place: Place, frame: Frame) -> Result<(), Broken> {
         self.expect_value(place)?;
         if self.frames.len() >= MAX_DEPTH {
-            let message = format!("is nested deeper than {MAX_DEPTH}");
+            let message = format!("is nested deeper than {MAX_DEPTH} levels");
             return self.stop(place, &message);
         }
         self.frames.push(frame);
@@ -282,7 +285,7 @@ impl Builder<'_> {
 
     fn expect_value(&self, place: Place) -> Result<(), Broken> {
         if self.wants_key() {
-            return self.stop(place, "a key must be a plain text");
+            return self.stop(place, "a key must be a text, not a list or a mapping");
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Durations and sizes as people write them.
+//! Parses durations, sizes and whole numbers.
 
 use std::time::Duration;
 
-/// The longest duration: far beyond any sensible timeout, and small enough to add to any clock.
+/// Limit on a duration: far beyond any sensible timeout, and small enough to add to any clock.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Parses a duration such as `500ms`, `10s`, `5m` or `24h`, of at most 720 hours and not zero.

@@ -1,4 +1,4 @@
-//! Requests to GitHub for an installation of an App, and their answers.
+//! Builds requests to GitHub's API about an installation of an App, and parses the answers.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::contract::{Container, Host, Repo};
 use crate::credentials::secret::bearer_value;
 use crate::credentials::wiped::wipe;
 
-/// The most repositories that GitHub accepts for one token.
+/// GitHub's limit on the repositories of one token.
 const MAX_REPOS: usize = 500;
 
 /// An installation of a GitHub App, and the permissions of its tokens. It holds no secret.
@@ -46,7 +46,7 @@ impl Installation {
         self.request(Method::GET, "", jwt, Bytes::new())
     }
 
-    /// The owner in the answer to [`Self::owner_request`].
+    /// Parses the owner's login from the answer to [`Self::owner_request`].
     pub(super) fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
         let answer = read(status, body)?;
         let login = answer
@@ -54,7 +54,8 @@ impl Installation {
             .get("account")
             .and_then(|account| account.get("login"));
         let login = login.and_then(Value::as_str).map(str::to_owned);
-        login.ok_or_else(|| "GitHub did not say whose installation it is".to_owned())
+        login
+            .ok_or_else(|| "GitHub's answer does not name the owner of the installation".to_owned())
     }
 
     /// Builds the request for a token for exactly these repositories, of one owner.
@@ -71,15 +72,18 @@ impl Installation {
             return Err("no repository of the container belongs to the installation".to_owned());
         }
         if names.len() > MAX_REPOS {
-            return Err(format!("a token is for {MAX_REPOS} repositories at most"));
+            return Err(format!(
+                "the container has {} repositories of the installation, and GitHub accepts at most {MAX_REPOS} for one token",
+                names.len()
+            ));
         }
         let body = json!({ "repositories": names, "permissions": self.permissions });
         let body = Bytes::from(body.to_string());
         self.request(Method::POST, "/access_tokens", jwt, body)
     }
 
-    /// The token in GitHub's answer. A token for any repository that is not the container's is
-    /// refused.
+    /// Parses the answer to [`Self::token_request`]. Refuses a token that is not limited to
+    /// repositories of the container.
     pub(super) fn minted(
         &self,
         container: &Container,
@@ -97,7 +101,7 @@ impl Installation {
         let within = reached.is_some_and(|repos| !repos.is_empty() && repos.iter().all(is_own));
         if !within || text("repository_selection") != Some("selected") {
             return Err(
-                "GitHub did not say that the token is for the container's repositories alone; it is not used"
+                "GitHub's answer does not limit the token to the container's repositories; the token is not used"
                     .to_owned(),
             );
         }
@@ -105,7 +109,7 @@ impl Installation {
         let expires = text("expires_at").and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
         Ok(Minted {
             secret: Zeroizing::new(secret.to_owned()),
-            expires: expires.ok_or("GitHub did not say when the token runs out")?,
+            expires: expires.ok_or("GitHub's answer holds no expiry of the token")?,
         })
     }
 
@@ -116,7 +120,7 @@ impl Installation {
         jwt: &str,
         body: Bytes,
     ) -> Result<Request<Bytes>, String> {
-        let unusable = |_| "the installation's id cannot stand in a URL".to_owned();
+        let unusable = |_| "installation_id has characters that a URL must not contain".to_owned();
         let (api, prefix, id) = (&self.api, self.prefix, &self.installation_id);
         Request::builder()
             .method(method)
@@ -154,7 +158,7 @@ fn parts(repo: &Repo) -> (&str, &str) {
     repo.name.split_once('/').unwrap_or(("", &repo.name))
 }
 
-/// GitHub's answer, which may hold a token. Wiped when dropped; no `Debug`.
+/// GitHub's answer, which may hold a token. Wiped when dropped. It has no `Debug` on purpose.
 struct Answer(Value);
 
 impl Drop for Answer {
@@ -178,7 +182,7 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Answer, String> {
 fn advice(status: StatusCode) -> &'static str {
     match status.as_u16() {
         401 => ": check app_id, the private key and the clock",
-        403 | 404 => ": check installation_id, and that the App is installed there",
+        403 | 404 => ": check installation_id, and that the App is still installed",
         422 => ": the App lacks a permission, or is not installed for a repository",
         _ => "",
     }
@@ -190,7 +194,7 @@ mod tests {
     use crate::fixtures::registration;
 
     #[test]
-    fn owners_are_compared_without_case_and_have_all_their_repositories() {
+    fn repositories_are_grouped_by_owner_without_regard_to_case() {
         let mut registration = registration("web");
         let repo = |name: &str| Repo {
             name: name.into(),
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_a_list_of_its_repositories_is_not_used() {
+    fn a_token_that_is_not_limited_to_the_containers_repositories_is_refused() {
         let installation = Installation {
             app_id: "1".to_owned(),
             installation_id: "2".to_owned(),

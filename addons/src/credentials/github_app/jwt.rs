@@ -9,10 +9,9 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-/// Seconds that `iat` lies before now, for a clock that is ahead of GitHub's.
+/// Seconds by which `iat` lies before now, in case the local clock is ahead of GitHub's.
 const ISSUED_BEFORE: i64 = 60;
-/// Seconds from now to `exp`. Together with `ISSUED_BEFORE` within the ten minutes that GitHub
-/// allows.
+/// Seconds from now to `exp`. `iat` and `exp` are ten minutes apart, the most that GitHub allows.
 const VALID_FOR: i64 = 540;
 
 /// Signs a JWT of the App with its private key, PKCS #1 or PKCS #8 in PEM. An error never shows the
@@ -22,7 +21,7 @@ pub(super) fn signed(
     pem: &str,
     now: OffsetDateTime,
 ) -> Result<Zeroizing<String>, String> {
-    const WRONG: &str = "the private key is no RSA key in PEM";
+    const WRONG: &str = "the private key is not an RSA key in PEM";
     let key = key(pem).ok_or(WRONG)?;
     let input = signing_input(app_id, now);
     let mut signature = vec![0; key.public_modulus_len()];
@@ -37,7 +36,7 @@ pub(super) fn signed(
     Ok(Zeroizing::new(format!("{input}.{}", *signature)))
 }
 
-/// The first section of the text that is an RSA private key.
+/// Parses the first RSA private key in the text; `None` if there is none.
 fn key(text: &str) -> Option<RsaKeyPair> {
     let sections = pem::parse_many(text).ok()?;
     sections.into_iter().find_map(|section| {

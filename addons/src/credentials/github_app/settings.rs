@@ -10,10 +10,11 @@ use crate::forges::ForgeHosts;
 
 const ACCESS: [(&str, &str); 3] = [("read", "read"), ("write", "write"), ("admin", "admin")];
 
-/// A GitHub App installation that mints a token for each lease.
+/// Settings of a GitHub App installation, for which the proxy requests a token from GitHub for each
+/// lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppSettings {
-    /// The installation that issues the tokens.
+    /// The installation, and the permissions of its tokens.
     pub installation: Installation,
     /// The App's RSA key in PEM.
     pub private_key: SecretSetting,
@@ -34,8 +35,8 @@ impl AppSettings {
         if let Some((elsewhere, _)) = hosts.iter().find(is_elsewhere) {
             // The token would be sent to that host.
             at.refuse(match host {
-            None => "none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml".to_owned(),
-            Some(host) => format!("{elsewhere} does not belong to {} in git.hosts of policy.yaml: an App is of one git host", host.host),
+            None => "none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or correct hosts".to_owned(),
+            Some(host) => format!("{elsewhere} is not a host of {} in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge", host.host),
         });
         }
         at.mapping(|fields| {
@@ -66,28 +67,30 @@ fn permissions(at: &Setting<'_>) -> Option<BTreeMap<String, String>> {
     });
     let granted: BTreeMap<_, _> = granted.collect();
     if granted.is_empty() {
-        at.refuse("must grant something, such as contents: read");
+        at.refuse("must grant a permission, such as contents: read");
     }
     Some(granted)
 }
 
-/// A number, or the client id that GitHub gives Apps as well. It becomes a segment of a path.
+/// Parses the id of an App or of an installation: a number, or an App's client id such as
+/// `Iv1.8a61`. The installation's id becomes a segment of a URL path, the App's id the `iss` claim
+/// of a JWT.
 fn id(text: &str) -> Result<String, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
     let valid = !text.is_empty() && text.bytes().all(fits);
     valid
         .then(|| text.to_owned())
-        .ok_or("must be an id of letters and digits")
+        .ok_or("must be an id of letters, digits and dots")
 }
 
-/// The first forge that one of the hosts belongs to.
+/// The first forge that one of the hosts belongs to, if any.
 fn forge_of<'f>(hosts: &[(Host, u16)], forges: &'f [ForgeHosts]) -> Option<&'f ForgeHosts> {
     let is_named = |host: &Host| hosts.iter().any(|(named, _)| named == host);
     forges.iter().find(|forge| forge.all_hosts().any(is_named))
 }
 
-/// The host and path prefix of a forge's API. A GitHub Enterprise server without a host for its API
-/// has it below `/api/v3`.
+/// The host and path prefix of a forge's API. A GitHub Enterprise server without a separate API
+/// host serves the API below `/api/v3`.
 fn api_of(forge: &ForgeHosts) -> (Host, &'static str) {
     match &forge.api {
         Some(api) if *api != forge.host => (api.clone(), ""),

@@ -1,4 +1,4 @@
-//! Installation tokens of a GitHub App: one for each lease, dropped with it.
+//! Installation tokens of a GitHub App: one for each lease, dropped with the lease.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,16 +19,17 @@ use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPo
 use crate::credentials::wiped::wipe_bytes;
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// Time before its expiry at which a token is replaced. GitHub's tokens last an hour.
+/// A token is replaced this long before it expires. GitHub's tokens last an hour.
 const AHEAD: Duration = Duration::from_secs(300);
-/// Time before a lease asks again after a failure, and the age below which a token is kept after a
-/// 401.
+/// Pause after a failure before another token is requested for the lease, and the age below which a
+/// token is kept after a 401.
 const BACK_OFF: Duration = Duration::from_secs(10);
-/// Limit for all requests for one token. Shorter than the wait of a client's request, so that the
-/// denial can name the reason.
+/// Time limit for minting one token, over all its requests to GitHub. Shorter than the 30 s for
+/// which a client's request waits, so that minting fails first and the denial names the cause.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// One App installation. Kept over reloads, as the leases' tokens are.
+/// Requests the tokens of one App installation. A reload keeps it if the entry is unchanged, so
+/// that leases keep their tokens.
 pub struct AppTokens {
     /// Key of this installation in the state of a lease.
     number: u64,
@@ -40,7 +41,7 @@ pub struct AppTokens {
     owner: OnceLock<String>,
 }
 
-/// State of a lease: its token of each installation.
+/// The tokens of one lease, by the number of their installation.
 #[derive(Default)]
 struct LeaseTokens(Mutex<HashMap<u64, Arc<Slot>>>);
 
@@ -92,7 +93,9 @@ impl AppTokens {
         Arc::clone(slots.entry(self.number).or_default())
     }
 
-    /// Waits for a token, and mints one unless another flow just did.
+    /// Waits until no other flow mints a token for the lease, then returns the lease's token. If
+    /// the lease has no valid token, mints one, or returns the error of the last attempt if that
+    /// failed less than `BACK_OFF` ago.
     async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
         let slot = self.slot(container);
         let guard = Arc::clone(&slot.minting).lock_owned().await;
@@ -100,10 +103,12 @@ impl AppTokens {
             return answer;
         }
         let minted = self.start(guard, slot, Arc::clone(container)).await;
-        minted.unwrap_or_else(|_| Err("minting broke off".to_owned()))
+        let ended = "the task that requests the token ended without a result";
+        minted.unwrap_or_else(|_| Err(ended.to_owned()))
     }
 
-    /// Mints in a separate task, so that clients that disconnect do not cause repeated requests.
+    /// Mints in a separate task: a client that disconnects does not cancel the request to GitHub,
+    /// which the next flow would have to repeat. The end of the lease cancels it.
     fn start(
         self: &Arc<Self>,
         guard: OwnedMutexGuard<()>,
@@ -121,7 +126,13 @@ impl AppTokens {
 
     async fn mint(&self, slot: &Slot, container: &Container) -> Fetched {
         let asked = timeout(LIMIT, self.ask(container)).await;
-        let asked = asked.unwrap_or_else(|_| Err("GitHub did not answer in time".to_owned()));
+        let late = |_| {
+            Err(format!(
+                "GitHub did not answer within {} s",
+                LIMIT.as_secs()
+            ))
+        };
+        let asked = asked.unwrap_or_else(late);
         let made = asked.and_then(|minted| {
             let token = Token::new(&self.name, &minted.secret, [])?;
             Ok((Arc::new(token), minted.expires))
@@ -137,7 +148,7 @@ impl AppTokens {
                 Ok(token)
             }
             Err(why) => {
-                tracing::warn!(credential = %self.name, container = %container.id, "no installation token: {why}");
+                tracing::warn!(credential = %self.name, container = %container.id, "cannot mint an installation token: {why}");
                 state.failed = Some((Instant::now(), why.clone()));
                 Err(why)
             }
@@ -154,9 +165,10 @@ impl AppTokens {
         minted
     }
 
-    /// The container's repositories of the installation's owner. The owner is requested from GitHub
-    /// only if the container has repositories of several owners: if it has one owner and that is
-    /// the wrong one, the list of repositories in the token's answer shows it.
+    /// The container's repositories that belong to the installation's owner. Requests the owner
+    /// from GitHub only if the container has repositories of several owners. If a single owner is
+    /// not the installation's, GitHub refuses the token request, or [`Installation::minted`]
+    /// refuses the token, since its repositories are not the container's.
     async fn repos<'c>(
         &self,
         container: &'c Container,
@@ -202,7 +214,8 @@ impl State {
         lives.then(|| Arc::clone(token))
     }
 
-    /// Whether a token should be minted to replace this one before it expires.
+    /// Whether the token should be replaced: it expires within `AHEAD` or has expired, and minting
+    /// did not just fail. `false` without a token.
     fn is_due(&self) -> bool {
         self.left().is_some_and(|left| left < AHEAD) && self.must_wait().is_none()
     }
@@ -223,8 +236,8 @@ impl State {
 pub struct AppSource(pub Arc<AppTokens>);
 
 impl TokenSource for AppSource {
-    /// False for a container without repositories: GitHub answers a token request that names none
-    /// with a token for all.
+    /// False for a container without repositories: GitHub answers a token request that names no
+    /// repository with a token for all repositories.
     fn is_for(&self, container: &Container) -> bool {
         !container.repos.is_empty()
     }
@@ -267,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_valid_token_is_sent_while_the_next_one_is_minted() {
+    fn a_token_is_sent_until_it_expires_and_is_due_for_replacement_before() {
         each_row(
             [
                 (AHEAD * 2, true, false),

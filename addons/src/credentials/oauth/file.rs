@@ -13,7 +13,7 @@ use super::{Login, Provider};
 /// The claim of OpenAI's tokens that holds the account.
 const OPENAI_CLAIM: &str = "https://api.openai.com/auth";
 
-/// A token file with all of its fields. Wiped when dropped; no `Debug`.
+/// A token file with all of its fields. Wiped when dropped. It has no `Debug` on purpose.
 pub struct TokenFile(Value);
 
 /// The fields of a token file that are used. It has no `Debug` on purpose.
@@ -25,11 +25,11 @@ pub struct Tokens {
     pub refresh: Option<Zeroizing<String>>,
     /// When the access token expires, if the file or the token's claims say so.
     pub expires: Option<OffsetDateTime>,
-    /// The account of the login, for providers whose requests name it.
+    /// The account id, for providers that require it in a request header.
     pub account: Option<String>,
 }
 
-/// The keys of a format's fields.
+/// JSON keys of the token fields in one provider's file format.
 struct Keys {
     access: &'static str,
     refresh: &'static str,
@@ -60,7 +60,8 @@ impl Login {
         }
     }
 
-    /// Reads the tokens of a file. An error says what is missing.
+    /// Reads the tokens of a file. Fails if the file has no object for the tokens, or if that object
+    /// has neither an access token nor a refresh token.
     pub fn tokens(&self, file: &TokenFile) -> Result<Tokens, String> {
         let keys = self.keys();
         let fields = self.fields(file)?;
@@ -91,8 +92,9 @@ impl Login {
         })
     }
 
-    /// The file after a refresh: the answer's tokens replace the old ones, other fields are kept.
-    /// `None` if the answer has no access token.
+    /// Returns the file after a refresh. Tokens, expiry, `scope` and `token_type` come from the
+    /// answer; an unknown expiry is removed; Codex files get `last_refresh`. All other fields are
+    /// kept. `None` if the answer has no access token, or if the file has no object for the tokens.
     pub(super) fn updated(
         &self,
         file: &TokenFile,
@@ -144,10 +146,12 @@ impl Login {
             Some(key) => file.0.get(key),
             None => Some(&file.0),
         };
-        found.and_then(Value::as_object).ok_or_else(|| {
-            let key = self.inner_key().unwrap_or("object");
-            format!("it has no {key}: log in with the tool again")
-        })
+        found
+            .and_then(Value::as_object)
+            .ok_or_else(|| match self.inner_key() {
+                Some(key) => format!("it has no object {key}: log in with the tool again"),
+                None => "it is not a JSON object: log in with the tool again".to_owned(),
+            })
     }
 
     fn fields_mut<'f>(&self, file: &'f mut TokenFile) -> Option<&'f mut Map<String, Value>> {

@@ -147,9 +147,9 @@ pub struct Login {
     pub token_url: TokenUrl,
     /// The OAuth client id.
     pub client_id: String,
-    /// The scopes that a refresh requests; empty for those that were granted.
+    /// The scopes that a refresh requests; if empty, the scopes granted at the login.
     pub scopes: Vec<String>,
-    /// The key of the login in OpenCode's file, which has several.
+    /// The key of the login in OpenCode's file, which has several logins.
     pub entry: String,
 }
 

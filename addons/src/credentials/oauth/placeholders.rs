@@ -1,5 +1,5 @@
-//! Placeholder files and answers that containers see instead of a login's tokens, in the same
-//! format.
+//! Token files and answers of login endpoints with placeholders, in the formats of the providers.
+//! Containers see them in place of those with a login's real tokens.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,10 +11,11 @@ use super::{Login, Provider};
 use crate::contract::Host;
 use crate::credentials::placeholder;
 
-/// Unix time of the year 2100, in seconds: tools check the expiry before they send a token.
+/// Unix time of the year 2100, in seconds. The expiry of placeholders: a tool does not send a token
+/// that has expired.
 const NEVER: i64 = 4_102_444_800;
-/// `expires_in` of an answer to a refresh, in seconds. Tools then ask again and get the same
-/// answer.
+/// `expires_in` of token and `tokeninfo` answers, in seconds. Tools then refresh again and get the
+/// same answer.
 const AN_HOUR: i64 = 3600;
 const GOOGLE_SCOPES: &str = "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/userinfo.email https://www.googleapis.com/auth/userinfo.profile openid";
 /// The scopes of a subscription. Without `user:inference` Claude Code does not accept the file as a
@@ -27,7 +28,7 @@ const CLAUDE_SCOPES: [&str; 5] = [
     "user:file_upload",
 ];
 
-/// A request of a tool about its login that is answered instead of forwarded.
+/// A login endpoint whose requests the proxy answers with placeholders instead of forwarding them.
 pub struct PlaceholderAnswer {
     pub host: (Host, u16),
     pub path: String,
@@ -47,7 +48,7 @@ pub enum LoginEndpoint {
 }
 
 impl Login {
-    /// The requests that are answered with placeholders, each for one exact path.
+    /// The endpoints whose requests the proxy answers with placeholders.
     pub(in crate::credentials) fn placeholder_answers(&self) -> Vec<PlaceholderAnswer> {
         let answer = |host, path: &str, methods, endpoint| PlaceholderAnswer {
             host,
@@ -77,7 +78,8 @@ impl Login {
         answers
     }
 
-    /// The JSON body of an answer. The account is the real one if the login names it.
+    /// The JSON body of the answer from `endpoint` for the credential `name`. Token answers contain
+    /// `account`, the account id in the login's token file, or a placeholder if it is `None`.
     pub(in crate::credentials) fn answer(
         &self,
         endpoint: LoginEndpoint,
@@ -94,9 +96,10 @@ impl Login {
 }
 
 impl Provider {
-    /// The file that a container mounts in place of the tool's token file. `entry` is the key of
-    /// formats with several logins. The account grants no access and is the real one if known:
-    /// Codex compares it with the accounts that the host lists.
+    /// The file that a container mounts in place of the tool's token file, for the credential
+    /// `name`. `entry` is the key of the login in a format with several logins. `account` is the
+    /// login's real account id, since Codex compares it with the accounts that the API lists;
+    /// `None` to use a placeholder. The id alone grants no access.
     #[must_use]
     pub fn placeholder_file(self, name: &str, entry: &str, account: Option<&str>) -> Value {
         let mark = placeholder(name);

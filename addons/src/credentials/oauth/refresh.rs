@@ -30,7 +30,7 @@ const LOST: [&str; 4] = [
 ];
 
 impl Login {
-    /// Builds the request to the token endpoint. An error says what is missing.
+    /// Builds the request to the token endpoint. An error does not quote a token.
     pub fn refresh_request(
         &self,
         refresh: &str,
@@ -56,7 +56,8 @@ impl Login {
             .map_err(|_| "the token request cannot be built".to_owned())
     }
 
-    /// The file updated with the tokens of the endpoint's answer, or why there are none.
+    /// The file updated with the tokens of the endpoint's answer, or the reason why the answer has
+    /// none.
     pub fn refreshed(
         &self,
         file: &TokenFile,

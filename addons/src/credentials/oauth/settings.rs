@@ -12,7 +12,7 @@ const OPENCODE_ENTRY: &str = "openai";
 /// A login that is kept in a token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OauthSettings {
-    /// The format of its tokens, and their endpoint.
+    /// The format of the token file, and the token endpoint.
     pub login: Login,
     /// The file, which is rewritten after each refresh.
     pub token_file: PathBuf,

@@ -10,18 +10,17 @@ use super::{Refusal, TokenFile, Tokens};
 use crate::contract::FileVersion;
 use crate::credentials::{Fetched, Token};
 
-/// Time before its expiry at which a token is refreshed, so that it does not expire during a
-/// request.
+/// A token is refreshed this long before it expires, so that it does not expire during a request.
 const AHEAD: Duration = Duration::from_secs(300);
-/// The least and the greatest age at which a refreshed token is refreshed again, unless it has
-/// expired: a host that answers every request with a 401 must not make us flood the token endpoint.
-/// Doubled after each refresh that did not end the 401s.
+/// The first and the longest age that a refreshed token must reach before it is refreshed again,
+/// unless it has expired: a host that answers every request with a 401 must not make us flood the
+/// token endpoint. The age doubles after each refresh that did not end the 401s.
 const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// Time between checks of the token file for changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The first and the longest wait after a failed refresh; doubled in between.
+/// The first and the longest wait after a failed refresh. Each further failure doubles the wait.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// The most replaced tokens that are still scrubbed from responses.
+/// Limit on the replaced tokens that are still scrubbed from responses.
 const MAX_REPLACED: usize = 4;
 
 /// The state of the token file, the tokens in use, and the result of the last refresh.
@@ -51,11 +50,11 @@ pub struct CurrentTokens {
     pub tokens: Tokens,
     /// The access token, prepared to be sent, if it is usable.
     pub token: Option<Arc<Token>>,
-    /// When a refresh yielded it; `None` if it was read from the file.
+    /// When a refresh yielded the tokens; `None` if they were read from the file.
     pub refreshed: Option<Instant>,
-    /// Whether a host answered 401 to it.
+    /// Whether a host answered 401 to the access token.
     pub refused: bool,
-    /// The age until which it is not refreshed again, unless it expires.
+    /// The age that the tokens must reach before they are refreshed again, unless they expire.
     pub min_age: Duration,
 }
 
@@ -74,7 +73,7 @@ struct Replaced {
 }
 
 impl CurrentTokens {
-    /// Tokens as they were read from a file.
+    /// The tokens of a file. [`LoginState::renew`] marks those of a refresh.
     pub fn of(file: TokenFile, tokens: Tokens, token: Option<Arc<Token>>) -> Self {
         Self {
             file,
@@ -116,8 +115,9 @@ impl LoginState {
         self.unreadable.is_none() && self.failed.is_none()
     }
 
-    /// The token to send now. A token that a host refused is sent only while its refresh has to
-    /// wait, and no longer once the refresh has failed for good.
+    /// The token to send now; `None` if a flow must wait for another one. A token that a host
+    /// refused is sent only while its refresh has to wait, and not after the refresh has failed
+    /// permanently.
     pub fn to_send(&self) -> Option<Arc<Token>> {
         let current = self.current.as_ref().filter(|current| current.lives())?;
         let is_lost = self.failed.as_ref().is_some_and(|failed| failed.permanent);
@@ -144,15 +144,15 @@ impl LoginState {
         token.or_else(|| why_not().map(|why| Err(why.to_owned())))
     }
 
-    /// Why no refresh may be tried now.
+    /// Why no refresh may be tried now; `None` if one may.
     fn must_wait(&self) -> Option<&str> {
         let failed = self.failed.as_ref()?;
         let waits = failed.permanent || Instant::now() < failed.until;
         waits.then_some(&failed.why)
     }
 
-    /// The secrets to scrub from responses once another token is in use: the present one and
-    /// earlier ones, unless expired.
+    /// The secrets to scrub from responses once another token is in use: the current access token
+    /// and the replaced ones, without those that have expired.
     pub fn earlier(&self) -> Vec<Zeroizing<String>> {
         let now = OffsetDateTime::now_utc();
         let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);
@@ -198,7 +198,8 @@ impl LoginState {
         }
     }
 
-    /// Records a failed refresh: none is tried for a while, or none before a new login.
+    /// Records a failed refresh. The next one is tried after a pause or, if the failure is
+    /// permanent, only after a new login.
     pub fn failed(&mut self, refusal: Refusal) {
         let before = self.failed.as_ref().map(|failed| failed.wait);
         let (first, longest) = BACK_OFF;
@@ -245,7 +246,7 @@ mod tests {
         let mut known = LoginState::default();
         known.begin(current("first", None));
         known.current.as_mut().unwrap().refused = true;
-        assert!(known.is_due(), "the first one counts");
+        assert!(known.is_due(), "the first 401 makes a refresh due");
         known.renew(current("again", None));
         for wait in [30, 60, 120, 240, 480, 960, 1920, 3600, 3600] {
             assert!(!refused_after(&mut known, wait - 1), "{wait}");
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_token_is_sent_during_its_refresh_and_an_expired_one_is_not() {
+    fn a_token_is_sent_until_it_expires_and_is_due_for_refresh_before() {
         let now = OffsetDateTime::now_utc();
         each_row(
             [

@@ -1,4 +1,4 @@
-//! The formats of token files, and the requests to and answers of a token endpoint.
+//! The formats of token files, requests to a token endpoint, and its answers.
 
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -60,7 +60,7 @@ fn parse(value: &Value) -> TokenFile {
 }
 
 #[test]
-fn each_format_is_read_refreshed_and_kept() {
+fn a_refresh_updates_the_tokens_of_each_format_and_keeps_other_fields() {
     for (provider, file) in files() {
         let (login, file) = (login(provider), parse(&file));
         let before = login.tokens(&file).unwrap();
@@ -97,7 +97,7 @@ fn a_refresh_token_that_is_not_rotated_stays() {
             assert_eq!(tokens.refresh.unwrap().as_str(), "r");
             assert_eq!(
                 tokens.expires, None,
-                "the old token's end is not the new one's"
+                "the expiry of the old token is not kept"
             );
         },
     );
@@ -208,7 +208,7 @@ fn a_token_url_is_https_a_name_and_a_path() {
 }
 
 #[test]
-fn the_requests_of_gemini_at_its_start_are_answered() {
+fn gemini_has_placeholder_endpoints_for_token_tokeninfo_and_userinfo() {
     let answers = login(Provider::Gemini).placeholder_answers();
     let asked: Vec<_> = answers
         .iter()

@@ -14,7 +14,7 @@ use crate::forges::ForgeHosts;
 
 const HTTPS_PORT: u16 = 443;
 
-/// Headers that frame the message or belong to the proxy.
+/// Headers that an entry may not set, since they frame the message or belong to the proxy.
 const UNSETTABLE: [&str; 10] = [
     "connection",
     "content-length",
@@ -30,7 +30,8 @@ const UNSETTABLE: [&str; 10] = [
 
 const KINDS: &str = "set_headers, basic, bearer, github_app, oauth";
 
-/// Reads an entry, and its secrets through `secrets`. A GitHub App must belong to one of `forges`.
+/// Reads an entry, and its secrets through `secrets`. The hosts of a GitHub App must belong to one
+/// of `forges`. `None` if an error was reported.
 pub(super) fn read<'a>(
     at: &Setting<'a>,
     forges: &[ForgeHosts],
@@ -61,7 +62,8 @@ pub(super) fn read<'a>(
     })
 }
 
-/// Reads a list that limits an entry. An empty one is refused: the entry would match no request.
+/// Reads a list that limits an entry; `None` if it is absent. An empty list is refused, since the
+/// entry would match no request.
 fn limit<T>(
     fields: &Fields<'_>,
     key: &'static str,
@@ -133,8 +135,8 @@ fn headers<'a>(
 fn basic_pair<'a>(fields: &Fields<'a>, secrets: &SecretReader<'a>) -> Option<KindSettings> {
     let username = fields.need("username").and_then(|at| {
         at.parse(|text| match text {
-            "" => Err("must be a user's name"),
-            _ if text.contains(':') => Err("a user's name has no colon here"),
+            "" => Err("must not be empty"),
+            _ if text.contains(':') => Err("must not contain a colon"),
             _ => Ok(text.to_owned()),
         })
     });
@@ -150,7 +152,7 @@ fn host(text: &str) -> Result<(Host, u16), String> {
         .map_err(|error| format!("must be a name, or name:port, without a wildcard: {error}"))?;
     match authority.host {
         Host::Name(_) => Ok((authority.host, authority.port)),
-        Host::Address(_) => Err("must be a name: no certificate vouches for an address".to_owned()),
+        Host::Address(_) => Err("must be a name: an address is not accepted".to_owned()),
     }
 }
 

@@ -28,7 +28,7 @@ pub struct CredentialSettings {
 /// An entry whose secret is not empty.
 #[derive(Clone, Debug)]
 pub struct CredentialEntry {
-    /// Replaces an echo of the secret, and names the credential in the audit and in metrics.
+    /// The name in the audit, in metrics, and in the `[REDACTED:name]` that replaces an echo.
     pub name: String,
     /// The hosts and ports it is sent to.
     pub hosts: Vec<(Host, u16)>,
@@ -51,7 +51,7 @@ pub struct CredentialEntry {
 /// How a secret is put into a request.
 #[derive(Clone, Debug)]
 pub enum KindSettings {
-    /// As the whole value of each field.
+    /// Each secret as the whole value of its field.
     SetHeaders(Vec<(HeaderName, SecretSetting)>),
     /// As `Authorization: Basic`.
     Basic {
@@ -62,7 +62,7 @@ pub enum KindSettings {
     },
     /// As `Authorization: Bearer`.
     Bearer(SecretSetting),
-    /// As a token that an App mints for each lease.
+    /// As a token of a GitHub App installation, one for each lease.
     GithubApp(AppSettings),
     /// As the access token of an OAuth login.
     Oauth(OauthSettings),
@@ -81,15 +81,15 @@ impl CredentialSettings {
             let entry = entry::read(&at, &forges, &secrets)?;
             let line = at.place().line;
             if let Some(before) = names.insert(entry.name.clone(), line) {
-                at.refuse(format!("its name is taken already, in line {before}"));
+                at.refuse(format!("has the same name as the entry in line {before}"));
             }
             if let KindSettings::Oauth(oauth) = &entry.kind
                 && let file = secret_files.real_path(&oauth.token_file)
                 && let Some(before) = token_files.insert(file, line)
             {
-                // Both would refresh it, and most refresh tokens work once.
+                // Both entries would refresh the login, and most refresh tokens work once.
                 at.refuse(format!(
-                    "its token_file is that of the entry in line {before}: name all hosts in one entry"
+                    "has the same token_file as the entry in line {before}: name all hosts in one entry"
                 ));
             }
             let hosts = entry.hosts.iter();
@@ -114,8 +114,8 @@ impl CredentialSettings {
         settings
     }
 
-    /// Adds the active entries of other settings, except one whose name is that of an active entry
-    /// here, or one of whose hosts is in an entry here.
+    /// Adds the active entries of `other`. Skips an entry if an active entry of `self` has its
+    /// name, or any entry of `self` has one of its hosts.
     pub fn extend(&mut self, other: Self) {
         let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
         let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);
@@ -131,9 +131,10 @@ impl CredentialSettings {
         }
     }
 
-    /// Reports conflicts between this file and others.
+    /// Reports an error for each host of an entry that is in `tls.passthrough`. Warns of personal
+    /// tokens for a forge, and of hosts that the allowlist denies.
     pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
-        // No credential can be injected into a passthrough.
+        // The proxy cannot inject a credential into TLS that it does not decrypt.
         for (host, name) in &self.hosts {
             passthrough.refuse_host(host, &format!("has the credential {name}"));
         }
@@ -169,13 +170,13 @@ impl CredentialEntry {
         };
         (is_token && self.hosts.iter().any(is_forges)).then(|| {
             format!(
-                "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
+                "{}: {} is one token for all containers, with all rights of its owner: github_app gives each container a token for its own repositories",
                 self.origin, self.name
             )
         })
     }
 
-    /// Warnings for hosts that the allowlist denies, so that the credential is never used.
+    /// Warnings for hosts that the allowlist denies, to which the credential is never sent.
     fn unlisted(&self, allowlist: &Allowlist) -> impl Iterator<Item = String> {
         let (name, origin) = (&self.name, &self.origin);
         self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {

@@ -120,7 +120,7 @@ impl<'a> SecretReader<'a> {
 }
 
 impl ReadSecret<'_> {
-    /// Whether it is empty, or one of its variables is empty.
+    /// Whether the secret, its file's path, or one of their variables is empty.
     fn is_empty(&self) -> bool {
         let nothing = match &self.setting {
             SecretSetting::Value(value) => value.trim().is_empty(),

@@ -42,14 +42,14 @@ fn echoes(secret: &str) -> Vec<String> {
 }
 
 /// Whether the body still reveals the secret: its text, or most of its base64.
-fn tells(body: &[u8], secret: &str, echo: &str) -> bool {
+fn reveals(body: &[u8], secret: &str, echo: &str) -> bool {
     let body = String::from_utf8_lossy(body);
     let middle = echo.get(4..echo.len() - 4).unwrap_or(echo);
     body.contains(secret) || body.contains(echo) || (echo.len() > 20 && body.contains(middle))
 }
 
 #[test]
-fn every_echo_becomes_the_credentials_name() {
+fn every_echo_is_replaced_by_the_credentials_name() {
     let (addon, mut flow) = guarded(basic(SECRET));
     for echo in echoes(SECRET) {
         let body = format!("before {echo} after");
@@ -63,7 +63,7 @@ fn every_echo_becomes_the_credentials_name() {
             back.contains("[REDACTED:git]"),
             "{echo} came back as {back}"
         );
-        assert!(!tells(back.as_bytes(), SECRET, &echo), "{back}");
+        assert!(!reveals(back.as_bytes(), SECRET, &echo), "{back}");
     }
     let exact = respond(
         &addon,
@@ -111,7 +111,7 @@ fn echoes_in_fields_and_trailers_are_scrubbed_too() {
 }
 
 #[test]
-fn an_echo_over_plain_http_or_to_another_port_is_scrubbed_too() {
+fn an_echo_over_plain_http_is_scrubbed_too() {
     let addon = Credentials::new(vec![key("k", SECRET)]);
     let mut flow = flow();
     flow.endpoint_mut().scheme = Scheme::Http;
@@ -265,7 +265,7 @@ proptest! {
             let body = format!("{before}\n{echo}\n");
             let chunks: Vec<_> = body.as_bytes().chunks(chunk).collect();
             let back = respond(&addon, &mut flow, &[], &chunks).unwrap();
-            prop_assert!(!tells(&back, &secret, &echo), "{} in {:?}", echo, String::from_utf8_lossy(&back));
+            prop_assert!(!reveals(&back, &secret, &echo), "{} in {:?}", echo, String::from_utf8_lossy(&back));
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +9,6 @@ use testkit::each_row;
 
 use super::*;
 use crate::contract::{Container, Scheme};
-use crate::shards;
 
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
@@ -104,7 +102,7 @@ fn an_entry_may_be_limited_to_repositories() {
         repos: Some(vec![repo.to_owned()]),
         ..key("k", SECRET)
     };
-    // The container has acme/web.
+    // The container has registered acme/web.
     each_row(
         [
             ("acme/web", "/acme/web", true),
@@ -180,16 +178,16 @@ fn the_first_of_two_matching_entries_is_used() {
 }
 
 #[test]
-fn an_unusable_secret_denies_and_is_not_shown() {
+fn an_unusable_secret_denies_the_request_and_is_not_shown() {
     each_row(
         [
             (
                 Ok("sk-secret\r\nx: y".to_owned()),
-                "bytes that no header may hold",
+                "bytes that a header must not contain",
             ),
             (
                 Ok("sk-secret\0".to_owned()),
-                "bytes that no header may hold",
+                "bytes that a header must not contain",
             ),
             (Ok("  \n".to_owned()), "it is empty"),
             (Ok("s".repeat(20_000)), "longer than"),
@@ -225,39 +223,6 @@ fn a_changed_secret_is_sent_and_scrubbed_with_its_new_value() {
     }
 }
 
-#[test]
-fn each_thread_has_its_own_copy_of_a_secret_and_sees_it_change() {
-    let changing = source("first-secret");
-    let kind = CredentialKind::Bearer(Arc::clone(&changing) as Arc<dyn SecretSource>);
-    let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
-    let sent = || {
-        let (mut flow, mut request) = (flow(), request("/", &[]));
-        assert_eq!(code(addon.request(&mut flow, &mut request)), None);
-        let value = request.headers.remove("authorization").unwrap();
-        (value, flow.record().credential.clone().unwrap())
-    };
-    let own = |number: Option<usize>| {
-        thread::scope(|scope| {
-            let sending = scope.spawn(move || {
-                number.into_iter().for_each(shards::claim);
-                sent()
-            });
-            sending.join().unwrap()
-        })
-    };
-    for secret in ["first-secret", "second-secret"] {
-        *changing.0.lock() = Ok(secret.to_owned());
-        let [(first, name), (again, same_name), (other, other_name)] =
-            [Some(0), Some(0), None].map(own);
-        for value in [&first, &again, &other] {
-            assert_eq!(value, &format!("Bearer {secret}"));
-        }
-        assert_eq!(first.as_bytes().as_ptr(), again.as_bytes().as_ptr());
-        assert_ne!(first.as_bytes().as_ptr(), other.as_bytes().as_ptr());
-        assert!(Arc::ptr_eq(&name, &same_name) && !Arc::ptr_eq(&name, &other_name));
-    }
-}
-
 /// Counts its reads.
 struct Counted {
     secret: Arc<Source>,
@@ -276,7 +241,7 @@ impl SecretSource for Counted {
 }
 
 #[test]
-fn a_thread_reads_a_secret_once_per_version() {
+fn a_secret_is_read_once_per_version() {
     let counted = Arc::new(Counted {
         secret: source("first-secret"),
         reads: AtomicUsize::new(0),
@@ -338,7 +303,7 @@ fn a_clients_own_key_passes_to_a_host_without_a_credential() {
 }
 
 #[test]
-fn a_dry_run_names_the_credential_and_does_not_hold_the_secret() {
+fn a_dry_run_names_the_credential_and_does_not_add_the_secret() {
     let mut flow = flow().dry_run();
     let left = sent(key("k", SECRET), &mut flow, &mut request("/", &[])).unwrap();
     assert!(!left.contains_key("x-key"));
@@ -357,7 +322,7 @@ impl TokenSource for NeverAsked {
     }
 
     fn current(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
-        panic!("a token was asked for")
+        panic!("the current token was requested")
     }
 
     fn fetch<'a>(

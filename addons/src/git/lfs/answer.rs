@@ -12,7 +12,7 @@ use crate::contract::{
     Stage, names,
 };
 
-/// The keys of an object's actions. The second is an older name.
+/// The keys under which an object may hold its actions; `_links` is the older one.
 const PLACES: [&str; 2] = ["actions", "_links"];
 
 /// Fields of an action's `header` that hold no credential.
@@ -57,7 +57,8 @@ impl BatchResponseJudge {
     fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
         let mut answer = body.json()?;
         rewrite(&mut answer, &self.container, &*self.reachable);
-        // It is serialized again; placeholders are about as long as tokens.
+        // The budget must also cover the serialized copy. Its length is about that of the body,
+        // since placeholders are about as long as tokens.
         body.reserve(body.bytes().len())?;
         let written = serde_json::to_vec(&answer).map_err(|_| Denial::internal())?;
         Ok(written.into_boxed_slice().into())
@@ -73,8 +74,8 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
 }
 
-/// Removes actions with a host that the container may not reach, and replaces tokens by
-/// placeholders.
+/// Replaces tokens by placeholders. An object with an action whose URL cannot be parsed, or has a
+/// host that the container may not reach, gets an error instead of all its actions.
 fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
     let objects = answer.get_mut("objects").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
@@ -100,7 +101,7 @@ fn rewrite_object(object: &mut Map<String, Value>, container: &Container, reacha
                 false
             }
             Err(()) => {
-                removed = Some("The address of the file cannot be read".to_owned());
+                removed = Some("The git host sent no valid URL for this file".to_owned());
                 false
             }
         });

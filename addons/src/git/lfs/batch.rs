@@ -10,7 +10,7 @@ use crate::contract::{
 
 /// The rules for a batch call.
 pub(in crate::git) struct BatchRules {
-    /// Denies uploads, since the repository is not in the container's list.
+    /// Whether uploads are denied, because the repository is not in the container's list.
     pub only_downloads: bool,
     /// The largest file that may be uploaded, in bytes.
     pub limit: u64,
@@ -21,8 +21,9 @@ pub(in crate::git) struct BatchRules {
 /// Judges a batch call.
 pub(super) struct BatchJudge(pub BatchRules);
 
-/// A batch call as the protocol defines it. The body is serialized from this type, so that unknown
-/// members, and members that some servers match in another letter case, are not sent.
+/// A batch call as the protocol defines it. The body is serialized from this type, so that the
+/// server gets neither unknown members nor members in another letter case, which some servers
+/// match.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,
@@ -73,7 +74,7 @@ impl BodyJudge<Request> for BatchJudge {
 fn judge(body: &Buffered, rules: &BatchRules) -> Result<Bytes, Denial> {
     let batch: Batch = body.decode()?;
     permit(&batch, rules)?;
-    // It is serialized again from the parsed call.
+    // The budget must also cover the copy that is serialized from the parsed call.
     body.reserve(body.bytes().len())?;
     let written = serde_json::to_vec(&batch).map_err(|_| Denial::internal())?;
     Ok(written.into_boxed_slice().into())

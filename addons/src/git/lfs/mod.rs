@@ -23,10 +23,11 @@ pub type Reachable = dyn Fn(&Container, &Host, u16) -> bool + Send + Sync;
 /// Marks the flow of a batch call.
 struct BatchCall;
 
-/// Judges a batch call. Its answer must be passed to [`answer`].
+/// Judges the headers of a batch call, and its body once it is complete. The response must be
+/// passed to [`answer`].
 pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) -> Verdict {
     readable(&request.headers)?;
-    // The answer must be readable as well.
+    // The judge of the response cannot read a compressed body.
     let identity = HeaderValue::from_static("identity");
     request.headers.insert(ACCEPT_ENCODING, identity);
     flow.put_slot(BatchCall);
@@ -34,7 +35,9 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) ->
     Ok(())
 }
 
-/// Rewrites the answer to a batch call, so that it leads only to allowed hosts and holds no token.
+/// Rewrites the body of a batch call's response, so that it leads only to allowed hosts and holds
+/// no token. Denies a compressed one. Responses of other flows, and those with a status other than
+/// 200, pass unchanged.
 pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reachable>) -> Verdict {
     if flow.find_slot::<BatchCall>().is_none() || response.status != StatusCode::OK {
         return Ok(());
@@ -49,8 +52,8 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     Ok(())
 }
 
-/// Adds the sentence as `message`, which git-lfs shows. Without it, git-lfs reports a 403 as a
-/// wrong password.
+/// Adds the sentence as `message`, which git-lfs shows, unless the denial has a `message`. Without
+/// one, git-lfs reports a 403 as a wrong password.
 pub(super) fn as_its_client_shows(denial: Denial) -> Denial {
     if denial.detail("message").is_some() {
         return denial;

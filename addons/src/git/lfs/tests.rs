@@ -11,7 +11,8 @@ use super::*;
 use crate::contract::{Addon, Buffered, Kind, OwnedFlow};
 use crate::fixtures::{container, flow_of, headers, request, run, send_body, verdict};
 
-/// Makes a batch call of `container`. Returns the flow, and the body that would be sent.
+/// Judges a batch call of `container`. Returns the flow, and the body to send upstream or the
+/// denial.
 fn batch(
     git: &Git,
     container: &Arc<Container>,
@@ -43,7 +44,7 @@ fn download() -> Value {
 }
 
 #[test]
-fn uploads_are_held_to_the_limit_and_downloads_are_not() {
+fn the_size_limit_applies_to_lfs_uploads_only() {
     let git = git(settings());
     let upload =
         |size: Value| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] });
@@ -155,7 +156,7 @@ fn placeholders_replace_tokens_and_work_once_at_their_host() {
 }
 
 #[test]
-fn an_encoded_answer_is_refused() {
+fn a_compressed_answer_is_refused() {
     let git = git(settings());
     let (mut flow, _) = batch(&git, &container("web"), "acme/web", &download());
     let mut response = Response::new(StatusCode::OK, headers(&[("content-encoding", "gzip")]));
@@ -164,7 +165,7 @@ fn an_encoded_answer_is_refused() {
 }
 
 #[test]
-fn a_denial_gives_its_reason_under_message() {
+fn denials_have_a_message_that_git_lfs_shows() {
     let git = git(settings());
     let (web, batch_of) = (
         container("web"),
@@ -199,7 +200,7 @@ fn the_tokens_of_a_lease_are_bounded() {
     objects.extend((0..400).map(|number| with(&format!("{number} {long}"))));
     let shown = answered(&git, &mut flow, &json!({ "objects": objects }));
     let field = |at: usize| &shown["objects"][at]["actions"]["download"]["header"]["Authorization"];
-    assert!(field(0).is_null(), "one that is too long is left out");
+    assert!(field(0).is_null(), "a token over 16 KiB is removed");
     each_row(
         [(1, false), (100, false), (200, true), (400, true)],
         |(at, redeemed)| {
@@ -217,7 +218,7 @@ fn the_tokens_of_a_lease_are_bounded() {
 }
 
 #[test]
-fn a_batch_is_sent_as_it_was_parsed() {
+fn a_batch_is_sent_without_unknown_members_and_duplicates_are_denied() {
     let git = git(settings());
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut call = request("/acme/web/info/lfs/objects/batch", &[]);

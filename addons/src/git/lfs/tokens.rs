@@ -1,4 +1,5 @@
-//! The tokens of LFS transfers, which containers use once and never see.
+//! Keeps the tokens of LFS transfers. A container sees only placeholders, each of which it can use
+//! once.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,13 +10,12 @@ use zeroize::Zeroizing;
 
 use crate::contract::{Container, Flow, Host, Request, Scheme};
 
-/// The most tokens of a lease, and the most bytes of all of them. The oldest are dropped, and their
-/// files must be requested again.
+/// The most tokens that a lease keeps, and the most bytes of all of them. The oldest are dropped;
+/// to transfer their files, the client must repeat the batch call.
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes of the longest token and of the longest field name for one: servers accept no longer
-/// headers.
+/// The longest token and the longest field name in bytes. Servers refuse longer header fields.
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
@@ -23,10 +23,10 @@ const MAX_FIELD: usize = 256;
 /// lease.
 const MAX_REDEEMED: usize = 8;
 
-/// The prefix of a placeholder, which must be the whole value of a field.
+/// The prefix of a placeholder. A placeholder works only as the whole value of a field.
 const PREFIX: &str = "up-placeholder-";
 
-/// The name of these credentials in the audit.
+/// The name of these tokens in the audit, which records them as a credential.
 const NAME: &str = "git-lfs";
 
 /// The tokens of a lease.
@@ -37,11 +37,12 @@ struct Tokens(Mutex<Kept>);
 struct Kept {
     /// In order of age, the oldest first.
     tokens: VecDeque<Token>,
-    /// Bytes of all tokens.
+    /// The sum of [`Token::size`] of all tokens.
     bytes: usize,
 }
 
 impl Token {
+    /// The bytes of memory that the token occupies.
     fn size(&self) -> usize {
         size_of::<Self>() + self.placeholder.len() + self.field.as_str().len() + self.value.len()
     }
@@ -71,8 +72,8 @@ struct Token {
     value: Zeroizing<String>,
 }
 
-/// Keeps a token for one request to `host`, and returns its placeholder; `None` if the value is too
-/// long.
+/// Keeps the value of a field for one request to this host and port, and returns its placeholder;
+/// `None` if the value or the field's name is too long.
 pub(super) fn keep(
     container: &Container,
     (host, port): (&Host, u16),
@@ -82,8 +83,8 @@ pub(super) fn keep(
     if value.len() > MAX_TOKEN || field.as_str().len() > MAX_FIELD {
         return None;
     }
-    // It must be unique, but need not be hard to guess: only the container that received it can use
-    // it.
+    // A placeholder must be unique, but need not be hard to guess: only the container that received
+    // it can use it.
     let half = || RandomState::new().build_hasher().finish();
     let placeholder = format!("{PREFIX}{:016x}{:016x}", half(), half());
     let tokens = container.state_or_init(Tokens::default);
@@ -97,7 +98,9 @@ pub(super) fn keep(
     Some(placeholder)
 }
 
-/// Replaces the placeholders in a request to the tokens' host over TLS. Each works once.
+/// Replaces placeholders in the header of a request over TLS by the tokens that are kept for its
+/// host, port and field. Each placeholder works once. If one was replaced, records `git-lfs` as a
+/// credential of the flow.
 pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let Some(container) = flow.known_container() else {
         return;
@@ -115,7 +118,8 @@ fn stands_for_one(value: &HeaderValue) -> bool {
     value.as_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// Replaces placeholders by their tokens, and removes the tokens. Returns whether there was one.
+/// Replaces placeholders by their tokens, and removes the tokens from the lease. Returns whether a
+/// placeholder was replaced.
 fn spend(container: &Container, flow: &Flow, request: &mut Request) -> bool {
     let tokens = container.state_or_init(Tokens::default);
     let mut tokens = tokens.0.lock();

@@ -39,7 +39,7 @@ fn announced(rules: PushRules, length: Option<u64>, pieces: &[&[u8]]) -> (Vec<u8
 fn denied(rules: PushRules, body: &[u8]) -> Option<Code> {
     let (passed, verdict) = send(rules, &[body]);
     if verdict.is_err() {
-        assert_eq!(passed, b"", "of what is denied nothing passes");
+        assert_eq!(passed, b"", "no byte of a denied push passes");
     } else {
         assert_eq!(passed, body);
     }
@@ -199,7 +199,7 @@ fn an_announced_length_is_judged_before_the_pack() {
 }
 
 #[test]
-fn a_list_that_never_ends_is_refused() {
+fn a_list_of_commands_over_1_mib_or_without_an_end_is_denied() {
     let line = format!("0090{ID} {ID} refs/tags/{}", "x".repeat(48));
     let many = line.repeat((1 << 20) / line.len() + 1);
     let code = denied(rules(), many.as_bytes());
@@ -272,8 +272,8 @@ fn assert_quick(pieces: &[&[u8]]) {
     assert!(took < Duration::from_millis(50), "{took:?}");
 }
 
-/// Sends 1 MiB of each kind that might be slow: the shortest lines, one byte at a time, and input
-/// that never completes a line.
+/// Sends about 1 MiB of each input that might be slow, in one piece, and its first 100 000 bytes
+/// one by one: the shortest lines, many commands, the longest line, and flush packets.
 #[test]
 fn one_mebibyte_is_judged_quickly() {
     let shortest = "0005a".repeat((1 << 20) / 5);

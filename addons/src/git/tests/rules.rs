@@ -172,7 +172,7 @@ fn a_repository_may_have_its_own_limit() {
 }
 
 #[test]
-fn large_files_are_held_to_the_limit_of_a_push() {
+fn lfs_uploads_have_the_size_limit_of_a_push() {
     each_row(
         [
             (Some(1000), None),
@@ -191,7 +191,7 @@ fn large_files_are_held_to_the_limit_of_a_push() {
 }
 
 #[test]
-fn pushes_above_the_warning_are_logged_once_they_passed() {
+fn pushes_above_the_warning_size_are_logged_if_they_passed() {
     let git = git(settings());
     each_row(
         [

@@ -8,14 +8,14 @@
 //! - `issueTemplate` takes labels and assignees from a file that is not part of the request.
 //! - `parentIssueId` changes another issue, a write that is denied in the REST API as well.
 //! - `maintainerCanModify` of an existing pull request opens the branch of a fork to pushes. A new
-//!   one may have it, since both its branches are of this repository.
+//!   pull request may have it, since both its branches belong to this repository.
 //!
 //! `headRepositoryId` is listed, and must name the same repository as `repositoryId`.
 
 /// A mutation with its fields; `threads.body` is a field of the objects in `threads`.
 type Mutation = (&'static str, &'static [&'static str]);
 
-/// A field of every input: an identifier of the client, which the server returns unchanged.
+/// A field of every input: an identifier that the client chooses and the server returns unchanged.
 const OF_EVERY_INPUT: &str = "clientMutationId";
 
 pub(super) const ALLOWED: &[Mutation] = &[

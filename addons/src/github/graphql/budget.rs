@@ -7,8 +7,8 @@ use super::invalid_graphql::InvalidGraphql;
 /// The most bytes of query text in one body; user content belongs in variables.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// The most tokens in one body, whitespace and commas included. The longest queries of GitHub's
-/// command-line tool have a fifth of it.
+/// The most tokens in one body, whitespace and commas included: five times as many as the longest
+/// queries of GitHub's command-line tool have.
 const MAX_TOKENS: usize = 8_000;
 
 /// The most fields visited and values filled in; fragments count once for each use.
@@ -17,7 +17,8 @@ const MAX_STEPS: usize = 50_000;
 /// The most bytes of values filled in; variables count once for each use.
 const MAX_FILLED: usize = 2 * super::MAX_BODY;
 
-/// The remaining budget, shared by all requests of one body.
+/// The remaining budget, shared by all requests of one body. Spending more than is left is an
+/// error.
 pub(super) struct Budget {
     text: usize,
     tokens: usize,
@@ -42,7 +43,7 @@ impl Budget {
         spend(&mut self.text, bytes, "the queries are too long")
     }
 
-    /// The tokens left.
+    /// Returns the number of tokens left.
     pub(super) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -62,8 +63,8 @@ impl Budget {
         spend(&mut self.filled, bytes, "the query is too complex to judge")
     }
 
-    /// Spends a value before it is copied. The recursion is bounded by the depth limit of the JSON
-    /// parser.
+    /// Spends the steps and the bytes of a JSON value before the value is copied. The depth limit
+    /// of the JSON parser bounds the recursion.
     pub(super) fn spend_value(&mut self, value: &Value) -> Result<(), InvalidGraphql> {
         self.spend_step()?;
         match value {

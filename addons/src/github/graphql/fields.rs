@@ -3,21 +3,21 @@
 //! A field that is not listed leads out, so that fields that GitHub adds later stay denied until
 //! they are listed here.
 
-/// The object that a selection is made on.
+/// The kind of object that a selection reads fields of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// An object of an authorized repository.
     Inside,
     /// A connection of a repository's object to objects outside of it.
     Connection,
-    /// A person, an organization, another repository: only fields without a selection, and those in
-    /// [`NAMES`], may be read.
+    /// A person, an organization, another repository: only fields without a selection may be read,
+    /// and those in [`NAMES`] if they have no arguments.
     Outside,
     /// The schema of the API.
     Schema,
 }
 
-/// The place of a field's own selection; `None` if the field may not have one.
+/// Returns the place of the selection below a field; `None` if the field may not have a selection.
 pub(super) fn place_of(place: Place, field: &str, has_arguments: bool) -> Option<Place> {
     match place {
         Place::Inside if INSIDE.contains(&field) => Some(Place::Inside),
@@ -28,16 +28,16 @@ pub(super) fn place_of(place: Place, field: &str, has_arguments: bool) -> Option
             "nodes" | "node" | "pageInfo" => Some(Place::Outside),
             _ => None,
         },
-        // Arguments choose the object: `organization(login:)` of a person differs from that of a
-        // team.
+        // Arguments let the client choose the object: a person's `organization(login:)` does, a
+        // team's `organization` does not.
         Place::Outside => (!has_arguments && NAMES.contains(&field)).then_some(Place::Outside),
         Place::Schema => SCHEMA.contains(&field).then_some(Place::Schema),
     }
 }
 
-/// Fields of a repository and of its objects whose result is in the same repository, on every type
-/// that this list leads to. Timelines are not in it, since the `commit` of an event can be another
-/// repository's.
+/// Fields of a repository and of its objects. On every type that this list leads to, the result of
+/// such a field is in the same repository. Timelines are not listed, since the `commit` of an event
+/// can belong to another repository.
 const INSIDE: &[&str] = &[
     "annotations",
     "answer",
@@ -117,7 +117,7 @@ const INSIDE: &[&str] = &[
     "workflowRun",
 ];
 
-/// Connections to people, projects and events.
+/// Connections to people, projects, events and other objects outside of the repository.
 const CONNECTIONS: &[&str] = &[
     "assignableUsers",
     "assignees",
@@ -136,8 +136,8 @@ const CONNECTIONS: &[&str] = &[
     "timelineItems",
 ];
 
-/// Fields of an outside object that may have a selection, for the names in it: an owner's login, a
-/// branch's name.
+/// Fields of an outside object that may have a selection, so that clients can read names: an
+/// owner's login, a branch's name.
 const NAMES: &[&str] = &[
     "actor",
     "assignee",

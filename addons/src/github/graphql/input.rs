@@ -22,8 +22,9 @@ impl<'a> Variables<'a> {
         Self { given, defaults }
     }
 
-    /// A value as the server will see it. Written numbers and booleans become `true`, since no rule
-    /// depends on them.
+    /// Returns a value with its variables filled in, as the server does; a variable without a value
+    /// becomes null. Numbers and booleans in the query's text become `true`, since no rule depends
+    /// on them.
     pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, InvalidGraphql> {
         budget.spend_step()?;
         Ok(match value {

@@ -30,11 +30,11 @@ pub(super) const MAX_BODY: usize = 1 << 20;
 /// The most JSON values in one body, variables included.
 const MAX_VALUES: usize = 20_000;
 
-/// The most requests in one body. GitHub itself takes no batches.
+/// The most requests in one body. GitHub itself accepts no batches.
 const MAX_BATCH: usize = 16;
 
-/// Judges a body: one request or a list of them. Returns the nodes that it names by id, which must
-/// be resolved before the body may pass.
+/// Judges a body: one request or a list of them. Returns the nodes that the body names by id. The
+/// caller must look them up and pass [`NamedNodes::judge`] before it lets the body pass.
 pub(super) fn judge(
     body: &Buffered,
     mutations: &Mutations,
@@ -88,13 +88,13 @@ fn judge_request(
     named_nodes: &mut NamedNodes,
 ) -> Result<(), Denial> {
     let Value::Object(request) = request else {
-        return Err(malformed("a request is an object"));
+        return Err(malformed("a request must be an object"));
     };
     let text = query_text(request)?;
     let given = match request.get("variables") {
         None | Some(Value::Null) => None,
         Some(Value::Object(variables)) => Some(variables),
-        Some(_) => return Err(malformed("variables are an object")),
+        Some(_) => return Err(malformed("variables must be an object")),
     };
     let document = syntax::parse(text, budget)?;
     for operation in &document.operations {
@@ -119,23 +119,25 @@ fn judge_request(
     Ok(())
 }
 
-/// The text of the query, which is required: a query that the server stores under a hash cannot be
-/// judged.
+/// Returns the text of the query. Denies a request without it: a persisted query, which the server
+/// stores under a hash, cannot be judged. Also denies unknown members.
 fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
     if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        return Err(malformed(&format!("{unknown:?} is not known")));
+        return Err(malformed(&format!(
+            "a request must not have the member {unknown:?}"
+        )));
     }
     let persisted = match request.get("extensions") {
         None | Some(Value::Null) => false,
         Some(Value::Object(extensions)) => extensions.contains_key("persistedQuery"),
-        Some(_) => return Err(malformed("extensions are an object")),
+        Some(_) => return Err(malformed("extensions must be an object")),
     };
     match request.get("query") {
         Some(Value::String(text)) if !persisted => Ok(text),
         Some(Value::String(_)) | None if persisted => Err(malformed(
             "a persisted query cannot be judged; send its text",
         )),
-        _ => Err(malformed("there is no query")),
+        _ => Err(malformed("the request has no query")),
     }
 }

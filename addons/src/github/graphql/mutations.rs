@@ -6,8 +6,9 @@ use super::allowed::ALLOWED;
 use crate::contract::{Code, Container, Denial};
 use crate::github::denials::{Denials, PR_MERGE_BLOCKED};
 
-/// Denied even if the configuration allows them: they merge, move branches past the push policy, or
-/// change the protection of a repository.
+/// Mutations that are denied even if the configuration allows them: they merge or change the merge
+/// queue or auto-merge, write refs without the checks of the push policy, dismiss a review, move an
+/// issue to another repository, or create, delete or reconfigure a repository or its protection.
 const BLOCKED: &[&str] = &[
     "archiveRepository",
     "cloneTemplateRepository",
@@ -37,7 +38,8 @@ const BLOCKED: &[&str] = &[
     "updateRepositoryRuleset",
 ];
 
-/// The two lists, with the additions of the configuration.
+/// The permitted and the blocked mutations: the shipped lists with the additions of the
+/// configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutations {
     allowed: HashSet<String>,
@@ -46,7 +48,8 @@ pub struct Mutations {
 }
 
 impl Mutations {
-    /// Adds to the shipped lists. Without `is_allowlist`, only blocked mutations are denied.
+    /// Adds mutations to the shipped lists. Without `is_allowlist`, only blocked mutations are
+    /// denied.
     #[must_use]
     pub fn new(allowed: &[String], blocked: &[String], is_allowlist: bool) -> Self {
         let shipped = ALLOWED.iter().map(|(name, _)| (*name).to_owned());
@@ -60,7 +63,7 @@ impl Mutations {
         }
     }
 
-    /// Permits a mutation by its name.
+    /// Denies a blocked mutation and, in allowlist mode, one that is not listed.
     pub(super) fn permit(&self, name: &str, container: &Container) -> Result<(), Denial> {
         if self.blocked.contains(name) {
             let denial = if name == "mergePullRequest" {

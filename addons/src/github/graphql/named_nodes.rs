@@ -14,7 +14,7 @@ use crate::github::mentions::Mentions;
 /// Keys with ids of people, who belong to no repository.
 const PEOPLE: [&str; 4] = ["actorIds", "assigneeIds", "botIds", "userIds"];
 
-/// Keys that are not looked up: teams belong to the repository's organization, and
+/// Keys with ids that are not looked up: teams belong to the repository's organization, and
 /// `clientMutationId` names no node.
 const NOT_ASKED: [&str; 2] = ["clientMutationId", "teamIds"];
 
@@ -26,11 +26,11 @@ const MAX_NODES: usize = 100;
 pub(in crate::github) struct NamedNodes {
     /// Nodes that must belong to an authorized repository.
     nodes: BTreeSet<String>,
-    /// The nodes among them that are attached as labels.
+    /// The ids in `nodes` that a mutation attaches as labels.
     labels: BTreeSet<String>,
     /// Assignees and requested reviewers, who must not be agents.
     people: BTreeSet<String>,
-    /// Branches written as `OWNER:BRANCH`, whose owner must be that of the node's repository.
+    /// Branches written as `OWNER:BRANCH`. `OWNER` must own the repository of the node.
     branches: Vec<Branch>,
     /// Pairs of nodes that must be the same repository.
     same: Vec<(String, String)>,
@@ -44,7 +44,8 @@ struct Branch {
 }
 
 impl NamedNodes {
-    /// Adds one id or a list of them. Null adds none.
+    /// Adds one id or a list of them; null adds none. Denies an id that is not a string, and more
+    /// than [`MAX_NODES`] ids in all.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
         self.nodes
             .extend(ids_of(ids)?.into_iter().map(str::to_owned));
@@ -83,12 +84,13 @@ impl NamedNodes {
                 return denied(objected);
             }
         }
-        // Removing an assignee or reviewer starts no agent.
+        // Removing an assignee or a reviewer starts no agent.
         let asks_people = !mentions.is_empty() && !mutation.starts_with("remove");
         self.add_members(arguments, asks_people)
     }
 
-    /// Adds the branches and repositories of a pull request.
+    /// Adds the branches and repositories of a pull request. Objects to a branch with an owner, or
+    /// a head repository, if the input names no node to compare it with.
     fn add_branches(&mut self, input: &Map<String, Value>) -> Option<ObjectionAt> {
         let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
         let repository = text("repositoryId");
@@ -150,8 +152,8 @@ impl NamedNodes {
         self.nodes.union(&self.people).cloned().collect()
     }
 
-    /// Judges the forge's answers for [`NamedNodes::ids`], in the same order; a node without an answer
-    /// is unknown.
+    /// Judges the forge's answers for [`NamedNodes::ids`], in the same order. Denies unknown nodes,
+    /// nodes and branches of other repositories, labels that bots obey, and agents.
     pub(in crate::github) fn judge(
         &self,
         nodes: Vec<Option<Node>>,
@@ -215,7 +217,7 @@ fn judge_person(
     container: &Container,
 ) -> Verdict {
     let Some(login) = node.and_then(|node| node.login.as_deref()) else {
-        let why = "the forge does not say whose account this node is";
+        let why = "the forge returned no login for this node";
         return Err(Denials::no_repo(why).with("node", id));
     };
     match content::login(login, mentions) {
@@ -232,7 +234,7 @@ fn foreign(key: &str) -> ObjectionAt {
     objection_at(key, Objection::ForeignBranch)
 }
 
-/// A list of ids, or a single id, which GraphQL coerces to a list.
+/// Reads a list of ids, or a single id, which GraphQL coerces to a list; null is an empty list.
 fn ids_of(value: &Value) -> Result<Vec<&str>, Denial> {
     let items = match value {
         Value::Null => return Ok(Vec::new()),
@@ -240,7 +242,7 @@ fn ids_of(value: &Value) -> Result<Vec<&str>, Denial> {
         one => std::slice::from_ref(one),
     };
     let ids: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-    ids.ok_or_else(|| super::malformed("a node id is a string"))
+    ids.ok_or_else(|| super::malformed("a node id must be a string"))
 }
 
 fn is_id(key: &str) -> bool {

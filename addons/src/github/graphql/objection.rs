@@ -1,4 +1,5 @@
-//! Judges the text in a mutation's input by the names of its fields.
+//! Checks a mutation's input: denies fields that the mutation may not have, and checks each string
+//! with the rule for its field name.
 
 use serde_json::{Map, Value};
 
@@ -10,8 +11,9 @@ use crate::github::mentions::Mentions;
 /// The only argument of GitHub's mutations.
 const ARGUMENT: &str = "input";
 
-/// The first objection to the arguments of a mutation. A mutation that only the configuration
-/// allows may have any field; its text is judged nevertheless.
+/// The first objection to the arguments of a mutation. A mutation that is not in `ALLOWED` (added by
+/// the configuration, or any with `github_writes: blocklist`) may have any argument and field; its
+/// strings are checked all the same.
 pub(super) fn objection(
     mutation: &str,
     arguments: &Map<String, Value>,

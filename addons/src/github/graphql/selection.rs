@@ -1,4 +1,4 @@
-//! Walks selections and decides where each field leads.
+//! Walks selections and decides for each field whether it stays in an authorized repository.
 
 use serde_json::{Map, Value as Json};
 
@@ -13,7 +13,7 @@ use crate::contract::{Container, Denial};
 use crate::github::denials::Denials;
 use crate::github::mentions::Mentions;
 
-/// The deepest nesting of fields, with fragments expanded. It also ends cycles of fragments.
+/// The deepest nesting of fields, with fragments expanded. The limit also ends cycles of fragments.
 const MAX_DEPTH: usize = 64;
 
 /// A walk over the selections of one operation.
@@ -64,7 +64,7 @@ impl<'a> Walk<'a> {
         visit: Visit<'_, 'a>,
     ) -> Result<(), Denial> {
         if depth > MAX_DEPTH {
-            let why = "fragments go in circles, or fields lie too deep";
+            let why = "fragments form a cycle, or fields are nested too deeply";
             return Err(InvalidGraphql::new(why).into());
         }
         for selection in selections {
@@ -124,7 +124,7 @@ impl<'a> Walk<'a> {
             }
             let has_arguments = !field.arguments.is_empty();
             let next = fields::place_of(place, &field.name, has_arguments).ok_or_else(|| {
-                let why = "it leads out of the repository, where only fields without a selection of their own may be asked for";
+                let why = "it leads out of the repository; outside, a query may only read fields that have no selection";
                 Denials::leads_out(&field.name, why)
             })?;
             walk.inside(&field.selections, next, depth + 1)

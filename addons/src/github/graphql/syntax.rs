@@ -7,7 +7,7 @@ use apollo_parser::{Lexer, Parser, TokenKind, cst};
 use super::budget::Budget;
 use super::invalid_graphql::InvalidGraphql;
 
-/// The most nested selections, lists and objects.
+/// The deepest nesting of selections, lists and objects.
 const MAX_NESTING: usize = 64;
 
 /// A document, which consists of operations and fragments only.
@@ -57,7 +57,7 @@ pub(super) enum Value {
     Object(Vec<(String, Value)>),
 }
 
-/// Parses a document. Text that the parser would repair is refused.
+/// Parses a document. Refuses text with syntax errors, which the parser would repair.
 pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, InvalidGraphql> {
     budget.spend_text(text.len())?;
     let tokens = count_tokens(text, budget.tokens())?;
@@ -86,10 +86,10 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Invalid
                     .insert(text_of(&name), selections)
                     .is_some()
                 {
-                    return Err(InvalidGraphql::new("two fragments have one name"));
+                    return Err(InvalidGraphql::new("two fragments have the same name"));
                 }
             }
-            _ => return Err(InvalidGraphql::new("a type definition is no request")),
+            _ => return Err(InvalidGraphql::new("a type definition is not a request")),
         }
     }
     if document.operations.is_empty() {
@@ -98,7 +98,7 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Invalid
     Ok(document)
 }
 
-/// Counts tokens, up to one more than `most`. Text that nests too deeply is refused before anything
+/// Counts tokens, up to one more than `most`. Refuses text that nests too deeply, before the parser
 /// recurses or builds a tree.
 fn count_tokens(text: &str, most: usize) -> Result<usize, InvalidGraphql> {
     let mut depth = 0_usize;
@@ -115,7 +115,7 @@ fn count_tokens(text: &str, most: usize) -> Result<usize, InvalidGraphql> {
         }
         if depth > MAX_NESTING {
             return Err(InvalidGraphql::new(format!(
-                "more than {MAX_NESTING} levels"
+                "the query is nested more than {MAX_NESTING} levels deep"
             )));
         }
     }
@@ -219,12 +219,14 @@ fn value(node: cst::Value) -> Result<Value, InvalidGraphql> {
     })
 }
 
-/// Refuses duplicate names, of which servers use the first or the last.
+/// Refuses duplicate names: some servers use the first value, others the last.
 fn unique(named: &[(String, Value)]) -> Result<(), InvalidGraphql> {
     let mut names = HashSet::new();
     if named.iter().all(|(name, _)| names.insert(name)) {
         Ok(())
     } else {
-        Err(InvalidGraphql::new("duplicate name"))
+        Err(InvalidGraphql::new(
+            "two arguments of a field, or two fields of an object, have the same name",
+        ))
     }
 }

@@ -35,11 +35,11 @@ pub struct Exposed {
 pub struct ExposedTool {
     /// The name that the container sees.
     pub name: Arc<str>,
-    /// The server that has it.
+    /// The server that lists the tool.
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// The reason why the tool is not listed; calls are denied for it, too.
+    /// Why the tool is not listed; `None` if it is. Calls of an unlisted tool are denied, too.
     pub hidden: Option<Hidden>,
     /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,
@@ -59,7 +59,7 @@ pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
     /// Builds the view of a container, in the order of `listings`. If two tools have the same
-    /// exposed name, one that the operator named takes precedence, then the first in order.
+    /// exposed name, one that the operator renamed takes precedence, then the first in order.
     #[must_use]
     pub fn of(settings: &McpSettings, container: &Container, listings: &[Listing]) -> Self {
         let count = listings.iter().map(|(_, tools)| tools.len()).sum();
@@ -124,13 +124,13 @@ impl Exposed {
         self.tools.get(*self.by_name.get(name)?)
     }
 
-    /// The tool with this name at its server.
+    /// The tool with this name at this server.
     pub fn original(&self, server: &Arc<str>, name: &Arc<str>) -> Option<&ExposedTool> {
         let origin = (Arc::clone(server), Arc::clone(name));
         self.tools.get(*self.by_origin.get(&origin)?)
     }
 
-    /// Problems of the listed tools, for the log.
+    /// Problems with the tools that servers list, for the log.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -176,7 +176,8 @@ impl Exposed {
         });
     }
 
-    /// The exposed name; `None` if the server's own name must not be shown.
+    /// Returns the exposed name; `None` if the server's own name has characters other than visible
+    /// ASCII. Reports a cut or refused name as a problem.
     fn name_of(
         &mut self,
         server: &ServerSettings,

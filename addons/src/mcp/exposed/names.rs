@@ -16,7 +16,7 @@ pub enum Problem {
     Cut {
         /// The server.
         server: Arc<str>,
-        /// Its own name for the tool or prompt.
+        /// The server's own name for the tool or prompt.
         name: Arc<str>,
         /// The name that the container sees.
         exposed: Arc<str>,
@@ -34,16 +34,16 @@ pub enum Problem {
     Name {
         /// The server.
         server: Arc<str>,
-        /// Its own name for the tool or prompt.
+        /// The server's own name for the tool or prompt.
         name: Arc<str>,
     },
     /// A definition that an override changes cannot be rewritten: the tool is left out.
     Definition {
         /// The server.
         server: Arc<str>,
-        /// Its own name for the tool.
+        /// The server's own name for the tool.
         name: Arc<str>,
-        /// Why it cannot be rewritten.
+        /// Why the definition cannot be rewritten.
         reason: String,
     },
 }
@@ -57,7 +57,7 @@ impl fmt::Display for Problem {
                 exposed,
             } => write!(
                 f,
-                "{server}: {name:?} is exposed as {exposed}, for the whole name has more than {MAX_EXPOSED_NAME} characters"
+                "{server}: {name:?} is exposed as {exposed}, since the whole name has more than {MAX_EXPOSED_NAME} characters"
             ),
             Self::Collision {
                 exposed,
@@ -70,7 +70,7 @@ impl fmt::Display for Problem {
             ),
             Self::Name { server, name } => write!(
                 f,
-                "{server}: {:?} is left out: a name has visible ASCII characters only",
+                "{server}: {:?} is left out: its name has characters other than visible ASCII",
                 name.escape_default().to_string()
             ),
             Self::Definition {
@@ -93,6 +93,8 @@ pub(super) enum Named {
     Refused,
 }
 
+/// Adds the server's prefix to a name, and cuts the result to [`MAX_EXPOSED_NAME`] bytes. Refuses
+/// an empty name and one with characters other than visible ASCII.
 pub(super) fn exposed_name(server: &ServerSettings, name: &str) -> Named {
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Named::Refused;

@@ -23,16 +23,17 @@ pub struct ExposedPrompts {
 pub struct ExposedPrompt {
     /// The name that the container sees.
     pub name: Arc<str>,
-    /// The server that has it.
+    /// The server that lists the prompt.
     pub server: Arc<ServerSettings>,
-    /// The server's own name.
+    /// The server's own name for the prompt.
     pub original: Arc<str>,
     /// The entry of `prompts/list`, as JSON text.
     pub json: String,
 }
 
 impl ExposedPrompts {
-    /// Builds the view of a container. Leaves out entries without a name.
+    /// Builds the view of a container. Leaves out entries without a valid name, and of two prompts
+    /// with the same exposed name the second.
     #[must_use]
     pub fn of<'l, L>(listings: L) -> Self
     where
@@ -58,7 +59,7 @@ impl ExposedPrompts {
         self.prompts.get(*self.by_name.get(name)?)
     }
 
-    /// Problems of the listed prompts, for the log.
+    /// Problems with the prompts that servers list, for the log.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

@@ -8,7 +8,7 @@ use super::super::settings::OverrideRule;
 use crate::contract::Definition;
 use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
 
-/// The longest definition that is rewritten, in bytes.
+/// The longest definition that an override may change, in bytes.
 const MAX_REWRITTEN: usize = 256 * 1024;
 
 /// Rewrites a definition with another name and the operator's override; `None` if it stays
@@ -84,7 +84,8 @@ fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonErr
     Ok(without_fields(schema, &fields).to_json())
 }
 
-/// The hints with those of the operator's override; `None` if it sets none.
+/// Returns the annotations with the operator's override applied; `None` if the override sets no
+/// annotation. Of two values of a hint, the stricter one counts.
 fn expose_annotations(
     annotations: Option<&str>,
     definition: &Definition,

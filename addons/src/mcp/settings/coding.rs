@@ -1,4 +1,4 @@
-//! `coding_sidecar` of a server.
+//! Reads `coding_sidecar`, a setting of a server in `mcp.yaml`.
 
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_defaults_for_everything_else() {
+    fn a_sidecar_with_only_a_socket_has_defaults() {
         let (settings, _, warnings) = read_with(&text("{ socketPath: /run/c.sock }"), &[]).unwrap();
         assert_eq!(warnings, Vec::<String>::new());
         let expected = CodingSettings {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_empty_is_none() {
+    fn an_empty_token_is_read_as_none() {
         let sidecar = "{ socketPath: /c, auth: { token: \"${T:-}\" } }";
         let settings = read_with(&text(sidecar), &[]).unwrap().0;
         assert_eq!(only(&settings).token, None);
@@ -253,7 +253,9 @@ mod tests {
             "version: 1\nmcpServers: { c: { coding_sidecar: { socketPath: /c }, command: x } }";
         let errors = read_with(both, &[]).unwrap_err();
         assert!(
-            errors[0].ends_with("mcpServers.c: has a coding_sidecar besides a command or a url"),
+            errors[0].ends_with(
+                "mcpServers.c: has both coding_sidecar and a command or a url: choose one"
+            ),
             "{errors:?}"
         );
     }

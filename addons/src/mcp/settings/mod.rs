@@ -22,30 +22,34 @@ pub use types::{
     PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 
-/// Keys of features that this version does not implement yet, and the features.
+/// Keys that have no effect in this version, each with the feature that it would configure.
 const LATER: [(&str, &str); 4] = [
-    ("mcp_hosts", "judging remote servers on the proxy's port"),
-    ("approvals", "asking people"),
+    (
+        "mcp_hosts",
+        "policies for remote MCP servers that clients reach through the proxy's port",
+    ),
+    ("approvals", "approval by a person"),
     ("context", "the interceptor API"),
-    ("tokens", "callers without a container"),
+    ("tokens", "access for callers outside a container"),
 ];
 
 impl McpSettings {
     /// Reads the settings.
     pub fn read(files: &Files<'_>) -> Self {
-        // Not `Document::fields`, which requires a version, which the JSON of clients lacks.
+        // `Document::fields` requires a version, which the JSON of clients lacks.
         let Some(fields) = files.mcp.root().and_then(|root| root.fields()) else {
             return Self::default();
         };
         PolisSettings::read(files);
         match fields.find("version") {
-            // The version of a polis file has been checked with its outline.
+            // `PolisSettings::read` has checked the version of a polis file.
             Some(version) if !polis::is_polis(&fields) => check_version(&version),
             _ => {}
         }
         for (key, what) in LATER {
             if let Some(at) = fields.find(key) {
-                let message = format!("{key} has no effect: this version lacks {what}");
+                let message =
+                    format!("{key} has no effect: this version does not implement {what}");
                 at.report().warn_at(at.place(), message);
             }
         }
@@ -97,8 +101,8 @@ fn container_pattern(text: &str) -> Result<String, &'static str> {
     Err("must be a container's id, in which * stands for any text")
 }
 
-/// Warns that a key of another program has no effect.
+/// Warns that a key of MCP clients has no effect.
 fn ignored(at: &Setting<'_>, key: &str) {
-    let message = format!("{key} is a setting of another program: it has no effect here");
+    let message = format!("{key} is a setting of MCP clients: the gateway ignores it");
     at.report().warn_at(at.place(), message);
 }

@@ -37,7 +37,7 @@ pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> O
         let Some((server, tool)) = key.name.split_once(':') else {
             at.refuse_key(
                 key,
-                "must be server:tool, by the server's own name of the tool",
+                "must be server:tool, with the server's own name for the tool",
             );
             continue;
         };

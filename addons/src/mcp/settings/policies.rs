@@ -20,7 +20,7 @@ const KNOWN_METHODS: [&str; 5] = [
 ];
 /// Default time limit of an evaluation.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// The most bundles of one file: a call may have to be evaluated by all of them.
+/// The most bundles of one file, since every bundle may have to judge each call.
 const MAX_BUNDLES: usize = 32;
 
 /// Reads `policies`.
@@ -29,7 +29,10 @@ pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
     let bundles = fields.list("bundles", |at| {
         let bundle = bundle(&at)?;
         if !ids.insert(Arc::clone(&bundle.id)) {
-            at.refuse(format!("another bundle has the id {}", bundle.id));
+            at.refuse(format!(
+                "another bundle has the id {}, too: choose another id",
+                bundle.id
+            ));
         }
         Some(bundle)
     });
@@ -106,7 +109,7 @@ fn evaluator(fields: &Fields<'_>) -> Duration {
     if is_command {
         fields.refuse(
             "kind",
-            "command comes with a later version: rego is the one kind",
+            "command is not supported by this version: rego is the only kind",
         );
         for key in ["command", "memory", "cpus"] {
             fields.find(key);

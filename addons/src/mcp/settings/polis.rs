@@ -20,7 +20,7 @@ const VERSIONS: [&str; 2] = ["1.0", "1"];
 /// The process-wide settings of a polis file: defaults for keys of `proxy.yaml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolisSettings {
-    /// `interceptor_addr` and `mcp_server_addr`: default of `listen.mcp`.
+    /// `interceptor_addr`, `mcp_server_addr` and `single_port`: default of `listen.mcp`.
     pub listen: BTreeSet<SocketAddr>,
     /// Default of `shutdown_timeout`.
     pub shutdown_timeout: Option<Duration>,
@@ -65,7 +65,11 @@ impl PolisSettings {
             );
         }
         if let Some(at) = fields.find("secrets") {
-            mapped(&at, "secrets", "nothing: e2b is not part of this version");
+            mapped(
+                &at,
+                "secrets",
+                "missing, since this version does not implement e2b",
+            );
         }
         if let Some(at) = fields.find("tools") {
             mapped(&at, "tools", "mcpServers");
@@ -99,7 +103,7 @@ pub(super) fn is_polis(fields: &Fields<'_>) -> bool {
 }
 
 fn mapped(at: &Setting<'_>, key: &str, to: &str) {
-    let message = format!("{key} is a key of polis; its place here is {to}");
+    let message = format!("{key} is a key of polis; its equivalent is {to}");
     at.report().warn_at(at.place(), message);
 }
 

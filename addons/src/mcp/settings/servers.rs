@@ -19,9 +19,11 @@ use crate::contract::{Authority, Endpoint, Host, Scheme};
 const RESERVED: [&str; 2] = ["policy", "loop"];
 /// Default time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// A plain number from this one on is read as milliseconds, as some clients write them.
+/// The smallest plain number that is read as milliseconds, which some clients write; a smaller one
+/// is read as seconds.
 const FIRST_MILLISECONDS: u64 = 1000;
-/// The longest name in bytes: it is a prefix of tools' exposed names, which have at most 64.
+/// The longest name of a server in bytes. The name is the prefix of exposed names, which have at
+/// most 64 bytes.
 const MAX_NAME: usize = 48;
 /// The most servers of one file.
 const MAX_SERVERS: usize = 256;
@@ -48,9 +50,9 @@ const OF_CLIENTS: [&str; 19] = [
     "watch",
 ];
 
-/// An entry that was read.
+/// An entry of `mcpServers` or `tools`.
 pub(super) struct Read {
-    /// `None` if the server is disabled, invalid or not implemented in this version.
+    /// `None` if the server is disabled or invalid.
     pub(super) mounted: Option<ServerSettings>,
 }
 
@@ -118,13 +120,15 @@ fn check_sole_prefix(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) {
     }
     for server in mounted().filter(|server| server.prefix.is_empty()) {
         let name = &server.name;
-        let message = format!("{name} has an empty prefix, which only a sole server may have");
+        let message = format!(
+            "{name} has an empty prefix, which is allowed only for a sole server: remove the prefix"
+        );
         fields.refuse("mcpServers", message);
     }
 }
 
 fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
-    // A description is for readers of the file only.
+    // Marks the key as known: only readers of the file need a description.
     fields.find("description");
     for key in OF_CLIENTS {
         if let Some(at) = fields.find(key) {
@@ -158,8 +162,8 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         && let Some(hosts) = fields.find("hosts").filter(|_| !child.hosts.is_empty())
     {
         hosts.refuse(
-            "a server with scope: shared reaches no host, since what it sends would be no \
-             container's traffic: use scope: container, or leave hosts out",
+            "a server with scope: shared reaches no host, since its traffic would belong to no \
+             container: use scope: container, or leave hosts out",
         );
     }
     (!disabled && enabled).then(|| ServerSettings {
@@ -196,7 +200,7 @@ fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     let url = ["url", "httpUrl", "serverUrl"].map(|key| fields.find(key));
     if let Some(sidecar) = coding::find(fields) {
         if fields.has("command") || url.iter().any(Option::is_some) {
-            at.refuse("has a coding_sidecar besides a command or a url");
+            at.refuse("has both coding_sidecar and a command or a url: choose one");
             return None;
         }
         return coding::read(&sidecar).map(ServerKind::CodingSidecar);
@@ -227,11 +231,11 @@ fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
             None
         }
         (Some(_), Some(_), _) | (_, _, Some(_)) => {
-            at.refuse("has more than one of command, url, httpUrl, serverUrl");
+            at.refuse("has more than one of command, url, httpUrl, serverUrl: choose one");
             None
         }
         _ => {
-            at.refuse("its type does not fit: stdio needs a command, http and sse a url");
+            at.refuse("its type does not match: stdio needs a command, http and sse need a url");
             None
         }
     }
@@ -253,7 +257,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
         at.one_of(&[("namespaces", Confine::Namespaces), ("none", Confine::None)])
     });
     if let (Confine::None, Some(at)) = (confine, fields.find("confine")) {
-        let message = "confine: none lets the server do what the proxy itself can do";
+        let message = "confine: none gives the server all rights of the proxy's process";
         at.report().warn_at(at.place(), message);
     }
     if is_e2b {
@@ -280,7 +284,7 @@ fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<String
         command.filled_list(text)?
     };
     if line.first().is_none_or(String::is_empty) {
-        command.refuse("names no program");
+        command.refuse("must name a program");
         return None;
     }
     line.extend(args);
@@ -381,7 +385,7 @@ fn http_url(text: &str) -> Result<(String, Endpoint), String> {
     };
     let authority = parts.authority.ok_or_else(wrong)?;
     if authority.as_str().contains('@') {
-        return Err("must hold no user or password: put them under headers".to_owned());
+        return Err("must not contain a user or a password: put them under headers".to_owned());
     }
     let authority = Authority::parse(authority.as_str(), Some(port));
     let Authority { host, port } = authority.map_err(|error| error.to_string())?;

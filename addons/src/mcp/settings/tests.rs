@@ -58,12 +58,12 @@ fn http(server: &ServerSettings) -> &HttpSettings {
 }
 
 #[test]
-fn no_file_mounts_nothing() {
+fn a_file_without_servers_mounts_none() {
     assert_eq!(read("version: 1"), McpSettings::default());
 }
 
 #[test]
-fn our_own_form_is_read_whole() {
+fn the_native_form_is_read() {
     let text = r#"
 version: 1
 mcpServers:
@@ -175,8 +175,8 @@ fn json_of_clients_is_read_with_warnings_for_unused_keys() {
     assert_eq!(
         warnings,
         [
-            "mcp.yaml:3: alwaysAllow is a setting of another program: it has no effect here",
-            "mcp.yaml:4: trust is a setting of another program: it has no effect here",
+            "mcp.yaml:3: alwaysAllow is a setting of MCP clients: the gateway ignores it",
+            "mcp.yaml:4: trust is a setting of MCP clients: the gateway ignores it",
             "mcp.yaml:4: timeout: 600000 is read as milliseconds; write 600000ms",
         ]
     );
@@ -248,11 +248,11 @@ fn errors_name_their_place() {
             ),
             (
                 "mcpServers: { a: { command: x, url: \"https://e.example.com\" } }",
-                "mcp.yaml:2:18: mcpServers.a: has more than one of command, url, httpUrl, serverUrl",
+                "mcp.yaml:2:18: mcpServers.a: has more than one of command, url, httpUrl, serverUrl: choose one",
             ),
             (
                 "mcpServers: { a: { type: sse, command: x } }",
-                "mcp.yaml:2:18: mcpServers.a: its type does not fit: stdio needs a command, http and sse a url",
+                "mcp.yaml:2:18: mcpServers.a: its type does not match: stdio needs a command, http and sse need a url",
             ),
             (
                 "mcpServers: { a: { command: x, comand: x } }",
@@ -260,7 +260,7 @@ fn errors_name_their_place() {
             ),
             (
                 "mcpServers: { a: { command: x, scope: shared, hosts: [e.example.com] } }",
-                "mcp.yaml:2:54: mcpServers.a.hosts: a server with scope: shared reaches no host, since what it sends would be no container's traffic: use scope: container, or leave hosts out",
+                "mcp.yaml:2:54: mcpServers.a.hosts: a server with scope: shared reaches no host, since its traffic would belong to no container: use scope: container, or leave hosts out",
             ),
             (
                 "mcpServers: { a: { command: x, read: [relative] } }",
@@ -276,11 +276,11 @@ fn errors_name_their_place() {
             ),
             (
                 "mcpServers: { a: { url: \"https://u:p@e.example.com\" } }",
-                "mcp.yaml:2:25: mcpServers.a.url: must hold no user or password: put them under headers",
+                "mcp.yaml:2:25: mcpServers.a.url: must not contain a user or a password: put them under headers",
             ),
             (
                 "mcpServers: { a: { command: x, prefix: \"\" }, b: { command: y } }",
-                "mcp.yaml:1:1: mcpServers: a has an empty prefix, which only a sole server may have",
+                "mcp.yaml:1:1: mcpServers: a has an empty prefix, which is allowed only for a sole server: remove the prefix",
             ),
             (
                 "overrides: { \"a:t\": {} }",
@@ -288,7 +288,7 @@ fn errors_name_their_place() {
             ),
             (
                 "mcpServers: { a: { command: x } }\noverrides: { t: {} }",
-                "mcp.yaml:3:14: overrides.t: must be server:tool, by the server's own name of the tool",
+                "mcp.yaml:3:14: overrides.t: must be server:tool, with the server's own name for the tool",
             ),
             (
                 "mcpServers: { a: { command: x } }\noverrides: { \"a:t\": { rename: r }, \"a:u\": { rename: r } }",
@@ -308,7 +308,7 @@ fn errors_name_their_place() {
             ),
             (
                 "policies: { evaluator: { kind: command } }",
-                "mcp.yaml:2:24: policies.evaluator.kind: command comes with a later version: rego is the one kind",
+                "mcp.yaml:2:24: policies.evaluator.kind: command is not supported by this version: rego is the only kind",
             ),
         ],
         |(text, error)| {
@@ -319,20 +319,20 @@ fn errors_name_their_place() {
 }
 
 #[test]
-fn weakening_settings_are_warned_about() {
+fn settings_that_weaken_security_or_have_no_effect_are_warned_about() {
     let text = "version: 1\nmcpServers: { a: { command: x, confine: none } }\npolicies: { on_unavailable: allow }\napprovals: { wait: 50s }";
     assert_eq!(
         read_with(text, &[]).unwrap().2,
         [
-            "mcp.yaml:4: approvals has no effect: this version lacks asking people",
-            "mcp.yaml:2: confine: none lets the server do what the proxy itself can do",
+            "mcp.yaml:4: approvals has no effect: this version does not implement approval by a person",
+            "mcp.yaml:2: confine: none gives the server all rights of the proxy's process",
             "mcp.yaml:3: on_unavailable: allow lets every call pass while a policy cannot be loaded",
         ]
     );
 }
 
 #[test]
-fn secrets_never_show() {
+fn debug_output_of_settings_contains_no_secret() {
     let text = "version: 1\nmcpServers: { a: { command: x, env: { K: hunter2 } }, b: { url: \"https://b.example.com\", headers: { k: hunter2 } } }";
     assert!(!format!("{:?}", read(text)).contains("hunter2"));
 }
@@ -395,14 +395,14 @@ proptest! {
 
     // Feature: unified-sidecar, Property 14: Secret Redaction in Logs
     #[test]
-    fn a_value_that_may_be_a_secret_never_shows_its_text(secret in "[a-zA-Z0-9]{8,40}") {
+    fn debug_output_of_a_hidden_value_is_redacted(secret in "[a-zA-Z0-9]{8,40}") {
         let debug = RefCell::new(format!("{:?}", HiddenValue(secret.clone().into())));
         prop_assert!(!debug.borrow().contains(&secret));
     }
 
     // Feature: unified-sidecar, Property 16: E2B Runtime Configuration Parsing
     #[test]
-    fn template_and_timeout_of_e2b_are_valid(template in "[a-z][a-z0-9-]{0,20}", seconds in 1_u64..3600) {
+    fn template_and_timeout_of_e2b_are_read(template in "[a-z][a-z0-9-]{0,20}", seconds in 1_u64..3600) {
         let text = format!("version: 1\nmcpServers: {{ a: {{ command: [python, a.py], runtime: {{ type: e2b, template: {template:?}, timeout: {seconds}s }} }} }}");
         let settings = read(&text);
         let server = &settings.servers["a"];

@@ -15,9 +15,9 @@ use crate::contract::{Endpoint, Host, Level};
 /// The servers, and the rules for their tools.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct McpSettings {
-    /// The mounted servers, by name; disabled ones are left out.
+    /// The mounted servers, by name; disabled and invalid ones are left out.
     pub servers: BTreeMap<Arc<str>, Arc<ServerSettings>>,
-    /// Overrides, by server and the server's own name of the tool. If several entries of a tool
+    /// Overrides, by server and the server's own name for the tool. If several entries of a tool
     /// match a container, the most specific one counts.
     pub overrides: OverrideRules,
     /// The policies that judge messages.
@@ -28,23 +28,23 @@ pub struct McpSettings {
     pub allowed_hosts: Vec<Arc<str>>,
 }
 
-/// Overrides, by server and the server's own name of the tool.
+/// Overrides, by server and the server's own name for the tool.
 pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 
-/// The settings of one MCP server. Sessions survive a reload if they are equal.
+/// The settings of one MCP server. Its sessions survive a reload that leaves these settings equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
-    /// Its name: `[a-z0-9-]+`.
+    /// The server's name: `[a-z0-9-]+`.
     pub name: Arc<str>,
-    /// The prefix of the exposed names of its tools and prompts: `{name}_`, or empty.
+    /// The prefix of the exposed names of the server's tools and prompts: `{name}_`, or empty.
     pub prefix: Arc<str>,
-    /// Its kind, with the settings of its transport.
+    /// The server's kind, with the settings of its transport.
     pub kind: ServerKind,
     /// Time limit of one call.
     pub timeout: Duration,
-    /// The containers that see it: ids in which `*` matches any text.
+    /// The containers that see the server: ids, in which `*` matches any text.
     pub containers: Vec<Arc<str>>,
-    /// Whether containers share its sessions.
+    /// Whether containers share the server's sessions.
     pub scope: Scope,
     /// Its place in the file.
     pub place: Place,
@@ -70,15 +70,15 @@ pub struct StdioSettings {
     pub command: Vec<String>,
     /// Environment variables in addition to those of every child.
     pub env: Vec<(String, HiddenValue)>,
-    /// Its working directory; the home directory if `None`.
+    /// The working directory of the process; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
-    /// The hosts and ports that it may reach.
+    /// The hosts and ports that the process may reach.
     pub hosts: Vec<(Host, u16)>,
-    /// Paths that it may read.
+    /// Paths that the process may read.
     pub read: Vec<PathBuf>,
-    /// Paths that it may write.
+    /// Paths that the process may write.
     pub write: Vec<PathBuf>,
-    /// How it is confined.
+    /// How the process is confined.
     pub confine: Confine,
 }
 
@@ -115,14 +115,14 @@ pub enum HttpTransport {
     Sse,
 }
 
-/// A coding sidecar, which is not started by the proxy.
+/// A coding sidecar, which the proxy does not start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodingSettings {
-    /// The address on which it listens.
+    /// The address on which the sidecar listens.
     pub endpoint: CodingEndpoint,
-    /// How long a call waits for it to become ready.
+    /// How long a call waits for the sidecar to become ready.
     pub wait_for_ready: Duration,
-    /// The bearer token of every request.
+    /// The bearer token of every request; `None` to send none.
     pub token: Option<HiddenValue>,
     /// Whether the sidecar must refuse requests without the token.
     pub requires_token: bool,
@@ -142,7 +142,7 @@ pub enum CodingEndpoint {
 pub struct E2bSettings {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The template.
+    /// The template of the sandbox, if the file names one.
     pub template: Option<String>,
 }
 
@@ -169,21 +169,23 @@ pub enum Scope {
 /// The override of one tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OverrideRule {
-    /// The containers that it applies to; empty for all.
+    /// The containers that the override applies to: ids, in which `*` matches any text. Empty for
+    /// all containers.
     pub containers: Vec<Arc<str>>,
-    /// The exposed name.
+    /// The exposed name; `None` keeps the server's name with its prefix.
     pub rename: Option<Arc<str>>,
-    /// The exposed description.
+    /// The exposed description; `None` keeps the server's.
     pub description: Option<Arc<str>>,
     /// Fields of the arguments that the caller can neither see nor set.
     pub hide_fields: Vec<Arc<str>>,
-    /// Values of fields that the caller can neither see nor set.
+    /// Fields that the caller can neither see nor set, with the values that the proxy adds.
     pub defaults: Vec<(Arc<str>, Injected)>,
-    /// The operator's `openWorldHint`, which overrides the server's.
+    /// The operator's `openWorldHint`; a stricter hint of the server takes precedence.
     pub open_world: Option<bool>,
-    /// The operator's other hints, which replace those of the definition.
+    /// The operator's title and hints, which replace those of the definition unless the server's
+    /// hint is stricter.
     pub annotations: serde_json::Map<String, Value>,
-    /// The confidentiality of its results.
+    /// The confidentiality of the tool's results.
     pub classification: Level,
 }
 
@@ -222,13 +224,13 @@ impl Default for PoliciesSettings {
 /// A Rego bundle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// Its name in metrics and in the audit.
+    /// The bundle's name in metrics and in the audit.
     pub id: Arc<str>,
     /// A directory or a `.tar.gz` file.
     pub path: PathBuf,
     /// The package or rule that decides: `mcp/authz` is `data.mcp.authz`.
     pub entrypoint: Arc<str>,
-    /// The methods that it judges.
+    /// The methods of the messages that the bundle judges.
     pub methods: Vec<Arc<str>>,
     /// Its place in the file.
     pub place: Place,
@@ -237,10 +239,10 @@ pub struct Bundle {
 /// The reaction if a policy could not be loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
-    /// Denies the messages that it would judge.
+    /// Denies the messages that the policy would judge.
     #[default]
     Deny,
-    /// Lets them pass.
+    /// Lets these messages pass.
     Allow,
 }
 

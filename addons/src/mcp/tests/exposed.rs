@@ -36,7 +36,7 @@ fn renamed(to: &str) -> OverrideRule {
 }
 
 #[test]
-fn tools_are_named_after_their_server_and_found_by_that_name_alone() {
+fn tools_get_the_servers_prefix_and_are_found_only_by_the_prefixed_name() {
     let listings = [named("kb", &["search", "b"]), named("weather", &["search"])];
     let exposed = view(&McpSettings::default(), &listings);
     let expected = [
@@ -97,7 +97,7 @@ fn a_long_name_is_cut_and_stays_unique() {
 }
 
 #[test]
-fn a_name_goes_to_the_operators_choice_then_to_the_first_server() {
+fn a_colliding_name_belongs_to_the_renamed_tool_then_to_the_first() {
     let mut first = (*server("a")).clone();
     first.prefix = "".into();
     let taken = (Arc::new(first), named("a", &["kb_x", "kb_y"]).1);
@@ -139,7 +139,7 @@ fn ambiguous_looking_names_are_left_out_and_reported() {
 }
 
 #[test]
-fn the_view_of_a_tool_follows_its_override() {
+fn an_override_changes_the_listed_definition() {
     let rule = OverrideRule {
         rename: Some("get_weather".into()),
         description: Some("Get the \"weather\"".into()),
@@ -177,7 +177,7 @@ fn the_view_of_a_tool_follows_its_override() {
 }
 
 #[test]
-fn a_servers_hints_only_tighten_the_operators() {
+fn a_servers_hint_replaces_the_operators_only_if_stricter() {
     let cases = [
         (None, json!({}), Some(true), Some(true)),
         (Some(false), json!({}), None, Some(false)),
@@ -219,7 +219,7 @@ fn a_servers_hints_only_tighten_the_operators() {
 }
 
 #[test]
-fn denied_tools_are_not_listed_but_found() {
+fn tools_that_the_chain_would_deny_are_found_but_not_listed() {
     let hints = |open| json!({ "name": "x", "annotations": { "openWorldHint": open } }).to_string();
     let at = |level| {
         let container = container("web");
@@ -339,7 +339,7 @@ fn a_definition_that_is_too_large_to_rewrite_is_left_out() {
 }
 
 #[test]
-fn prompts_get_only_the_prefix() {
+fn prompts_are_listed_under_prefixed_names() {
     let one = [
         raw(r#"{"name":"sum","arguments":[{"name":"a"}],"n":1.0}"#),
         raw("{}"),
@@ -360,9 +360,10 @@ fn prompts_get_only_the_prefix() {
     assert_eq!(exposed.problems().len(), 2);
 }
 
-/// A generous bound, which only a change of complexity exceeds; `cargo bench -p addons` measures.
+/// The bound is generous: only a change of complexity exceeds it. `cargo bench -p addons` measures
+/// the time.
 #[test]
-fn a_thousand_tools_take_milliseconds() {
+fn a_view_of_a_thousand_tools_is_built_within_100_ms() {
     let properties: serde_json::Map<_, _> = (0..8)
         .map(|n| {
             (

@@ -91,7 +91,7 @@ fn hidden_fields_are_removed_from_every_keyword() {
 }
 
 #[test]
-fn a_path_leads_into_objects_and_arrays() {
+fn fields_of_nested_objects_and_arrays_are_removed() {
     let address =
         json!({ "type": "object", "properties": { "zip": {}, "city": {} }, "required": ["zip"] });
     let expected = json!({ "type": "object", "properties": { "city": {} }, "required": [] });
@@ -104,7 +104,7 @@ fn a_path_leads_into_objects_and_arrays() {
 }
 
 #[test]
-fn a_definition_with_other_users_is_copied() {
+fn a_definition_with_other_references_is_copied() {
     let args = json!({ "properties": { "h": {}, "child": { "$ref": "#/$defs/Args" } } });
     let schema = json!({ "$ref": "#/$defs/Args", "$defs": { "Args": args, "Other": {} } });
     let edited = edited(&schema);
@@ -118,12 +118,12 @@ fn a_definition_with_other_users_is_copied() {
     assert_eq!(
         edited["$defs"]["Other"],
         json!({}),
-        "what was not used before stays"
+        "a definition that was not copied stays"
     );
 }
 
 #[test]
-fn unreferenced_definitions_are_removed() {
+fn a_copied_definition_without_references_is_removed() {
     let schema = json!({
         "allOf": [{ "$ref": "#/definitions/A~1b" }],
         "definitions": { "A/b": { "properties": { "h": { "description": "internal" } } } },

@@ -334,7 +334,7 @@ proptest! {
 }
 
 #[test]
-fn a_second_ends_after_its_last_millisecond() {
+fn times_are_truncated_to_milliseconds() {
     let at = |nanos| {
         let ts = UNIX_EPOCH + Duration::from_nanos(nanos);
         read(&AuditLine { ts, ..line() })["ts"].clone()

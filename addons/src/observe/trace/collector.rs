@@ -15,7 +15,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Reads `tracing` of `proxy.yaml`.
+    /// Reads `tracing` of `proxy.yaml`; `None` without an endpoint.
     pub fn read(files: &Files<'_>) -> Option<Self> {
         let tracing = files.proxy.fields().section("tracing");
         tracing.optional("otlp_endpoint", |at| at.parse(Self::parse))
@@ -42,12 +42,12 @@ impl Collector {
         })
     }
 
-    /// Its host and port.
+    /// The host and port of the collector.
     pub(super) fn authority(&self) -> (Host, u16) {
         (self.authority.host.clone(), self.authority.port)
     }
 
-    /// The URL that spans are sent to.
+    /// The URL to which spans are sent.
     pub(super) fn traces_url(&self) -> String {
         format!("{}/v1/traces", self.base)
     }

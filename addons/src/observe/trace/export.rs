@@ -19,11 +19,11 @@ use crate::contract::{Outbound, System, SystemPorts};
 /// The most spans that wait for a slow or unreachable collector; further ones are dropped and
 /// counted.
 const WAITING: usize = 4096;
-/// The most spans of one request, and how long the first of them waits for others.
+/// The most spans in one request, and the longest time for which its first span waits for others.
 const BATCH: usize = 512;
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Makes the exporter of spans, which is kept over reloads that do not change the collector.
+/// Makes the exporter of spans, and keeps it over reloads that do not change the collector.
 pub struct Traces {
     ports: SystemPorts,
     spans: IntCounterVec,
@@ -46,8 +46,8 @@ impl Traces {
         })
     }
 
-    /// The sink of spans under this configuration. The previous exporter sends its remaining spans
-    /// and ends.
+    /// The sink of spans under this configuration; `None` without a collector. If the collector
+    /// changed, the previous exporter sends its remaining spans and ends.
     pub fn sink(&self, collector: Option<&Collector>) -> Option<Arc<dyn SpanSink>> {
         let mut current = self.exporter.lock();
         let Some(collector) = collector else {
@@ -106,9 +106,9 @@ async fn export(
         if sent.is_ok() != reachable {
             reachable = sent.is_ok();
             match &sent {
-                Ok(()) => tracing::info!(%collector, "the collector takes traces again"),
+                Ok(()) => tracing::info!(%collector, "the collector accepts traces again"),
                 Err(why) => {
-                    tracing::warn!(%collector, "traces are dropped until the collector takes them: {why}");
+                    tracing::warn!(%collector, "cannot export traces; spans are dropped until the collector accepts them: {why}");
                 }
             }
         }
@@ -146,7 +146,7 @@ async fn send(
     let response = response.map_err(|error| error.to_string())?;
     let status = response.status();
     let taken = status.is_success().then_some(());
-    taken.ok_or_else(|| format!("it answered {status}"))
+    taken.ok_or_else(|| format!("the collector answered {status}"))
 }
 
 /// An `ExportTraceServiceRequest`: <https://opentelemetry.io/docs/specs/otlp/>.
@@ -166,7 +166,7 @@ fn document(batch: &[Span]) -> Value {
 fn span(span: &Span) -> Value {
     const SERVER: u8 = 2;
     const ERROR: u8 = 2;
-    // Encoded by this process, so it parses.
+    // This process encoded the line, so it parses.
     let line: Value = serde_json::from_slice(&span.line).unwrap_or_default();
     let text = |key| line.get(key).and_then(Value::as_str);
     let what = text("method").or(text("kind")).unwrap_or_default();
@@ -187,8 +187,8 @@ fn span(span: &Span) -> Value {
     value
 }
 
-/// Attributes by key of the audit line, named by OpenTelemetry's semantic conventions where they
-/// exist.
+/// The attributes of a span, each with its key in the audit line. The names are those of
+/// OpenTelemetry's semantic conventions; without such a name, they begin with `unified_proxy`.
 const ATTRIBUTES: [(&str, &str); 15] = [
     ("unified_proxy.kind", "kind"),
     ("unified_proxy.outcome", "outcome"),

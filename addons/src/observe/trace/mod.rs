@@ -24,7 +24,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const META: &str = "_meta";
 const SAMPLED: u8 = 1;
 
-/// Takes spans. It must not block, since it is called as flows end.
+/// Takes spans. Must not block, since threads that serve connections call it as flows end.
 pub trait SpanSink: Send + Sync {
     /// Takes a span, or drops and counts it.
     fn write(&self, span: Span);
@@ -35,27 +35,27 @@ pub trait SpanSink: Send + Sync {
 pub struct Span {
     /// The trace id.
     pub trace: u128,
-    /// The id of the client's span.
+    /// The id of the client's span; `None` for a flow without trace context.
     pub parent: Option<u64>,
     /// The id of the span, equal to the flow's, so that the audit log and the trace can be matched.
     pub id: u64,
     /// The flow's line of the audit log, as JSON.
     pub line: Vec<u8>,
-    /// When it started.
+    /// When the flow started.
     pub at: SystemTime,
-    /// Its duration.
+    /// The duration of the flow.
     pub duration: Duration,
 }
 
-/// Makes a span of every flow of a container. A request with W3C trace context becomes a child of
-/// the client's span, and the upstream receives ours as its parent; it is not exported if the
-/// context is not sampled. A request without context starts a trace, and is sent unchanged.
+/// Makes a span of every flow of a container. For a request with W3C trace context, the span is a
+/// child of the client's span and becomes the parent of the upstream's. The span is not exported if
+/// the context is not sampled. A request without context starts a trace, and is sent unchanged.
 pub struct Trace {
     sink: Arc<dyn SpanSink>,
 }
 
 impl Trace {
-    /// The addon with a sink for its spans.
+    /// Builds the addon; `sink` takes the spans.
     #[must_use]
     pub fn new(sink: Arc<dyn SpanSink>) -> Self {
         Self { sink }
@@ -96,8 +96,8 @@ impl Addon for Trace {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // The appliance's own requests have no span: those that export spans would cause further
-        // ones.
+        // Without a container, no span: an unknown source has no trace, and the appliance's own
+        // requests include those that export spans, which would cause further spans.
         if flow.known_container().is_none() {
             return;
         }
@@ -117,7 +117,7 @@ impl Addon for Trace {
     }
 }
 
-/// The trace id for a flow without context. It must be unique, not secret.
+/// The trace id for a flow without context. The id must be unique, but need not be secret.
 fn begun_by(flow: u64) -> u128 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     let process = *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish() | 1);
@@ -139,7 +139,8 @@ impl Context {
         Self::parse(only?.to_str().ok()?)
     }
 
-    /// The context in a message's `_meta`, and the params with our span as the parent instead.
+    /// The context in a message's `_meta`, and the params for the server, with `span` as the
+    /// parent. `None` without a valid context.
     fn with_parent(params: &RawValue, span: u64) -> Option<(Self, Box<RawValue>)> {
         let members = Members::read(params).ok()?;
         let meta = members.members(META).ok()??;
@@ -171,12 +172,12 @@ impl Context {
         (context.trace != 0 && context.parent != 0).then_some(context)
     }
 
-    /// The context for the upstream, with our span as the parent.
+    /// The context for the upstream, with `span` as the parent.
     fn text(self, span: u64) -> String {
         format!("00-{:032x}-{span:016x}-{:02x}", self.trace, self.flags)
     }
 
-    /// The context for the upstream, as a field's value.
+    /// The context for the upstream, with `span` as the parent, as the value of a header field.
     fn field(self, span: u64) -> HeaderValue {
         HeaderValue::try_from(self.text(span)).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_call_with_context_is_a_child_and_the_server_a_child_of_ours() {
+    fn a_tool_call_with_context_gets_a_child_span_that_is_sent_as_the_parent() {
         let rows = [
             (Direction::ToServer, PARENT, true),
             (Direction::ToClient, PARENT, false),
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_context_is_a_child_and_the_upstream_a_child_of_ours() {
+    fn a_request_with_context_gets_a_child_span_that_is_sent_as_the_parent() {
         let (sent, span) = traced(&[PARENT], |_| ());
         let span = span.unwrap();
         assert_eq!(span.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);

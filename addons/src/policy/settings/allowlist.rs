@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::contract::settings::{Files, Setting};
-use crate::contract::{Allowlist, Entry, HostPattern, Level, Origin, TypeMap};
+use crate::contract::{Allowlist, Entry, HostPattern, Level, Origin};
 
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
@@ -13,7 +13,7 @@ const LEVELS: [(&str, Level); 3] = [
     (Level::Secret.as_str(), Level::Secret),
 ];
 
-/// Reads the file. Without it, every request is denied.
+/// Reads the file. Without the file, the allowlist is empty, and every request is denied.
 pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
     let mut allowlist = Allowlist::default();
     let fields = files.allowlist.fields();
@@ -61,7 +61,7 @@ pub fn parse_entry(text: &str) -> Result<Entry, String> {
     }
 }
 
-/// Adds an entry. It replaces one with the same pattern, and then has the ports of both.
+/// Adds an entry. It replaces an entry with the same pattern and gets that entry's ports as well.
 pub fn extend_allowlist(allowlist: &mut Allowlist, mut entry: Entry) {
     let pattern = entry.pattern.clone();
     if let Some(before) = allowlist.get(&pattern) {
@@ -81,7 +81,6 @@ fn plain_entry(pattern: HostPattern, origin: Origin) -> Entry {
         websocket: true,
         max_level: Level::Secret,
         origin,
-        state: TypeMap::default(),
     }
 }
 

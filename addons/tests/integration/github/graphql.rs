@@ -94,7 +94,7 @@ fn root_fields_that_are_not_listed_are_denied() {
 }
 
 #[test]
-fn fields_that_lead_out_of_a_repository_select_scalars_only() {
+fn selections_that_lead_out_of_a_repository_are_denied() {
     let inside = |selection: &str| {
         format!("{{ repository(owner: \"acme\", name: \"web\") {{ {selection} }} }}")
     };

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use serde_json::json;
 use testkit::each_row;
 
-/// Bytes of the longest text of queries.
+/// The longest text of queries that the addon accepts, in bytes.
 const LONGEST: usize = 256 * 1024;
 
-/// Bytes of the largest body.
+/// The largest body that the addon accepts, in bytes.
 const LARGEST: usize = 1 << 20;
 
 fn filled(head: &str, part: &str, tail: &str) -> String {
@@ -255,12 +255,12 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_never_passes_in_any_context(before in pieces(), after in pieces()) {
+    fn a_merge_as_a_plain_field_never_passes(before in pieces(), after in pieces()) {
         let text = format!("{before} mergePullRequest {after}");
         let body = json!({ "query": format!("mutation {{ {text} }}") });
         let guard = Guard::new(settings());
         let code = guard.code("api.github.com", "POST /graphql", &body);
-        // It may be part of a comment, a string or another name.
+        // The mutation's name may be part of a comment, a string or another name.
         let alone = format!("{before}{after}");
         let harmless = guard.code("api.github.com", "POST /graphql", &json!({ "query": alone })).is_none();
         prop_assert!(code.is_some() || harmless || text.contains(['#', '"', '$', '@', ':', '.', '(']), "{}", text);

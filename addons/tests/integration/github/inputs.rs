@@ -4,7 +4,7 @@ use super::*;
 use serde_json::json;
 use testkit::each_row;
 
-/// The denial of a mutation whose input is a variable.
+/// Sends a mutation whose input is a variable, and returns the denial, if any.
 fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
     let text =
         format!("mutation M($input: Any!) {{ {mutation}(input: $input) {{ clientMutationId }} }}");
@@ -17,7 +17,7 @@ fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
     sent.err()
 }
 
-/// Asserts that each input is denied with the code and its key, or passes if there is no code.
+/// Asserts that each input is denied with the code and its key, or passes if `code` is `None`.
 #[track_caller]
 fn assert_answers(code: Option<Code>, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());
@@ -210,7 +210,7 @@ fn a_graphql_pull_request_has_branches_of_its_own_repository() {
 }
 
 #[test]
-fn the_head_of_a_pull_request_is_in_no_other_repository_of_the_container() {
+fn a_pull_request_between_two_repositories_of_a_container_is_denied() {
     let mut registration = registration("web");
     let name = "acme/lib".into();
     registration.repos.push(Repo {
@@ -393,7 +393,7 @@ fn without_listed_assistants_no_account_is_looked_up() {
 }
 
 #[test]
-fn people_count_among_the_nodes_of_a_body() {
+fn people_count_towards_the_limit_on_nodes() {
     let guard = Guard::new(settings());
     let input = |count: usize| {
         let ids: Vec<String> = (0..count).map(|n| format!("U{n}")).collect();

@@ -7,6 +7,7 @@ mod rest;
 mod writes;
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,56 +16,65 @@ use crate::fixtures::{
 };
 use addons::contract::settings::PathPattern;
 use addons::contract::*;
-use addons::github::{
-    Forge, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
-};
+use addons::github::{Forge, Github, GithubSettings, Mentions, Mutations, Patterns};
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// A forge with the repositories 7 (the container's) and 8, and with nodes by the first letter of
-/// their ids: `W…` belong to the container's repository, `X…` to another one, `L…` to a second one
-/// of the same owner; `U…` and `B…` are a person and an agent.
+/// A forge with the repositories 7 (the container's) and 8. The first letter of a node's id says
+/// what the node is: `W…` belongs to the container's repository `acme/web`, `X…` to `acme/secret`
+/// and `L…` to `acme/lib`; `U…` is a person, `B…` an agent.
 struct Known;
 
-impl Forge for Known {
-    fn repo_of_id<'a>(
-        &'a self,
-        _asker: Requester,
-        id: u64,
-    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
-        let repo = match id {
-            7 => Some("Acme/Web".to_owned()),
-            8 => Some("acme/secret".to_owned()),
-            _ => None,
-        };
-        Box::pin(std::future::ready(Ok(repo)))
+impl Known {
+    fn answer(request: &http::Request<Bytes>) -> Value {
+        if let Some((_, id)) = request.uri().path().rsplit_once("/repositories/") {
+            let name = match id {
+                "7" => "Acme/Web",
+                "8" => "acme/secret",
+                _ => return Value::Null,
+            };
+            return json!({ "full_name": name });
+        }
+        let asked: Value = serde_json::from_slice(request.body()).unwrap();
+        let ids = asked["variables"]["ids"].as_array().unwrap().iter();
+        let nodes = ids.map(|id| Self::node(id.as_str().unwrap()));
+        json!({ "data": { "nodes": nodes.collect::<Vec<_>>() } })
     }
 
-    fn nodes<'a>(
-        &'a self,
-        _asker: Requester,
-        ids: Vec<String>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
-        let node = |id: &String| {
-            let (repo, login) = match id.chars().next()? {
-                'W' => (Some("acme/web"), None),
-                'X' => (Some("acme/secret"), None),
-                'L' => (Some("acme/lib"), None),
-                'U' => (None, Some("somebody")),
-                'B' => (None, Some("copilot-swe-agent")),
-                _ => return None,
-            };
-            Some(Node {
-                repo: repo.map(str::to_owned),
-                label: id.ends_with("automerge").then(|| "Auto Merge".to_owned()),
-                login: login.map(str::to_owned),
-            })
+    fn node(id: &str) -> Value {
+        let repo = match id.chars().next() {
+            Some('W') => "acme/web",
+            Some('X') => "acme/secret",
+            Some('L') => "acme/lib",
+            Some('U') => return json!({ "login": "somebody" }),
+            Some('B') => return json!({ "login": "copilot-swe-agent" }),
+            _ => return Value::Null,
         };
-        Box::pin(std::future::ready(Ok(ids.iter().map(node).collect())))
+        let label = id.ends_with("automerge").then_some("Auto Merge");
+        json!({ "name": label, "repository": { "nameWithOwner": repo } })
+    }
+}
+
+impl Outbound for Known {
+    fn send<'a>(
+        &'a self,
+        _: &'a Arc<System>,
+        _: http::Request<Bytes>,
+    ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>> {
+        unreachable!("look-ups are the container's")
+    }
+
+    fn look_up<'a>(
+        &'a self,
+        _: &'a Arc<Container>,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>> {
+        let answer = Self::answer(&request).to_string();
+        Box::pin(ready(Ok(http::Response::new(answer.into()))))
     }
 }
 
@@ -110,7 +120,7 @@ impl Guard {
         let links = vec![
             Link::Identity(Arc::new(Identity::new(OneContainer::new(container)))),
             Arc::new(Policy::new(policy, Arc::new(Nowhere))).into(),
-            Arc::new(Github::new(settings, Arc::new(Known))).into(),
+            Arc::new(Github::new(settings, Arc::new(Forge::new(Arc::new(Known))))).into(),
         ];
         Self {
             chain: Chain::new(links, Duration::from_secs(10)).unwrap(),
@@ -118,7 +128,7 @@ impl Guard {
         }
     }
 
-    /// Sends a request through the chain: its head as it would be sent, or a denial.
+    /// Judges a request in the chain. Returns its head as it would be sent upstream, or the denial.
     fn send(&self, host: &str, line: &str, body: &[u8]) -> Result<Request, Denial> {
         let (method, target) = line.split_once(' ').unwrap();
         let mut flow = flow(Kind::Http, host);

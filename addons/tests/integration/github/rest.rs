@@ -226,7 +226,7 @@ fn merging_and_releasing_are_blocked_with_their_own_sentences() {
 }
 
 #[test]
-fn merging_stays_blocked_when_a_file_blocks_other_things() {
+fn merging_and_releasing_stay_blocked_without_the_shipped_patterns() {
     let mut settings = settings();
     settings.blocked = patterns(&[("GET", "^/repos/[^/]+/[^/]+/actions/secrets$")]);
     let guard = Guard::new(settings);

@@ -142,7 +142,7 @@ fn a_denied_key_is_reported_with_the_allowed_keys() {
     let body = body.unwrap().to_json();
     assert_eq!(body["key"], "agent_assignment");
     assert_eq!(body["allowed_keys"], json!(["body"]));
-    let reason = "the key is not among those that this write may have: body";
+    let reason = "this write may have only these keys: body";
     assert_eq!(body["reason"], reason);
     assert_eq!(body["message"], body["error"]);
     let none = denial(
@@ -220,7 +220,7 @@ fn a_value_of_another_type_is_denied_with_the_expected_type() {
 }
 
 #[test]
-fn the_documented_bodies_of_these_writes_pass() {
+fn documented_bodies_of_allowed_writes_pass() {
     assert_passes(
         &Guard::new(settings()),
         &[

@@ -30,11 +30,11 @@ use crate::mcp::{
 use response::{CallFailure, Response};
 use sessions::{Session, Sessions};
 
-/// The most requests of the client that may be under way.
+/// Limit on the requests of the client that are under way.
 const MAX_CALLS: usize = 256;
 /// Time limit for the gateway to accept a notification or a response.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A request whose answer ends a subscription; [`Bridge::finish`] does not wait for it.
+/// A request that is answered when its subscription ends. [`Bridge::finish`] does not wait for it.
 const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
 const INITIALIZED: &str = "notifications/initialized";
@@ -46,15 +46,17 @@ pub struct Bridge {
     pub sessions: Sessions,
     pub tools: MirroredTools,
     calls: Mutex<HashMap<Id, Call>>,
-    /// The revision of the last request that named one (2026-07-28 and later).
+    /// The revision of the last request that named its revision, as requests do from 2026-07-28 on.
     modern: Mutex<Option<HeaderValue>>,
     tasks: TaskTracker,
 }
 
 /// A request under way.
 struct Call {
-    /// Its revision is modern, without sessions: closing the connection cancels the request.
+    /// Whether the request's revision is 2026-07-28 or later. These revisions have no sessions, and
+    /// closing the connection cancels the request.
     is_modern: bool,
+    /// Whether the method is [`LISTEN`].
     is_listen: bool,
     cancelled: CancellationToken,
 }
@@ -72,8 +74,8 @@ impl Bridge {
         })
     }
 
-    /// Handles one line. A request continues in the background; any other message is accepted by
-    /// the gateway before this returns, so that messages arrive in order.
+    /// Handles one line. A request other than `initialize` continues in the background. For any
+    /// other message, waits until the gateway has accepted it, so that messages arrive in order.
     pub async fn take(self: &Arc<Self>, line: Line) {
         let text = match line {
             Line::Text(text) => Bytes::from(text),
@@ -89,7 +91,7 @@ impl Bridge {
             Ok(Message::Notification { method, params }) => {
                 self.notification(&method, params.as_deref(), text).await;
             }
-            Ok(Message::Response { .. }) => self.deliver("an answer", text).await,
+            Ok(Message::Response { .. }) => self.deliver("a response", text).await,
             Err(error) => {
                 let code = match error {
                     MessageError::Json(_) => PARSE_ERROR,
@@ -114,7 +116,7 @@ impl Bridge {
         let _ = timeout(most, self.tasks.wait()).await;
     }
 
-    /// Ends the session.
+    /// Cancels all requests and ends the session at the gateway.
     pub async fn end(&self) {
         for call in self.calls.lock().values() {
             call.cancelled.cancel();
@@ -182,10 +184,10 @@ impl Bridge {
     fn begin(&self, id: &Id, call: Call) -> Result<(), String> {
         let mut calls = self.calls.lock();
         if calls.len() >= MAX_CALLS {
-            return Err(format!("{MAX_CALLS} requests are under way already"));
+            return Err(format!("{MAX_CALLS} requests are already under way"));
         }
         if calls.contains_key(id) {
-            return Err(format!("a request with the id {id} is under way already"));
+            return Err(format!("a request with the id {id} is already under way"));
         }
         calls.insert(id.clone(), call);
         Ok(())
@@ -213,7 +215,8 @@ impl Bridge {
         if &**asked.method == "tools/call"
             && refused.is_some_and(|error| error.code == HEADER_MISMATCH)
         {
-            // The tools were not listed yet, and the definition determines the mirrored arguments.
+            // The call lacks header fields that mirror its arguments, probably because the client
+            // has not listed the tools. The tool's definition says which arguments to mirror.
             self.list_tools(asked.params, &revision).await?;
             return self.ask_modern(asked, &revision).await;
         }
@@ -238,7 +241,7 @@ impl Bridge {
         self.read(answer, asked.id, None).await
     }
 
-    /// Reads the list of tools as the client would.
+    /// Lists the tools with the `_meta` of the client's request, to remember their definitions.
     async fn list_tools(
         &self,
         params: Option<&RawValue>,
@@ -305,7 +308,7 @@ impl Bridge {
         }
     }
 
-    /// Cancels a request; returns whether its revision is modern, or `None` if it is unknown.
+    /// Cancels a request. Returns whether its revision is modern; `None` if the request is unknown.
     fn cancel(&self, id: &str) -> Option<bool> {
         let calls = self.calls.lock();
         let (_, call) = calls.iter().find(|(known, _)| known.as_json() == id)?;
@@ -313,7 +316,8 @@ impl Bridge {
         Some(call.is_modern)
     }
 
-    /// Posts a notification or a response; `what` names it in warnings.
+    /// Posts a notification or a response. Warns if the gateway refuses the message or does not
+    /// accept it within [`ACCEPT_TIMEOUT`]. `what` names the message in the warning.
     async fn deliver(self: &Arc<Self>, what: &str, text: Bytes) {
         let posting = async {
             let session = self.sessions.current();
@@ -329,9 +333,10 @@ impl Bridge {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => {
                 let error = RpcError::from(failure);
-                warn(format_args!("{what} was not accepted: {}", error.message));
+                let why = error.message;
+                warn(format_args!("the gateway did not accept {what}: {why}"));
             }
-            Err(_elapsed) => warn(format_args!("{what} was not accepted in time")),
+            Err(_elapsed) => warn(format_args!("the gateway did not accept {what} in time")),
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::mcp::http_client::MAX_MESSAGE;
 
-/// The most lines that wait to be handled or written.
+/// Limit on the lines that wait to be handled, and on those that wait to be written.
 const QUEUE: usize = 64;
 
 /// A line of stdin.
@@ -20,7 +20,8 @@ pub enum Line {
     TooLong,
 }
 
-/// The lines of stdin; the channel closes at its end.
+/// Starts the reading thread and returns the lines of stdin. The channel closes at the end of
+/// stdin.
 pub fn read_stdin() -> io::Result<mpsc::Receiver<Line>> {
     let (sender, lines) = mpsc::channel(QUEUE);
     thread::Builder::new()
@@ -36,7 +37,7 @@ pub fn read_stdin() -> io::Result<mpsc::Receiver<Line>> {
     Ok(lines)
 }
 
-/// Reads the next line that is not empty; `None` at the end.
+/// Reads the next line that is not empty; `None` at the end of the input and after a read error.
 fn read_line(input: &mut impl BufRead, most: usize) -> Option<Line> {
     loop {
         let mut line = Vec::new();
@@ -81,8 +82,8 @@ fn skip_line(input: &mut impl BufRead) -> Option<()> {
 pub struct Output(mpsc::Sender<Vec<u8>>);
 
 impl Output {
-    /// Starts the writing thread. The receiver resolves when every handle is dropped and everything
-    /// is written, or when stdout is closed.
+    /// Starts the writing thread. The receiver resolves when every `Output` is dropped and all
+    /// messages are written, or when stdout is closed.
     pub fn start() -> io::Result<(Self, oneshot::Receiver<()>)> {
         let (sender, mut lines) = mpsc::channel::<Vec<u8>>(QUEUE);
         let (done, finished) = oneshot::channel();
@@ -101,7 +102,7 @@ impl Output {
         Ok((Self(sender), finished))
     }
 
-    /// Writes one message. Replaces line ends by spaces; in JSON they occur only between tokens.
+    /// Writes one message. Replaces line ends with spaces: in JSON they occur only between tokens.
     pub async fn message(&self, text: impl Into<Vec<u8>>) {
         let mut line = text.into();
         for byte in &mut line {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_messages_and_long_ones_are_skipped() {
+    fn each_line_is_a_message_and_empty_and_too_long_lines_are_skipped() {
         let input = b"one\r\n\n  \n123456\n12345678\n1234567\n1234567\nlast";
         for capacity in 1..10 {
             let mut input = BufReader::with_capacity(capacity, &input[..]);

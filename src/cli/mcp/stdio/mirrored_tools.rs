@@ -11,17 +11,18 @@ use serde_json::value::RawValue;
 use crate::mcp::add_param_fields;
 
 const ANNOTATION: &str = "x-mcp-header";
-/// The most definitions that are remembered.
+/// Limit on the number of remembered definitions.
 const MAX_TOOLS: usize = 10_000;
-/// The largest definition that is remembered, in bytes of JSON.
+/// Limit on the size of a remembered definition, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 * 1024;
 
-/// The definitions in the last lists of tools, by name.
+/// The definitions in the last lists of tools that may have an annotation, by the tool's name.
 #[derive(Default)]
 pub struct MirroredTools(Mutex<HashMap<String, Box<RawValue>>>);
 
 impl MirroredTools {
-    /// Remembers the definitions on a page of `tools/list`.
+    /// Remembers the definitions on a page of `tools/list` that may have an annotation. Forgets the
+    /// earlier definition of every tool on the page.
     pub fn learn(&self, result: &RawValue) {
         #[derive(Deserialize)]
         struct Page {
@@ -38,6 +39,7 @@ impl MirroredTools {
                 continue;
             };
             let text = tool.get();
+            // An escape may be part of the annotation's name.
             let may_have = text.contains(ANNOTATION) || text.contains("\\u");
             let has_room = known.len() < MAX_TOOLS || known.contains_key(&name);
             match may_have && has_room && text.len() <= MAX_DEFINITION {
@@ -47,7 +49,7 @@ impl MirroredTools {
         }
     }
 
-    /// Adds the header fields for a call's arguments.
+    /// Adds the header fields that mirror a call's arguments, if its tool is remembered.
     pub fn add_fields(&self, params: Option<&RawValue>, fields: &mut HeaderMap) {
         let name = params.and_then(|params| Members::read(params).ok());
         let Some(name) = name.and_then(|params| Some(params.text("name")?.into_owned())) else {
@@ -56,7 +58,8 @@ impl MirroredTools {
         let Some(tool) = self.0.lock().get(&name).cloned() else {
             return;
         };
-        // An invalid definition has no fields; the gateway decides about the call.
+        // An error means that the definition or the arguments are invalid. The call is sent without
+        // the fields, and the gateway decides about it.
         let _ = add_param_fields(&tool, params, fields);
     }
 }

@@ -27,9 +27,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// Time limit for writing the last lines to stdout.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Relays messages until stdin ends, stdout is closed, or a signal arrives.
+/// Relays messages until stdin ends, stdout is closed, or SIGTERM or SIGINT arrives.
 pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
-    let ours = |error| Failure::internal(format_args!("cannot start: {error}"));
+    let ours = |error| Failure::internal(format_args!("the relay cannot start: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
     let mut input = read_stdin().map_err(ours)?;

@@ -31,7 +31,8 @@ fn read<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Piece>, Option<V
                 Ok(Some(piece)) => push(&mut pieces, piece),
                 Ok(None) => break,
                 Err(violation) => {
-                    assert_eq!(reader.read(&mut input), Err(violation), "it is final");
+                    let again = reader.read(&mut input);
+                    assert_eq!(again, Err(violation), "a later call returns it again");
                     return (pieces, Some(violation));
                 }
             }
@@ -108,12 +109,12 @@ fn frames_are_parsed_as_rfc_6455_defines_them() {
             vec![message(BINARY, &[b'x'; 65_536], true)],
         ),
         (
-            "a length in more bytes than it takes",
+            "a length in more bytes than needed",
             b"\x82\x7e\x00\x01a\x82\x7f\0\0\0\0\0\0\0\x01b".to_vec(),
             vec![message(BINARY, b"a", true), message(BINARY, b"b", true)],
         ),
         (
-            "the longest frame, as far as it has come",
+            "the first bytes of the longest frame",
             b"\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xffabc".to_vec(),
             vec![message(BINARY, b"abc", false)],
         ),

@@ -51,7 +51,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// The bytes that the client is sent for each chunk.
+/// Returns the bytes that the client gets for each chunk.
 fn sent(chunks: &[&[u8]]) -> Vec<Vec<u8>> {
     let mut messages = messages();
     let mut read = |chunk: &&[u8]| {
@@ -90,7 +90,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
             ],
         ),
         (
-            "over the border of two fragments",
+            "an echo across two fragments",
             vec![
                 frame(0x01, format!("<{half}").as_bytes()),
                 frame(0x80, format!("{rest}>").as_bytes()),
@@ -101,7 +101,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
             ],
         ),
         (
-            "with control frames and empty fragments between",
+            "an echo across fragments with a ping between them",
             vec![
                 frame(0x02, half.as_bytes()),
                 frame(0x89, b"are you there"),
@@ -116,7 +116,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
             ],
         ),
         (
-            "only the beginning of one",
+            "only the beginning of an echo",
             vec![
                 frame(0x01, half.as_bytes()),
                 frame(0x80, b""),
@@ -178,12 +178,12 @@ fn a_control_frame_that_grows_is_cut_between_characters() {
     assert_eq!(
         ping.len(),
         2 + IN_ITS_PLACE.len() - 1,
-        "no character begins there"
+        "cut before the last byte that begins a character"
     );
 }
 
 #[test]
-fn a_failure_closes_the_websocket_and_says_why() {
+fn a_failure_appends_a_close_frame_and_has_a_denial() {
     let host = Host::parse("api.example.com").unwrap();
     let mut failures = Vec::new();
     for (bytes, expected, code) in [
@@ -240,7 +240,7 @@ fn a_failure_closes_the_websocket_and_says_why() {
 /// One message, or one control frame: its first byte, and its payload in fragments.
 type Sent = (u8, Vec<Vec<u8>>);
 
-/// Encodes the messages. A control frame after a message is put before its last fragments.
+/// Encodes the messages. Puts control frames that follow a message behind its first fragment.
 fn frames_of(sent: &[Sent]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut open: Vec<Vec<u8>> = Vec::new();
@@ -266,7 +266,7 @@ fn frames_of(sent: &[Sent]) -> Vec<u8> {
     bytes
 }
 
-/// Whole messages and control frames.
+/// Parses the bytes into whole messages and control frames.
 fn read_back(mut bytes: Bytes) -> Vec<(Opcode, Vec<u8>)> {
     let mut reader = FrameReader::default();
     let (mut found, mut message) = (Vec::new(), Vec::new());

@@ -37,7 +37,7 @@ async fn a_changed_list_is_announced_once_and_only_if_it_differs() {
     fixture.names(&client, "tools/list").await;
     assert!(
         told(&mut events).await.is_empty(),
-        "nothing changed since it was attached"
+        "no list changed since the client was attached"
     );
     let changed = || notification("notifications/tools/list_changed", json!({}));
     server.say(changed()).await;
@@ -97,7 +97,7 @@ async fn a_raised_level_hides_tools_and_is_announced_once_to_every_client() {
         told(&mut of_modern).await,
         ["notifications/tools/list_changed"]
     );
-    assert!(told(&mut of_deaf).await.is_empty(), "it did not ask for it");
+    assert!(told(&mut of_deaf).await.is_empty(), "its filter is empty");
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
 }
 
@@ -121,7 +121,7 @@ async fn a_reload_is_announced_if_a_list_differs() {
     fixture.core.mounts().apply(&settings.servers);
     assert!(
         told(&mut events).await.is_empty(),
-        "the same settings once more"
+        "a reload with the same settings"
     );
 }
 
@@ -280,7 +280,7 @@ async fn a_request_that_belongs_to_no_call_goes_to_the_newest_client_that_can_an
     assert_eq!(
         error(answer.await.unwrap()).code,
         -32601,
-        "nobody is attached"
+        "no client is attached"
     );
     let two = fixture.client_with(LEGACY, capabilities(), "two");
     let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
@@ -360,7 +360,7 @@ async fn a_reopened_session_gets_subscriptions_and_level_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn list_changed_is_sent_once_a_server_that_lists_left_out_answers() {
+async fn list_changed_is_sent_when_a_server_that_was_left_out_answers() {
     let (good, late) = (Server::new(LEGACY), Server::new(LEGACY));
     *late.hangs.lock() = true;
     let fixture = Fixture::of(&[("good", &good), ("late", &late)]);
@@ -408,7 +408,7 @@ async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
         .await;
     assert!(
         told(&mut events).await.is_empty(),
-        "it may be about another container"
+        "the messages may concern another container"
     );
     server
         .tell("notifications/resources/updated", json!({"uri": "a://1"}))

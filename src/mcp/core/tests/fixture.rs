@@ -245,7 +245,7 @@ impl Fixture {
         Arc::clone(&self.core).request(request).await
     }
 
-    /// The names of a list.
+    /// Requests a list; returns the names, URIs or URI templates of its entries.
     pub async fn names(&self, caller: &Arc<Caller>, method: &str) -> Vec<String> {
         let result = parsed(&self.ask(caller, method, json!({})).await);
         let (_, list) = result

@@ -43,7 +43,7 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// Writes the numbers of a text in forms that a parser would change.
+/// An object with `arguments` and with numbers whose text changes when they are parsed and written.
 fn odd_numbers(arguments: &str) -> String {
     format!("{{\"n\": [1.0, 1.50e+10, -0, 12345678901234567890123], \"rest\": {arguments} }}")
 }

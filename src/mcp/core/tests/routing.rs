@@ -114,7 +114,7 @@ async fn a_server_that_is_dead_or_hangs_neither_empties_nor_delays_later_lists()
         .await;
     assert!(call.is_ok());
     assert!(begun.elapsed() < Duration::from_secs(1));
-    // The tools of a server that died stay listed; a call is answered with the reason.
+    // The tools of a server that died stay listed; a call fails with status 503.
     good.die();
     assert_eq!(fixture.names(&client, "tools/list").await, ["good_echo"]);
     let call = fixture
@@ -126,7 +126,7 @@ async fn a_server_that_is_dead_or_hangs_neither_empties_nor_delays_later_lists()
 }
 
 #[tokio::test]
-async fn resources_are_routed_by_the_server_that_lists_or_named_them() {
+async fn resources_are_routed_to_the_server_that_listed_or_linked_them() {
     let (one, two) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),
@@ -273,7 +273,10 @@ async fn progress_has_the_clients_token_and_is_relayed_only_for_its_own_call() {
         let (sender, mut events) = mpsc::channel(8);
         let call = json!({"name": "echo", "_meta": {"progressToken": "tok"}});
         let answer = parsed(&fixture.ask_with(&client, "tools/call", call, sender).await);
-        assert!(answer["token"].is_u64(), "the server gets a token of ours");
+        assert!(
+            answer["token"].is_u64(),
+            "the server gets the gateway's token"
+        );
         let Some(Event::Notification { params, .. }) = events.recv().await else {
             panic!("no progress");
         };
@@ -324,7 +327,7 @@ async fn progress_extends_the_timeout_of_a_call_within_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_stops_sending_is_timed_out_too() {
+async fn a_call_times_out_although_its_server_sends_without_pause() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(Version::V2025_11_25);
@@ -455,7 +458,7 @@ async fn the_description_is_the_union_without_tasks() {
 }
 
 #[tokio::test]
-async fn clients_share_a_session_with_their_own_kind_only() {
+async fn only_clients_with_equal_capabilities_share_a_session() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::sole(&server);
     let (one, two) = (

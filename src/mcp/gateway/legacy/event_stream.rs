@@ -145,8 +145,8 @@ impl EventStream {
         }
     }
 
-    /// Attaches a reader that resumes after the event with this number, or after the last event
-    /// that was read. The reader ends when `stopping` is cancelled.
+    /// Attaches a reader that resumes after the event with the number `after` or, if `None`, after
+    /// the last event that was read. The reader ends when `stopping` is cancelled.
     pub fn read(self: &Arc<Self>, after: Option<u64>, stopping: CancellationToken) -> Reader {
         let mut state = self.state.lock();
         state.readers += 1;

@@ -25,7 +25,8 @@ struct InitializeParams<'a> {
     client_info: Option<&'a RawValue>,
 }
 
-/// Reads the params. The client gets the revision that it requests, or the newest legacy one.
+/// Reads the params of `initialize`. The client gets the revision that it requests or, if that is
+/// unknown or modern, the newest legacy one.
 pub fn read(
     visit: &Visit<'_>,
     params: Option<&RawValue>,
@@ -39,7 +40,10 @@ pub fn read(
             let message = format!("initialize: {error}");
             return Err(protocol_error(INVALID_PARAMS, message));
         }
-        None => return Err(protocol_error(INVALID_PARAMS, "initialize: no params")),
+        None => {
+            let message = "initialize: params must be an object";
+            return Err(protocol_error(INVALID_PARAMS, message));
+        }
     };
     let info = params
         .client_info
@@ -65,7 +69,8 @@ pub async fn answer(visit: &Visit<'_>, caller: &Arc<Caller>) -> Outcome {
     if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
         result.insert("instructions".into(), instructions.into());
     }
-    raw(result).ok_or_else(|| protocol_error(INVALID_PARAMS, "initialize: no answer"))
+    let unwritten = || protocol_error(INVALID_PARAMS, "initialize: the result cannot be written");
+    raw(result).ok_or_else(unwritten)
 }
 
 fn negotiate(requested: &str) -> Version {

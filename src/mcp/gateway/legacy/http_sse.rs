@@ -152,7 +152,7 @@ fn session_of(visit: &Visit<'_>) -> Result<Arc<LegacySession>, Denial> {
         .filter_map(|pair| pair.strip_prefix("sessionId="));
     let id = named.next().filter(|_| named.next().is_none());
     let Some(id) = id else {
-        let sentence = "sessionId is missing in the query";
+        let sentence = "the query must have one sessionId";
         return Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence));
     };
     visit

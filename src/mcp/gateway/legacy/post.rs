@@ -141,8 +141,8 @@ pub fn begin_call(
 }
 
 /// Waits for the outcome and answers with JSON. Answers with a resumable stream instead if an event
-/// comes first, the call takes longer than [`STREAM_AFTER`], or `Accept` lists event streams first. A
-/// cancelled call gets an empty stream.
+/// comes first, the call takes longer than [`STREAM_AFTER`], or `Accept` lists event streams first.
+/// A cancelled call gets an empty stream.
 async fn run(
     visit: &Visit<'_>,
     session: Arc<LegacySession>,
@@ -223,8 +223,9 @@ pub async fn notify(
     }
 }
 
-/// Handles a response. A response to an unknown or already answered request gets 202, is dropped and
-/// is recorded as malformed: the server may have stopped waiting while the client answered.
+/// Handles a response of the client. If no request waits for the response, drops it and records it
+/// as malformed; the status is 202 nevertheless, since the server may have stopped waiting while
+/// the client answered.
 pub fn answered(
     visit: &Visit<'_>,
     session: &LegacySession,

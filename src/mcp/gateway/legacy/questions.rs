@@ -9,7 +9,8 @@ use super::super::super::message::{Id, Outcome, write_request};
 use super::line::Line;
 
 /// Sends a request to the client and relays the answer to the server. When the server stops
-/// waiting, the request is cancelled at the client.
+/// waiting, cancels the request at the client. If too many requests wait for the client or memory
+/// is exhausted, drops `reply`, which answers the server with an error.
 pub async fn ask(
     line: &Line,
     method: &str,

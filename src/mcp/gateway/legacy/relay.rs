@@ -72,7 +72,7 @@ impl Line {
             Event::Notification { method, params } => {
                 let text = write_request(None, &method, params.as_deref());
                 if self.stream.push(&text, &self.memory).await.is_err() {
-                    tracing::debug!(%method, "no memory for a notification");
+                    tracing::debug!(%method, "dropped a notification: memory is exhausted");
                 }
             }
             Event::Request {

@@ -25,7 +25,7 @@ pub struct LegacySession {
     /// The client; set by `initialize`.
     caller: OnceLock<Arc<Caller>>,
     kept: KeptBytes,
-    /// The end of its last request.
+    /// When a request last named the session, or a call of the session last ended.
     used: Mutex<Instant>,
     /// Requests of the client that are under way, by their id.
     calls: Mutex<HashMap<Id, CancellationToken>>,
@@ -96,7 +96,7 @@ impl LegacySession {
         *self.used.lock() = Instant::now();
     }
 
-    /// Time of the last use; `None` while a request or stream is open.
+    /// Time of the last use; `None` while a request is under way or a client reads a stream.
     pub fn idle_since(&self) -> Option<Instant> {
         let streams = self.streams.lock();
         let standalone = streams.standalone.iter();
@@ -146,7 +146,8 @@ impl LegacySession {
         Some((number, receiver))
     }
 
-    /// Passes the client's answer on; `false` if the request is unknown or was answered before.
+    /// Passes on the client's answer; `false` if the request is unknown, was answered before, or
+    /// its server stopped waiting.
     pub fn answered(&self, id: &Id, outcome: Outcome) -> bool {
         let number = id.as_json().parse::<u64>().ok();
         let asked = number.and_then(|number| self.questions.lock().remove(&number));

@@ -31,7 +31,8 @@ pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
     let (stream, after) = match only(visit.headers(), &LAST_EVENT_ID)? {
         Some(last) => {
             let (stream, after) = find(&session, last).ok_or_else(|| {
-                let sentence = format!("the event {last:?} is unknown, or not kept any more");
+                let sentence =
+                    format!("Last-Event-ID {last:?} names no stream that the session still keeps");
                 refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence)
             })?;
             (stream, Some(after))

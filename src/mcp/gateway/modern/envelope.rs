@@ -17,8 +17,8 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// The HTTP status of every error in the envelope.
 pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
 
-/// Reads the description of the client. Compares the headers first, so that a mismatch is reported
-/// as such.
+/// Reads the description of the client. Compares the headers before it checks the revision and the
+/// capabilities, so that a mismatch is reported as such.
 pub fn read(
     headers: &HeaderMap,
     method: &str,

@@ -19,7 +19,8 @@ pub fn mismatch(message: impl Into<Cow<'static, str>>) -> RpcError {
     protocol_error(HEADER_MISMATCH, message)
 }
 
-/// The value of a header that appears at most once, in visible ASCII.
+/// The value of a header; `None` without it. Fails if the header is repeated, or if its value has
+/// other characters than visible ASCII.
 pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, RpcError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_in_base64_are_decoded_and_have_one_form() {
+    fn only_canonical_base64_between_markers_is_decoded() {
         each_row(
             [
                 ("us-west1", Some("us-west1")),

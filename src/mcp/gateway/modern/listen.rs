@@ -46,7 +46,8 @@ pub async fn open(
     let read = ModernParams::read(request.params.as_deref());
     let Some(wanted) = object::<Wanted>(read.notifications).filter(is_bounded) else {
         let message = format!(
-            "Invalid params: notifications must be a filter, with at most {MAX_SUBSCRIBED} resources"
+            "Invalid params: notifications must be a filter, with at most {MAX_SUBSCRIBED} URIs of \
+             at most {MAX_URI} bytes"
         );
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
@@ -55,7 +56,7 @@ pub async fn open(
         Ok(live) => live,
         Err(error) => return Ok(whole(visit, &request.id, &Err(error))),
     };
-    // A stream that the client closes is complete.
+    // Recorded as complete already now, since the client ends the stream by closing it.
     live.complete();
     let core = &visit.gateway.core;
     let described = core.describe(&caller).await;

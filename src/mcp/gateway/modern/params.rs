@@ -1,4 +1,4 @@
-//! The params of requests that the gateway reads.
+//! Reads the members of requests' params that the gateway uses.
 
 use std::borrow::Cow;
 
@@ -63,7 +63,7 @@ pub fn names_version(params: Option<&RawValue>) -> bool {
     named().is_some()
 }
 
-/// The text of a JSON string.
+/// The text of a JSON string; `None` for any other value.
 pub fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
     let json = raw.get();
     let inner = json.strip_prefix('"')?.strip_suffix('"')?;

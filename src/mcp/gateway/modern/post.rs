@@ -18,7 +18,7 @@ use super::run::{Running, run};
 use super::suspended::is_ours;
 use super::{discover, envelope, listen, param_headers, retry};
 
-/// Methods that this revision removed, among them the handshake's.
+/// Methods of legacy revisions that the modern era does not have.
 const REMOVED: [&str; 5] = [
     "initialize",
     "ping",
@@ -39,7 +39,8 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
             };
             request.answer(visit).await
         }
-        // The revision defines no notifications from clients; they are accepted and dropped.
+        // Over HTTP, this revision expects no notifications from clients: closing the response
+        // stream cancels a request. Notifications are accepted and dropped.
         Message::Notification { .. } => Ok(Answered::empty(StatusCode::ACCEPTED)),
         Message::Response { id, .. } => {
             let sentence = "clients send no responses in this revision";

@@ -25,7 +25,7 @@ pub async fn resume(
 ) -> Result<Answered, Denial> {
     let waiting = &visit.lease.suspended;
     let Some(mut entry) = waiting.take(state, &request.method, request.body) else {
-        let message = "requestState is unknown, expired, or that of another request";
+        let message = "requestState is unknown, has expired or belongs to another request";
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
     let (method, params) = (Arc::clone(&request.method), request.params.clone());

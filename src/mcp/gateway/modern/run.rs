@@ -33,8 +33,8 @@ pub struct Running {
     ready: VecDeque<Progress>,
     id: Id,
     method: Arc<str>,
-    /// The progress token of this request, as JSON. The server reports with the one of the first
-    /// request.
+    /// The progress token of this request, as JSON. Notifications of the server have the token of
+    /// the call's first request.
     progress_token: Option<Box<RawValue>>,
     body: Bytes,
     waiting: Arc<Suspended>,
@@ -166,8 +166,9 @@ impl Running {
     }
 }
 
-/// Waits for the outcome. If an event comes first or the call takes longer than [`STREAM_AFTER`],
-/// answers with a stream.
+/// Waits for the outcome and answers with JSON. Answers with a stream instead if an event comes
+/// first, the call takes longer than [`STREAM_AFTER`], or the outcome is a result and `Accept`
+/// lists event streams first.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
     match timeout(STREAM_AFTER, running.next()).await {
         // An error may have a specific status, which a stream cannot have.

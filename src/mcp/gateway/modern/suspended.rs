@@ -21,7 +21,8 @@ use super::super::refusal::over_limit;
 /// How long a suspended call waits: a person may have to answer.
 const TTL: Duration = Duration::from_secs(5 * 60);
 
-/// Prefix of the gateway's `requestState`. Those of servers are forwarded unchanged.
+/// Prefix of the gateway's values of `requestState`. The gateway forwards those of servers
+/// unchanged.
 const PREFIX: &str = "unified-proxy:";
 
 /// Members of params that differ between a request and its retry.
@@ -41,6 +42,7 @@ struct Waiting {
 pub struct Entry {
     pub call: Call,
     questions: Vec<(String, Question)>,
+    /// Digest of the request, which a retry must equal.
     binding: [u8; 32],
 }
 
@@ -99,7 +101,8 @@ impl Entry {
     }
 }
 
-/// Suspends a call for at most [`TTL`]. Denies it at a limit, which cancels it.
+/// Suspends a call for at most [`TTL`], and returns its `input_required` result. Denies and thereby
+/// cancels the call at a limit, and after the end of its lease.
 pub fn suspend(
     calls: &Arc<Suspended>,
     in_all: &Count,

@@ -1,4 +1,4 @@
-//! Reads answers of the sidecar within bounds: one JSON object, or one on each line.
+//! Reads answers of the sidecar within bounds: one JSON object, or lines with one object each.
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
@@ -10,17 +10,17 @@ use super::super::room::Room;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
-/// The longest line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line,
-/// each byte of which may take six in JSON; ten times as much leaves room for later versions.
+/// Limit on a line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line,
+/// which take up to 96 KiB in JSON; ten times as much leaves room for later versions.
 const MAX_LINE: usize = 1 << 20;
-/// The longest error that is relayed, in characters.
+/// Limit on the length of an error that is relayed, in characters; the rest is cut off.
 const MAX_ERROR: usize = 4096;
-/// The most bytes of an unneeded body that are drained.
+/// Limit on the bytes drained from an unneeded body.
 const MAX_REST: usize = 64 * 1024;
 
 /// The answer to an operation.
 pub enum Answered {
-    /// Its result.
+    /// The operation's result.
     Done(Box<RawValue>),
     /// The sidecar's reason for the failure.
     Failed(String),
@@ -34,7 +34,8 @@ struct Envelope {
 }
 
 impl Answered {
-    /// Reads a response that is one JSON object.
+    /// Reads a response that is one JSON object. Fails with [`Failure::Wrong`] if the response is
+    /// longer than `limits.inspect_body_bytes` or not one of a sidecar.
     pub async fn read(client: &OwnClient, response: Response) -> Result<Self, Failure> {
         let status = response.status;
         if response.kind != "application/json" {
@@ -64,7 +65,8 @@ pub fn shortened(sentence: &str) -> String {
     sentence.chars().take(MAX_ERROR).collect()
 }
 
-/// The failure if another program than a sidecar answers at the address.
+/// The failure for an answer that is not one of a sidecar: another program may listen at the
+/// address.
 pub fn no_sidecar(status: StatusCode) -> Failure {
     let status = status.as_u16();
     Failure::Wrong(format!(
@@ -72,7 +74,8 @@ pub fn no_sidecar(status: StatusCode) -> Failure {
     ))
 }
 
-/// Reads a body of at most `most` bytes.
+/// Reads a whole body. Fails if the body is longer than `most` bytes, or the memory budget is used
+/// up.
 pub async fn read_whole(
     client: &OwnClient,
     mut body: Body,
@@ -93,7 +96,7 @@ pub async fn read_whole(
     Ok(text)
 }
 
-/// Drains the rest of a body, so that its connection can be reused.
+/// Drains the rest of a body, at most [`MAX_REST`] bytes, so that its connection can be reused.
 pub async fn read_rest(mut body: Body) {
     let mut left = MAX_REST;
     while let Ok(Some(chunk)) = body.chunk().await {
@@ -125,7 +128,8 @@ impl Lines {
         }
     }
 
-    /// The next line without its line end; `None` after the last one. Cancel safe.
+    /// The next line without its line feed; `None` at the end of the body. A last line without a
+    /// line feed is dropped. Fails if a line is longer than [`MAX_LINE`]. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             let new = self.held.iter().skip(self.searched);
@@ -149,7 +153,7 @@ impl Lines {
         }
     }
 
-    /// Returns the body, to drain it.
+    /// Returns the rest of the body, for the caller to drain.
     pub fn into_body(self) -> Body {
         self.body
     }

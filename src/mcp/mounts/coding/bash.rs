@@ -1,4 +1,4 @@
-//! Reads the stream of a command: its output as it is written, then its end.
+//! Reads the response stream of a command: pieces of its output, then how the command ended.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::tail::Tail;
 use crate::http::OwnClient;
 
-/// Time limit for the end of a body after its last line.
+/// Time limit for draining a body after its last line, so that its connection can be reused.
 const REST: Duration = Duration::from_secs(2);
 
 /// One line of the stream.
@@ -34,16 +34,17 @@ enum Line {
 
 /// How a command ended.
 pub enum Ended {
-    /// It exited or was killed.
+    /// The command exited or was killed. `exit_code` is `None` if the sidecar reported none.
     Done {
         exit_code: Option<i64>,
         timed_out: bool,
     },
-    /// The sidecar could not run it to its end.
+    /// The sidecar could not run the command to its end; holds the sidecar's reason.
     Failed(String),
 }
 
-/// Reads the stream to its end. Returns the last part of the output, and how the command ended.
+/// Reads the stream to its end, and sends the output to `progress` meanwhile. Returns the last part
+/// of the output, and how the command ended. Fails if the stream breaks off or is malformed.
 pub async fn follow(
     client: &OwnClient,
     body: Body,
@@ -93,7 +94,7 @@ pub async fn follow(
     Ok((tail, ended))
 }
 
-/// Reads a line; `None` for an empty one.
+/// Parses a line; `None` for an empty one.
 fn read(line: &[u8]) -> Result<Option<Line>, Failure> {
     if line.trim_ascii().is_empty() {
         return Ok(None);

@@ -17,12 +17,12 @@ use super::super::MountError;
 use super::unix::{Connections, UnixBody, UnixError};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 
-/// Chunks of a body that are read before the task yields. A body with data always ready would
-/// otherwise use up the task's budget in each poll, and the timer of the call, which needs some of
-/// it, would never fire.
+/// Number of chunks of a body that are read before the task yields. A body with data always ready
+/// would otherwise use up tokio's cooperative budget in each poll, and the timer of the call, which
+/// needs budget too, would never fire.
 const MAX_IN_A_ROW: u8 = 16;
 
-/// The address of a sidecar, over which requests are sent.
+/// Sends requests to one sidecar.
 pub struct SidecarEndpoint {
     /// Sends requests over TCP through the chain, and accounts for memory.
     pub client: OwnClient,
@@ -70,7 +70,8 @@ pub enum Failure {
 }
 
 impl SidecarEndpoint {
-    /// Creates an endpoint that sends requests as `client`.
+    /// Creates an endpoint that sends requests as `client`. Fails if the token is not valid in a
+    /// header field.
     pub fn new(settings: &CodingSettings, client: OwnClient) -> Result<Self, MountError> {
         let token = settings.token.as_ref().map(|token| {
             let value = HeaderValue::from_str(&format!("Bearer {}", token.0.as_str()));
@@ -80,7 +81,9 @@ impl SidecarEndpoint {
             })
         });
         let token = token.transpose().map_err(|_| {
-            MountError::CannotStart("auth.token cannot stand in a header field".to_owned())
+            MountError::CannotStart(
+                "auth.token contains characters that a header field cannot have".to_owned(),
+            )
         })?;
         let way = match &settings.endpoint {
             CodingEndpoint::Unix(path) => Way::Unix(Connections::new(path.clone(), client.clone())),
@@ -102,12 +105,12 @@ impl SidecarEndpoint {
         }
     }
 
-    /// Requests `/health`.
+    /// Requests `/health`, without the token.
     pub async fn health(&self) -> Result<Response, Failure> {
         self.send(Method::GET, "/health", Bytes::new(), false).await
     }
 
-    /// Requests an operation. Never repeats the request.
+    /// Requests an operation, with the token if there is one. Never repeats the request.
     pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Response, Failure> {
         self.send(Method::POST, path, body, true).await
     }
@@ -201,7 +204,7 @@ impl Response {
 }
 
 impl Body {
-    /// The next bytes; `None` at the end. Cancel safe.
+    /// The next bytes of the body; `None` at its end. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self.in_a_row > MAX_IN_A_ROW {
@@ -248,7 +251,7 @@ fn reason(error: &io::Error) -> String {
         io::ErrorKind::NotFound => "the socket does not exist".to_owned(),
         io::ErrorKind::ConnectionRefused => "nothing listens on the socket".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "the proxy may not open the socket (docs/coding-sidecar.md says who must own it)"
+            "the proxy may not open the socket: docs/coding-sidecar.md says which user must own it"
                 .to_owned()
         }
         _ => error.to_string(),

@@ -1,9 +1,10 @@
-//! Coding sidecars: programs in tool containers with seven operations over HTTP, which clients see
-//! as tools of an MCP server.
+//! Coding sidecars: programs in tool containers that offer seven operations over HTTP. Clients see
+//! each operation as a tool of an MCP server.
 //!
 //! There is no MCP handshake: the list of tools is built in, and a call is one HTTP request. A
-//! request is never sent twice. Dropping a call closes its connection, upon which the sidecar kills
-//! the command. The proxy neither starts nor stops sidecars.
+//! request that the sidecar may have received is never repeated. Dropping a call closes its
+//! connection, upon which the sidecar kills the command. The proxy neither starts nor stops
+//! sidecars.
 
 mod answer;
 mod bash;
@@ -71,7 +72,8 @@ impl Transport for CodingTransport {
                 Some(container) => container.ended().child_token(),
                 None => CancellationToken::new(),
             };
-            // The gateway adds the members that results for modern clients require.
+            // Results of a sidecar lack the members that modern revisions require; the gateway
+            // adds them to results of legacy sessions.
             let spoken = match opening.version.era() {
                 Era::Legacy => opening.version,
                 Era::Modern => Version::NEWEST_LEGACY,
@@ -83,7 +85,7 @@ impl Transport for CodingTransport {
         })
     }
 
-    /// Short: opening a session already waits for the sidecar, and costs no more than a connection.
+    /// 1 s: opening a session already waits for the sidecar, and costs little.
     fn longest_pause(&self) -> Duration {
         Duration::from_secs(1)
     }

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-/// The entries of `tools/list`.
+/// The entries of `tools/list`, as a JSON array.
 const TOOLS: &str = include_str!("tools.json");
 
 /// One operation of the sidecar.
@@ -28,7 +28,7 @@ impl Operation {
         Self::Grep,
     ];
 
-    /// The operation of a tool.
+    /// The operation of a tool; `None` for an unknown tool.
     pub fn of_tool(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -49,7 +49,7 @@ impl Operation {
     }
 }
 
-/// The result of `tools/list`.
+/// The result of `tools/list`; `None` only if `tools.json` is not JSON.
 pub fn listed() -> Option<Box<RawValue>> {
     RawValue::from_string(format!("{{\"tools\":{TOOLS}}}")).ok()
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_command_timeout_is_that_of_the_longest_call() {
+    fn the_longest_command_timeout_equals_the_longest_timeout_of_a_call() {
         let tools: Value = serde_json::from_str(TOOLS).unwrap();
         let mut tools = tools.as_array().unwrap().iter();
         let bash = tools.find(|tool| tool["name"] == "bash").unwrap();

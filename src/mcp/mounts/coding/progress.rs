@@ -10,8 +10,8 @@ use super::super::{Event, Events};
 
 /// The shortest time between two notifications. Output in between is reported together.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest text of one notification, in bytes. A longer one loses its beginning, as the result
-/// of a command does.
+/// The longest output in one notification, in bytes. A longer output loses its beginning, as in the
+/// result of a command.
 const MAX_MESSAGE: usize = 16 * 1024;
 
 /// Reports a command's output to a client.
@@ -24,6 +24,7 @@ pub struct Progress {
     left_out: usize,
     /// Bytes of output so far: the `progress` value, which has to grow with each notification.
     written: u64,
+    /// When the last notification was sent.
     told: Option<Instant>,
 }
 
@@ -78,7 +79,7 @@ impl Progress {
             method: "notifications/progress".into(),
             params: RawValue::from_string(params).ok(),
         };
-        // The caller may have been dropped.
+        // Fails if the call, which receives the events, was dropped.
         let _ = self.events.send(event).await;
     }
 }

@@ -17,7 +17,8 @@ use super::operation::Operation;
 const LOOK: Duration = Duration::from_secs(5);
 /// The pause after the first failed attempt; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause. Not shorter, since each attempt over TCP is a flow of the container.
+/// The longest pause; not shorter, since each attempt over TCP sends requests that are flows of the
+/// container.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The longest answer to `/health`, in bytes.
 const MAX_HEALTH: usize = 4096;
@@ -25,7 +26,8 @@ const MAX_HEALTH: usize = 4096;
 const MAX_VERSION: usize = 64;
 /// The longest reason for a refused token that is relayed, in characters.
 const MAX_SAID: usize = 200;
-/// An invalid request of an operation: the sidecar checks the token before the body.
+/// The body of a request that only tests the token. The sidecar checks the token first, and then
+/// rejects this body, which lacks the operation's arguments.
 const NO_REQUEST: Bytes = Bytes::from_static(b"{}");
 
 /// The answer to `/health`.
@@ -54,7 +56,10 @@ impl From<Failure> for Unready {
     }
 }
 
-/// Waits for the sidecar for at most `wait_for_ready`, and returns its version.
+/// Waits until the sidecar is ready, and returns its version. Begins no attempt later than
+/// `wait_for_ready` from now, and then fails with the reason of the last attempt. Fails at once if
+/// a rule denies a request, the sidecar refuses the token, or serves requests without the token
+/// that the settings require.
 pub async fn until_ready(
     endpoint: &SidecarEndpoint,
     settings: &CodingSettings,
@@ -108,7 +113,7 @@ async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<S
     Ok(version.chars().take(MAX_VERSION).collect())
 }
 
-/// The error for status 401: the sidecar refuses the token, or requires one.
+/// The error for status 401: the sidecar refuses the configured token, or none is configured.
 pub async fn refused(endpoint: &SidecarEndpoint, response: Response) -> MountError {
     if !endpoint.has_token() {
         return MountError::CannotStart(
@@ -122,7 +127,7 @@ pub async fn refused(endpoint: &SidecarEndpoint, response: Response) -> MountErr
         _ => String::new(),
     };
     MountError::CannotStart(format!(
-        "the coding sidecar refuses the token, since auth.token in mcp.yaml and the sidecar's \
-         SIDECAR_AUTH_TOKEN must be the same: {said}"
+        "the coding sidecar refuses the token: auth.token in mcp.yaml must equal the sidecar's \
+         SIDECAR_AUTH_TOKEN ({said})"
     ))
 }

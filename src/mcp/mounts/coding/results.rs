@@ -50,7 +50,7 @@ struct FindResult {
     #[serde(default)]
     limit: u64,
     truncation: Option<Truncation>,
-    /// Which folders could not be read.
+    /// A sentence about folders that could not be read.
     skipped: Option<String>,
 }
 
@@ -67,16 +67,17 @@ struct GrepDetails {
     /// A number or a boolean.
     match_limit_reached: Value,
     lines_truncated: bool,
-    /// Which files could not be read.
+    /// A sentence about files and folders that could not be read.
     skipped: Option<String>,
 }
 
-/// The result of an operation that failed.
+/// The result of an operation that failed, with the sidecar's reason.
 pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
     written(sentence, None, true)
 }
 
-/// The result of a command, with its exit code on the last line of the text.
+/// The result of a command. The last line of its text is the exit code, if there is one. The result
+/// is an error if the time limit ended the command or the sidecar could not run it.
 pub fn of_bash(output: Tail, ended: Ended) -> Option<Box<RawValue>> {
     let (output, cut) = output.finish();
     let mut notes = Vec::new();
@@ -123,12 +124,12 @@ fn kept_end(cut: &Truncation) -> String {
     }
 }
 
-/// The result of an operation other than `bash`; `None` if it does not have the operation's form.
-/// `arguments` are those of the call.
+/// The result of an operation other than `bash`; `None` if `result` does not have the form of the
+/// operation. `arguments` are the arguments of the call, as JSON.
 pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Box<RawValue>> {
     let text = result.get();
     match operation {
-        // Its result is a stream.
+        // `of_bash` translates the stream of a command.
         Operation::Bash => None,
         Operation::Read => read(arguments, serde_json::from_str(text).ok()?),
         Operation::Write => {
@@ -256,7 +257,7 @@ fn grep(found: GrepResult) -> Option<Box<RawValue>> {
     notes.extend(details.skipped.map(|skipped| format!("[{skipped}]")));
     let nothing = match is_whole {
         true => "No line matches.",
-        false => "No line matches in what was searched.",
+        false => "No line matches in the searched files.",
     };
     let content = or_nothing(&found.content, nothing);
     written(&noted(content, &notes), None, false)
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_list_of_files_names_the_bound() {
+    fn a_truncated_list_of_files_names_the_limit() {
         let cut = json!({ "truncated": true, "truncatedBy": "bytes", "maxBytes": 51_200 });
         each_row(
             [
@@ -337,18 +338,18 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_left_lines_out_does_not_say_that_none_matches() {
+    fn a_search_without_matches_says_whether_files_were_skipped() {
         let whole = json!({ "content": "" });
         assert_eq!(shown(Operation::Grep, "{}", whole), "No line matches.");
         let part = json!({ "content": "", "details": { "skipped": "not searched: a" } });
         assert_eq!(
             shown(Operation::Grep, "{}", part),
-            "No line matches in what was searched.\n\n[not searched: a]"
+            "No line matches in the searched files.\n\n[not searched: a]"
         );
     }
 
     #[test]
-    fn a_range_may_have_a_fraction_of_zero() {
+    fn offset_and_limit_may_be_floats_without_a_fraction() {
         let read = json!({ "type": "text", "content": "b\n", "totalLines": 3, "hasMore": true });
         assert_eq!(
             shown(

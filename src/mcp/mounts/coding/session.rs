@@ -23,8 +23,8 @@ use super::progress::Progress;
 use super::ready::{refused, until_ready};
 use super::results;
 
-/// A session of one lease with one sidecar. It ends when a call has waited in vain for the sidecar
-/// to become reachable.
+/// A session with one sidecar. Ends with its lease, if it belongs to one, and when a sidecar that
+/// was lost does not become ready again within `wait_for_ready`.
 pub struct CodingSession(Arc<Inner>);
 
 struct Inner {
@@ -35,11 +35,12 @@ struct Inner {
     ended: CancellationToken,
     /// The reason why the session ended, if the sidecar did not become reachable again.
     lost: OnceLock<String>,
-    /// Cleared when a connection fails: another sidecar may listen by now.
+    /// Cleared when a request fails: another sidecar may listen by now.
     is_ready: AtomicBool,
-    /// Number of calls that the sidecar works on. Each has a connection, and fails if it is closed.
+    /// Number of calls that the sidecar works on. Each holds a connection, and fails if the
+    /// connection is closed.
     under_way: AtomicUsize,
-    /// Held by the call that waits for the sidecar.
+    /// Held by the task that waits until the sidecar is ready; other tasks wait for the lock.
     waiting: tokio::sync::Mutex<()>,
     /// The runtime of sessions.
     runtime: Handle,
@@ -118,7 +119,7 @@ impl Call {
 
 impl Inner {
     /// Whether the sidecar is still the process that was checked: a connection to it is open.
-    /// Otherwise it may have been restarted with other settings.
+    /// Without one, the sidecar may have been restarted with other settings.
     fn is_same(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
             && (self.under_way.load(Ordering::Acquire) > 0 || self.endpoint.has_idle())
@@ -143,7 +144,7 @@ impl Inner {
                 Ok(())
             }
             Err(MountError::CannotStart(why)) => {
-                // Set only once, since this task holds `waiting`.
+                // Never fails: only the holder of `waiting` sets `lost`.
                 let _ = self.lost.set(why.clone());
                 self.ended.cancel();
                 Err(MountError::CannotStart(why))
@@ -229,8 +230,8 @@ impl Inner {
         error
     }
 
-    /// Waits until calls must end: with the lease, the definition or the proxy. If the sidecar was
-    /// lost, calls with an open connection continue.
+    /// Waits until calls must end: when the lease ends, the definition changes or the proxy stops.
+    /// If the session ended because the sidecar was lost, calls with an open connection continue.
     async fn must_end(&self) {
         let ended = async {
             self.ended.cancelled().await;

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 const MAX_LINES: u64 = 2000;
 /// The most bytes that are kept.
 const MAX_BYTES: usize = 51_200;
-/// Bytes in memory from which the beginning is dropped. A multiple of [`MAX_BYTES`], so that the
-/// rest is moved only once for every three times [`MAX_BYTES`].
+/// Length of the held text, in bytes, above which its beginning is dropped. Four times
+/// [`MAX_BYTES`], so that the remaining text is moved at most once for every three times
+/// [`MAX_BYTES`] of output.
 const HELD: usize = 4 * MAX_BYTES;
 
 /// How a text was cut.
@@ -21,9 +22,9 @@ pub struct Truncation {
     pub total_bytes: u64,
     pub output_lines: u64,
     pub output_bytes: u64,
-    /// The only remaining line is the end of a longer one.
+    /// The only remaining line is part of a longer one.
     pub last_line_partial: bool,
-    /// The first line alone exceeds the limit, and nothing remains.
+    /// The first line alone exceeds the limit in bytes; only its beginning remains.
     pub first_line_exceeds_limit: bool,
     pub max_lines: u64,
     pub max_bytes: u64,
@@ -45,8 +46,8 @@ impl Tail {
         self.bytes = self.bytes.saturating_add(piece.len() as u64);
         self.held.push_str(piece);
         if self.held.len() > HELD {
-            // One byte more than is kept: a line that starts at the cut then exceeds the limit, and
-            // is never taken for a whole line.
+            // One byte more than `finish` keeps: a line that starts at the cut then exceeds the
+            // limit, so `finish` never takes it for a whole line.
             let from = self.held.len().saturating_sub(MAX_BYTES + 1);
             let from = self.held.floor_char_boundary(from);
             self.held.drain(..from);
@@ -71,7 +72,8 @@ impl Tail {
         (self.held, cut)
     }
 
-    /// Number of bytes of the last whole lines within the limits.
+    /// Number of bytes of the last whole lines within the limits, or of the end of the last line if
+    /// that alone exceeds them.
     fn last_lines(&self, cut: &mut Truncation) -> usize {
         let mut kept = 0_usize;
         for line in self.held.split_inclusive('\n').rev() {
@@ -170,7 +172,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn pieces_make_no_difference_and_memory_is_bounded(
+        fn the_result_does_not_depend_on_the_pieces_and_memory_is_bounded(
             all in prop::collection::vec(piece(), 0..40),
         ) {
             let mut whole = String::new();

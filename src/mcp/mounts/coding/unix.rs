@@ -38,7 +38,7 @@ pub struct Connections {
     path: PathBuf,
     /// Accounts for the sockets.
     client: OwnClient,
-    /// The runtime of connections: the thread of a request may end before them.
+    /// The runtime that drives the connections. The runtime of a request may end before them.
     runtime: Handle,
     idle: Mutex<Vec<Connection>>,
     /// Whether a task that closes idle connections is running.
@@ -83,7 +83,8 @@ impl Connections {
         !idle.is_empty()
     }
 
-    /// Sends a request, once. Dropping the future or the body closes the connection.
+    /// Sends a request at most once. Dropping the future, or the body before its end, closes the
+    /// connection.
     pub async fn send(
         self: &Arc<Self>,
         mut request: Request<Full<Bytes>>,
@@ -181,7 +182,7 @@ impl Connection {
     }
 }
 
-/// Closes idle connections until there are none.
+/// Closes connections that were idle for [`IDLE_LIFETIME`]; ends when no idle connection is left.
 async fn prune(connections: Weak<Connections>) {
     loop {
         sleep(IDLE_LIFETIME).await;
@@ -197,7 +198,8 @@ async fn prune(connections: Weak<Connections>) {
     }
 }
 
-/// The body of a response. Reading it to its end returns the connection to the pool.
+/// The body of a response. Reading it to its end returns the connection to the pool; dropping it
+/// earlier closes the connection.
 pub struct UnixBody {
     incoming: Incoming,
     connection: Option<Connection>,
@@ -205,7 +207,7 @@ pub struct UnixBody {
 }
 
 impl UnixBody {
-    /// The next bytes; `None` at the end. Cancel safe.
+    /// The next bytes of the body; `None` at its end. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, hyper::Error> {
         loop {
             let Some(frame) = self.incoming.frame().await.transpose()? else {

@@ -14,11 +14,12 @@ use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::MountError;
 use crate::mcp::mounts::room::Room;
 
-/// The most events of a stream that are read per second; further ones wait at the server.
+/// Limit on the events of one stream that are read per second. Above it, reading pauses, and flow
+/// control stops the server.
 const MAX_EVENTS: u32 = 1000;
 /// Time limit for draining an answer after its message, so that its connection can be reused.
 const REST: Duration = Duration::from_secs(2);
-/// The most bytes that are drained.
+/// Limit on the bytes that are drained.
 const REST_BYTES: usize = 64 * 1024;
 
 /// The answer to a POST.
@@ -27,12 +28,13 @@ pub enum Answered {
     Message(Message),
     /// A stream of messages.
     Stream(Box<EventStream>),
-    /// No message: a notification or a response was accepted.
+    /// No message: the server accepted a notification or a response with status 202 or 204.
     Accepted,
 }
 
 impl Answered {
-    /// Reads a response that is one message, or the head of one that is a stream.
+    /// Reads a JSON message to its end; returns an event stream unread. Fails if the media type is
+    /// neither, or if the status is not 2xx and the body is not a JSON-RPC error.
     pub async fn read(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
         let Answer {
             status,
@@ -73,8 +75,8 @@ impl Answered {
     }
 }
 
-/// The media type of an answer, as the server wrote it: servers send lower case, and converting it
-/// would allocate.
+/// The media type of an answer without its parameters; empty without a readable `Content-Type`.
+/// The two types of the protocol are returned in lower case, any other as the server wrote it.
 fn content_type(headers: &HeaderMap) -> &str {
     let value = headers
         .get(CONTENT_TYPE)
@@ -90,12 +92,14 @@ fn content_type(headers: &HeaderMap) -> &str {
     known.unwrap_or(essence)
 }
 
-/// The error for an answer of another media type than the protocol's two.
+/// The error for an answer with a media type other than the two of the protocol.
 pub fn unknown_type(found: &str) -> MountError {
     let found: String = found.chars().take(80).collect();
     MountError::Protocol(match found.as_str() {
         "" => "the server answered without a Content-Type".to_owned(),
-        found => format!("the server answered with {found:?}, not with JSON or an event stream"),
+        found => format!(
+            "the server answered with Content-Type {found:?}, not with JSON or an event stream"
+        ),
     })
 }
 
@@ -110,8 +114,8 @@ pub fn refused(status: StatusCode) -> MountError {
     MountError::Protocol(format!("the server answered {status}{hint}"))
 }
 
-/// The outcome of a request, if the message answers it. An error without an id counts as well: the
-/// server could not read the request's id.
+/// Returns the outcome of a request if the message answers it, otherwise the message. An error
+/// without an id is an answer as well: the server could not read the request's id.
 pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
     match message {
         Message::Response {
@@ -178,7 +182,7 @@ fn read_rest(mut body: AnswerBody) {
 
 /// Why a stream has no next message.
 pub enum StreamEnd {
-    /// The connection ended, or nothing was received for too long.
+    /// The connection ended, or no byte arrived within the limit of [`EventStream::quiet_for`].
     Closed,
     /// The stream violates the protocol or a bound.
     Failed(MountError),
@@ -197,7 +201,7 @@ pub struct EventStream {
     input: Bytes,
     reader: EventReader,
     room: Room,
-    /// The longest time without a received byte; comments count.
+    /// Limit on the time without a received byte, comments included; `None` without a limit.
     quiet: Option<Duration>,
     pace: Pace,
 }
@@ -242,7 +246,8 @@ impl EventStream {
         }
     }
 
-    /// Reads a response as a stream; fails if it is not one.
+    /// Returns the event stream in a response. Fails if the status is not 2xx or the media type is
+    /// not `text/event-stream`.
     pub fn of(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
         let refusal = match (answer.status, content_type(&answer.headers)) {
             (status, "text/event-stream") if status.is_success() => None,
@@ -256,7 +261,7 @@ impl EventStream {
         Ok(Self::new(client.clone(), answer.body))
     }
 
-    /// Continues with the reader of an earlier connection, which was reset for this one.
+    /// Continues with the reader of an earlier connection, after [`EventReader::reconnect`].
     pub fn behind(mut self, reader: EventReader) -> Self {
         self.reader = reader;
         self
@@ -298,7 +303,7 @@ impl EventStream {
         }
     }
 
-    /// Reads the message of an event; `None` for an event of another type.
+    /// Reads the message of an event; `None` for an event of a type other than `message`.
     pub fn read(&self, event: &StreamEvent) -> Result<Option<Message>, MountError> {
         if !matches!(event.kind.as_str(), "" | "message") {
             return Ok(None);

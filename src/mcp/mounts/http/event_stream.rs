@@ -1,11 +1,12 @@
-//! Incremental parser for server-sent events (WHATWG HTML, section 9.2), within a bound.
+//! Incremental parser for server-sent events (WHATWG HTML, section 9.2) of bounded length.
 
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use thiserror::Error;
 
-/// The longest event id that is kept, in bytes; it has to fit into a header field.
+/// Limit on the length of an event id, in bytes, since the id has to fit into a header field. A
+/// longer id resets the id like an empty one.
 const MAX_EVENT_ID: usize = 1024;
 /// The shortest and the longest reconnection time that a `retry` field can set.
 const RETRY_BOUNDS: (Duration, Duration) =
@@ -15,7 +16,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// One event that carries data.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StreamEvent {
-    /// Its type; empty for `message`.
+    /// The value of its `event` field; empty without one, which means `message`.
     pub kind: String,
     /// Its data, the lines joined by LF; not checked to be UTF-8.
     pub data: Vec<u8>,
@@ -39,7 +40,7 @@ pub struct EventReader {
     id: Option<Box<[u8]>>,
     last_event_id: Option<Box<[u8]>>,
     retry: Option<Duration>,
-    /// The previous byte was a CR: an LF now belongs to it.
+    /// The previous byte was a CR: an LF that follows is part of the same line end.
     after_cr: bool,
     /// No line has been read yet: a byte order mark may follow.
     at_start: bool,
@@ -62,7 +63,7 @@ impl EventReader {
         }
     }
 
-    /// Consumes `input` until an event with data is complete or `input` is empty.
+    /// Consumes `input` up to the end of the next event with data; `None` if `input` ends before.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<StreamEvent>, EventTooLong> {
         while !input.is_empty() {
             if std::mem::take(&mut self.after_cr) && input.first() == Some(&b'\n') {

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::mcp::fields::{METHOD, NAME, PROTOCOL_VERSION};
 
+/// Prefix and suffix of the Base64 form.
 const SENTINEL: (&str, &str) = ("=?base64?", "?=");
 
 /// Encodes a text as a field value: unchanged, or in the Base64 form if it is not printable ASCII,
@@ -38,7 +39,7 @@ pub fn request_fields(version: HeaderValue, method: &str, params: Option<&RawVal
     fields
 }
 
-/// The value of `Mcp-Name` for a request.
+/// The value of `Mcp-Name` for a request; `None` if the method requires none.
 fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
     #[derive(Deserialize)]
     struct Named<'a> {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_field_can_hold_is_sent_in_base64() {
+    fn text_that_no_field_can_hold_is_sent_in_base64() {
         each_row(
             [
                 ("us-west1", "us-west1"),

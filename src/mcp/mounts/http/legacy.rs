@@ -29,8 +29,9 @@ const MAX_SESSION_ID: usize = 1024;
 pub enum NotOpened {
     /// The server answered `initialize` with an error.
     Refused(RpcError),
-    /// The server answered POST with a status that servers of HTTP+SSE (2024-11-05) refuse it with.
+    /// The server answered POST with 400, 404 or 405, as servers of HTTP+SSE (2024-11-05) do.
     NoEndpoint(MountError),
+    /// Another failure.
     Failed(MountError),
 }
 
@@ -115,11 +116,11 @@ impl LegacySession {
         let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
-                MountError::Protocol("the server answered another request".to_owned()).into()
+                MountError::Protocol("the server's answer is for another request".to_owned()).into()
             }),
             Answered::Stream(stream) => self.peer.follow(stream, &id, events).await,
             Answered::Accepted => Err(MountError::Protocol(
-                "the server accepted a request without an answer".to_owned(),
+                "the server accepted a request without a response to it".to_owned(),
             )
             .into()),
         };
@@ -218,7 +219,7 @@ impl Drop for LegacySession {
     }
 }
 
-/// Reads the session id that a server assigned.
+/// Reads the session id that a server assigned; `None` if it assigned none.
 fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     let Some(id) = headers.get(SESSION_ID) else {
         return Ok(None);
@@ -237,7 +238,8 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     Ok(Some(id))
 }
 
-/// Reads a stream up to the outcome of a request that is sent before a session exists.
+/// Reads a stream up to the outcome of a request that was sent before a session exists; `None` if
+/// the stream ends before. Drops the other messages.
 pub async fn first_outcome(
     mut stream: Box<EventStream>,
     id: &Id,

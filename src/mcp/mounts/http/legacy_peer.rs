@@ -1,4 +1,5 @@
-//! The server's side of a session over Streamable HTTP, 2025-03-26 to 2025-11-25.
+//! Sends messages in a session over Streamable HTTP (2025-03-26 to 2025-11-25), and reads the
+//! server's streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use crate::mcp::version::Version;
 /// Delay before a stream is resumed, unless the server sets one; also the shortest delay before the
 /// standalone GET stream is requested again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// Attempts to resume a stream without an event in between.
+/// The most attempts to resume the stream of a call without an event in between.
 const TRIES: usize = 3;
 /// The longest delay before the standalone GET stream is requested again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -41,7 +42,7 @@ impl From<MountError> for CallError {
     }
 }
 
-/// The server's side of a session.
+/// The server of one session: sends messages to it, and dispatches the messages that it sends.
 pub struct LegacyPeer {
     wire: Wire,
     session: Option<HeaderValue>,
@@ -72,7 +73,8 @@ impl LegacyPeer {
         fields
     }
 
-    /// Posts a message.
+    /// Posts a message and reads the answer. Fails with [`CallError::SessionGone`] if the server
+    /// has forgotten the session.
     pub async fn post(&self, message: String) -> Result<Answered, CallError> {
         let path = &self.wire.target.path;
         let answer = self.wire.post(path, self.fields(), message).await;
@@ -80,7 +82,8 @@ impl LegacyPeer {
         Ok(Answered::read(&self.wire.client, answer).await?)
     }
 
-    /// Returns an answer, or an error if it says that the server has forgotten the session.
+    /// Returns the answer. If its status says that the server has forgotten the session (404), ends
+    /// the session and fails with [`CallError::SessionGone`].
     fn known(&self, answer: Answer) -> Result<Answer, CallError> {
         if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
             leave(answer);
@@ -91,8 +94,8 @@ impl LegacyPeer {
         Ok(answer)
     }
 
-    /// Requests a stream with GET: the one to resume after the reader's last event, or the
-    /// standalone one.
+    /// Requests a stream with GET: the continuation after the reader's last event id, or, without
+    /// an id, the standalone stream.
     async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
         let behind = before.last_event_id().filter(|id| !id.is_empty());
@@ -138,7 +141,8 @@ impl LegacyPeer {
         }
     }
 
-    /// Resumes the stream of a call, if the server sent an event id.
+    /// Resumes the stream of a call. Fails if the server sent no event id or refuses the request,
+    /// and after [`TRIES`] attempts.
     async fn resume(
         &self,
         mut reader: EventReader,
@@ -187,7 +191,7 @@ impl LegacyPeer {
     }
 
     async fn read_own(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
-        // Replaces a connection that died silently.
+        // Ends a connection that died silently; `listen` opens another one.
         stream.quiet_for(self.wire.client.idle_timeout());
         let mut had_events = false;
         while let Ok(event) = stream.next_event().await {
@@ -241,7 +245,7 @@ impl LegacyPeer {
 impl Replies for LegacyPeer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // If the server refuses the answer, it does not wait for it.
+            // A server that refuses the answer does not wait for it.
             let _ = self.post(message).await;
         })
     }

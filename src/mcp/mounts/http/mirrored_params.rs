@@ -14,13 +14,13 @@ const ANNOTATION: &str = "x-mcp-header";
 const PREFIX: &str = "mcp-param-";
 /// The most mirrored arguments of one tool, so that servers accept the length of the head.
 const MAX_MIRRORED: usize = 64;
-/// The largest integer that a double holds exactly.
+/// The largest integer on whose exact value JSON implementations agree (RFC 8259, section 6).
 const MAX_SAFE: u64 = (1 << 53) - 1;
 
 /// A mirrored argument.
 #[derive(Debug)]
 struct Mirrored {
-    /// The keys from the arguments to it.
+    /// The keys that lead from the arguments of a call to this one.
     path: Vec<String>,
     field: HeaderName,
 }
@@ -31,7 +31,8 @@ pub fn check(tool: &RawValue) -> Result<(), String> {
     find(tool).map(drop)
 }
 
-/// Adds the header fields for a call's arguments.
+/// Adds the header fields for a call's arguments. Fails if the tool's annotations break a rule, or
+/// the params cannot be read.
 pub fn add(
     tool: &RawValue,
     params: Option<&RawValue>,
@@ -60,7 +61,8 @@ pub fn add(
     Ok(())
 }
 
-/// The annotated properties of a tool's input schema.
+/// Returns the annotated properties of a tool's input schema. Fails if an annotation breaks a rule;
+/// the error names the rule.
 fn find(tool: &RawValue) -> Result<Vec<Mirrored>, String> {
     #[derive(Deserialize)]
     struct Tool {
@@ -68,7 +70,7 @@ fn find(tool: &RawValue) -> Result<Vec<Mirrored>, String> {
         input_schema: Option<Value>,
     }
     let text = tool.get();
-    // A key may contain escapes.
+    // JSON may spell the key with `\u` escapes.
     if !text.contains(ANNOTATION) && !text.contains("\\u") {
         return Ok(Vec::new());
     }
@@ -92,8 +94,8 @@ struct Search {
 }
 
 impl Search {
-    /// Visits one schema. `path` has the keys of `properties` from the root to it; `None` if
-    /// another keyword is in between. The strict parser bounds the depth.
+    /// Visits one schema. `path` has the keys of `properties` that lead from the root to it; `None`
+    /// if another keyword is in between. The strict parser has bounded the depth of the recursion.
     fn schema(&mut self, schema: &Value, path: Option<&mut Vec<String>>) -> Result<(), String> {
         let Some(schema) = schema.as_object() else {
             return Ok(());
@@ -197,7 +199,8 @@ impl Search {
     }
 }
 
-/// The text of a value; `None` if it is not mirrored.
+/// The text of a value. `None` for values that are not mirrored: null, arrays, objects, and the
+/// numbers that [`integer`] refuses.
 fn as_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -207,7 +210,8 @@ fn as_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Formats a whole number in decimal, also if it was written with a fraction or an exponent.
+/// Formats a whole number in decimal, also if it was written with a fraction or an exponent; `None`
+/// for other numbers and for those beyond [`MAX_SAFE`].
 fn integer(number: &Number) -> Option<String> {
     let is_safe = |magnitude: u64| magnitude <= MAX_SAFE;
     if let Some(whole) = number.as_i64() {
@@ -241,7 +245,7 @@ mod tests {
             [
                 ("empty", one(json!({"type": "string", "x-mcp-header": ""}))),
                 (
-                    "no string",
+                    "not a string",
                     one(json!({"type": "string", "x-mcp-header": 7})),
                 ),
                 (
@@ -253,7 +257,7 @@ mod tests {
                     one(json!({"type": "string", "x-mcp-header": "Region:Primary"})),
                 ),
                 (
-                    "no ASCII",
+                    "not ASCII",
                     one(json!({"type": "string", "x-mcp-header": "Région"})),
                 ),
                 (
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_with_escaped_annotations_is_read_too() {
+    fn an_annotation_whose_key_contains_escapes_is_checked() {
         let text =
             r#"{"inputSchema":{"properties":{"a":{"type":"number","\u0078-mcp-header":"A"}}}}"#;
         let tool = RawValue::from_string(text.to_owned()).unwrap();
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_taken_from_where_the_annotation_points() {
+    fn annotated_arguments_are_mirrored_in_header_fields() {
         let string = |name| json!({"type": "string", "x-mcp-header": name});
         let schema = json!({"properties": {
             "region": string("Region"),

@@ -1,4 +1,5 @@
-//! Servers over HTTP: Streamable HTTP in both eras, and HTTP+SSE of 2024-11-05.
+//! Servers over HTTP: Streamable HTTP, with a handshake (legacy [`Era`]) or without one (modern
+//! era), and HTTP+SSE of 2024-11-05.
 //!
 //! Each request to a server is a separate flow through the chain, under the name `mcp:SERVER`
 //! ([`OwnClient`](crate::http::OwnClient)). A session of a lease ends with the lease.
@@ -48,7 +49,7 @@ pub struct HttpParts {
     pub service: Arc<Service>,
     /// Counts dropped messages.
     pub dropped: Dropped,
-    /// Tasks that outlive a session: DELETE and cancellations.
+    /// Tasks that may outlive a session: readers of streams, DELETE requests and cancellations.
     pub tasks: TaskTracker,
 }
 
@@ -137,7 +138,7 @@ impl HttpTransport {
         };
         let with_answer_to_discover = |error| match (error, &unknown) {
             (MountError::Protocol(error), Some(before)) => MountError::Protocol(format!(
-                "{error} (to initialize; to server/discover: {before})"
+                "initialize failed: {error}; server/discover failed before: {before}"
             )),
             (error, _) => error,
         };
@@ -172,9 +173,9 @@ impl HttpTransport {
         }
     }
 
-    /// Opens a session over HTTP+SSE, after `initialize` was answered with 400, 404 or 405
-    /// (2025-11-25, basic/transports, "Backwards Compatibility"). Fails with `answered` if the
-    /// server does not support it either.
+    /// Opens a session over HTTP+SSE, after the server answered `initialize` with 400, 404 or 405
+    /// (2025-11-25, basic/transports, "Backwards Compatibility"). If that fails or takes longer
+    /// than [`OLDER_TRANSPORT`], returns `answered`, the error of `initialize`.
     async fn older_transport(
         &self,
         opening: &Opening,
@@ -185,7 +186,11 @@ impl HttpTransport {
             return Err(answered);
         };
         let server = &self.0.server;
-        tracing::info!(%server, "an MCP server speaks HTTP with SSE: type: sse spares the other attempts");
+        tracing::info!(
+            %server,
+            "an MCP server uses HTTP+SSE; `type: sse` in mcp.yaml avoids the failing attempts with \
+             Streamable HTTP"
+        );
         Ok(session)
     }
 }
@@ -218,8 +223,8 @@ fn refused(method: &str, message: &str) -> MountError {
     MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
-/// Converts the denial of an unreachable server to [`MountError::CannotStart`]; a denial by a rule
-/// stays a denial.
+/// Converts a denial for a fault of the server to [`MountError::CannotStart`], and any other denial
+/// to [`MountError::Denied`].
 fn cannot_start(denial: Denial) -> MountError {
     match denial.code().fault() {
         Fault::Upstream => MountError::CannotStart(denial.sentence().to_owned()),

@@ -36,7 +36,8 @@ pub enum Probed {
     NotModern(MountError),
 }
 
-/// Asks a server which revisions it speaks.
+/// Sends `server/discover`, to learn the revisions of a server. Fails if the server cannot be
+/// reached, a rule denies the request, or the status is 401, 403 or 5xx.
 pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError> {
     let id = Id::number(0);
     let params = discover_params(&opening.capabilities)?;
@@ -50,7 +51,7 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
         Ok(Answered::Stream(stream)) => legacy::first_outcome(stream, &id).await?,
         Ok(Answered::Accepted) => None,
         Err(error @ MountError::Denied(_)) => return Err(error),
-        // Servers of either era may answer so.
+        // These statuses do not reveal the server's era.
         Err(error) if status.is_server_error() || matches!(status.as_u16(), 401 | 403) => {
             return Err(error);
         }
@@ -118,11 +119,11 @@ impl ModernSession {
         let outcome = match self.post(permit, Some(&id)).await? {
             Answered::Message(message) => outcome_of(message, &id).map_err(|_| {
                 self.inbox.drop_one(Reason::UnknownId);
-                MountError::Protocol("the server answered another request".to_owned())
+                MountError::Protocol("the server's answer is for another request".to_owned())
             })?,
             Answered::Stream(stream) => self.follow(stream, &id, events).await?,
             Answered::Accepted => {
-                let sentence = "the server accepted a request without an answer";
+                let sentence = "the server accepted a request without a response to it";
                 return Err(MountError::Protocol(sentence.to_owned()));
             }
         };
@@ -130,7 +131,8 @@ impl ModernSession {
         Ok(outcome)
     }
 
-    /// Reads the stream of a request. A stream that ends early is not continued in this revision.
+    /// Reads the stream of a request up to its outcome. Fails if the stream ends before: this
+    /// revision has no way to resume it.
     async fn follow(
         &self,
         mut stream: Box<EventStream>,

@@ -1,4 +1,4 @@
-//! Dispatches notifications and requests of legacy servers.
+//! Dispatches notifications of servers over HTTP, and requests of legacy servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::mcp::mounts::{List, error};
 /// The key in the `_meta` of a notification that names its subscription.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Requests of one server that may wait for an answer at once; more are dropped.
+/// The most requests of the server in one session that may wait for an answer; more are dropped.
 const MAX_REQUESTS: usize = 64;
 
 /// Time limit for informing a server that a session or a call has ended.
@@ -30,12 +30,13 @@ pub trait Replies: Send + Sync + 'static {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
 }
 
-/// Cancels a call at its server if dropped before [`CancelOnDrop::is_over`].
+/// Cancels a call at its server if dropped before [`CancelOnDrop::is_over`] and before the session
+/// has ended.
 pub struct CancelOnDrop<'a, P: Replies> {
     peer: &'a Arc<P>,
     session_ended: &'a CancellationToken,
     transport: &'a HttpTransport,
-    /// The call, until it is over.
+    /// The id of the call, until the call is over.
     id: Option<Id>,
 }
 
@@ -72,7 +73,7 @@ impl<P: Replies> Drop for CancelOnDrop<'_, P> {
         let message = write_request(None, "notifications/cancelled", params.as_deref());
         let telling = timeout(FAREWELL, Arc::clone(self.peer).reply(message));
         self.transport.spawn(async {
-            // If it fails, the server only works in vain.
+            // If it fails, the server finishes a call whose answer is dropped.
             let _ = telling.await;
         });
     }
@@ -84,7 +85,7 @@ pub struct Inbox {
     pub server: Arc<str>,
     /// Takes messages that belong to no call.
     pub unsolicited: Events,
-    /// Ends the session.
+    /// Cancelled when the session has ended. Cancelling it ends the session.
     pub ended: CancellationToken,
     requests: Arc<Semaphore>,
     dropped: Dropped,
@@ -112,8 +113,9 @@ impl Inbox {
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
-    /// Relays a notification of a stream. Changes of lists concern the whole session, whichever
-    /// stream they arrive on, except on a subscription, which requested them.
+    /// Relays a notification to `events`; drops it if the queue is full. A change of a list
+    /// concerns the whole session and therefore goes to `unsolicited`, unless the notification
+    /// names a subscription.
     pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
         let params_text = params.as_deref().map_or("", RawValue::get);
         let is_subscribed = params_text.contains(SUBSCRIPTION_ID);
@@ -127,8 +129,9 @@ impl Inbox {
         }
     }
 
-    /// Relays a notification or a request; the request is answered through `replies` in the
-    /// background. Returns a response, which the caller has to match with its request.
+    /// Relays a notification or a request to `events`, and answers `ping`. The answer to a request
+    /// is sent through `replies` in the background. Returns a response, which the caller has to
+    /// match with its request.
     pub fn take<R: Replies>(
         &self,
         message: Message,

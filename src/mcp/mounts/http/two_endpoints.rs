@@ -38,7 +38,7 @@ struct Waiting {
     progress: Option<Box<str>>,
 }
 
-/// The server's side of a session.
+/// The server of one session: sends messages to it, and dispatches the messages that it sends.
 struct Peer {
     wire: Wire,
     /// The path to which messages are posted.
@@ -109,8 +109,8 @@ impl Peer {
         }
     }
 
-    /// The call that a message belongs to: by its progress token, or the only call under way for
-    /// log messages and requests.
+    /// The queue for a message. Progress goes to the call with its progress token; log messages and
+    /// requests go to the only call under way. Otherwise, the queue is `unsolicited`.
     fn reader_of(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();
@@ -156,7 +156,7 @@ impl Peer {
     }
 }
 
-/// Removes a call when it is dropped.
+/// Removes a call from `waiting` on drop.
 struct Forget<'a> {
     peer: &'a Peer,
     id: Id,
@@ -171,7 +171,7 @@ impl Drop for Forget<'_> {
 impl Replies for Peer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            // If the server refuses the answer, it does not wait for it.
+            // A server that refuses the answer does not wait for it.
             let _ = self.post(message).await;
         })
     }

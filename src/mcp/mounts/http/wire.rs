@@ -38,7 +38,7 @@ const OWN_FIELDS: [HeaderName; 15] = [
     NAME,
 ];
 
-/// The endpoint of a server, and the header fields of every request to it.
+/// The endpoint of a server, and the configured header fields of every request to it.
 #[derive(Clone)]
 pub struct Target {
     endpoint: Arc<Endpoint>,
@@ -61,7 +61,9 @@ impl Target {
                 .parse()
                 .map_err(|_| format!("{name:?} is not a valid header field name"))?;
             if OWN_FIELDS.contains(&field) || field == LAST_EVENT_ID {
-                return Err(format!("the field {field} is set by the transport itself"));
+                return Err(format!(
+                    "the transport itself sets the field {field}: remove it from headers"
+                ));
             }
             let mut value = HeaderValue::from_str(&value.0)
                 .map_err(|_| format!("the value of {field} is not valid in a header field"))?;
@@ -75,14 +77,14 @@ impl Target {
         })
     }
 
-    /// Resolves a reference in an answer of the server to a path on the same server. The reference
-    /// is relative, or absolute with the same scheme, host and port.
+    /// Resolves a reference in an answer of the server to a path on the same server. Fails if the
+    /// reference is invalid or has another scheme, host or port.
     pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
         let foreign = || {
             "the server named an endpoint with another scheme, host or port than its URL".to_owned()
         };
         let unreadable = |_| "the server named an endpoint that is not a URL".to_owned();
-        // Both may begin another authority, as in a browser.
+        // Both can begin another authority: browsers treat `\` like `/`.
         if reference.starts_with("//") || reference.contains('\\') {
             return Err(foreign());
         }
@@ -153,7 +155,7 @@ impl Wire {
         self.send(request).await
     }
 
-    /// Ends a session.
+    /// Requests the end of a session with DELETE.
     pub async fn delete(&self, fields: HeaderMap) -> Result<Answer, Denial> {
         let request = self.request(Method::DELETE, &self.target.path, fields, Bytes::new());
         self.send(request).await

@@ -37,7 +37,7 @@ impl Children {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_mcp_process_status",
-            "Processes of stdio MCP servers that run, by server and runtime.",
+            "Running processes of stdio MCP servers, by server and runtime.",
         );
         let status = IntGaugeVec::new(opts, &["server", "runtime"])?;
         registry.register(Box::new(status.clone()))?;
@@ -50,14 +50,15 @@ impl Children {
         })
     }
 
-    /// Takes a place for a child of a lease, or for a shared child. Fails at a limit.
+    /// Takes a place for a child of a lease, or for a shared child. Fails if
+    /// [`MAX_CHILDREN_OF_LEASE`] or [`MAX_CHILDREN`] is reached.
     pub fn place(&self, container: Option<&Container>) -> Result<ChildPlace, MountError> {
         let mut permits = Vec::with_capacity(2);
         if let Some(container) = container {
             let OfLease(own) = container
                 .state_or_init(|| OfLease(Arc::new(Semaphore::new(MAX_CHILDREN_OF_LEASE))));
             let own = Arc::clone(own).try_acquire_owned();
-            permits.push(own.map_err(|_full| full(MAX_CHILDREN_OF_LEASE, "of the container"))?);
+            permits.push(own.map_err(|_full| full(MAX_CHILDREN_OF_LEASE, "for the container"))?);
         }
         let all = Arc::clone(&self.all).try_acquire_owned();
         permits.push(all.map_err(|_full| full(MAX_CHILDREN, "in all"))?);
@@ -67,7 +68,7 @@ impl Children {
         })
     }
 
-    /// Creates the series of a server, at 0.
+    /// Creates the time series of a server in `proxy_mcp_process_status`, with the value 0.
     pub fn name_server(&self, server: &str, runtime: Runtime) {
         self.status.with_label_values(&[server, runtime.as_str()]);
     }
@@ -92,6 +93,6 @@ impl Children {
 
 fn full(most: usize, whose: &str) -> MountError {
     MountError::CannotStart(format!(
-        "{most} processes of MCP servers run already {whose}"
+        "{most} processes of MCP servers already run {whose}"
     ))
 }

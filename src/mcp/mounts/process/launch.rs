@@ -1,4 +1,4 @@
-//! Starts sandboxes from a process with many threads.
+//! Starts sandboxes from one long-lived thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use crate::sandbox::{self, Refused, Sandbox};
 
 /// The thread that starts children.
 ///
-/// The kernel ends a child with the *thread* that started it (`PR_SET_PDEATHSIG`), and threads of
-/// the runtime come and go. This one lives as long as its handle.
+/// The kernel kills a child when the *thread* that started it ends (`PR_SET_PDEATHSIG`), and the
+/// runtime ends and starts threads at any time. This thread lives until the last clone of the
+/// handle is dropped.
 #[derive(Clone)]
 pub struct Spawner(Arc<mpsc::Sender<Wanted>>);
 

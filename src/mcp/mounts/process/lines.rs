@@ -13,8 +13,8 @@ use crate::mcp::mounts::{MessageMemory, MountError};
 
 /// Size of a read, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Capacity that the buffer keeps after a line, in bytes. Each child holds at most this and a chunk
-/// without a reservation.
+/// Capacity that the buffer keeps after a line, in bytes. Between lines, each child holds at most
+/// this and a chunk, without a reservation.
 const KEPT: usize = 64 << 10;
 /// How long a line waits for memory. Meanwhile the process blocks on its full pipe.
 const MEMORY_WAIT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const MEMORY_RETRY: Duration = Duration::from_millis(50);
 /// The lines of a process's output.
 pub(super) struct Lines<S> {
     pub stream: S,
-    /// The longest line, in bytes.
+    /// Limit on the length of a line, in bytes.
     pub longest: usize,
     /// The memory that unfinished lines are charged to.
     pub memory: Arc<dyn MessageMemory>,
@@ -42,7 +42,7 @@ impl<S: AsyncRead + Unpin> Lines<S> {
                 Ok(read) => read,
                 Err(error) => {
                     return Err(MountError::Protocol(format!(
-                        "the server's output: {error}"
+                        "the server's output cannot be read: {error}"
                     )));
                 }
             };
@@ -78,7 +78,8 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Appends to the line; waits for memory.
+    /// Appends to the line. Waits for memory, at most [`MEMORY_WAIT`]; fails after that, or if the
+    /// line becomes too long.
     async fn extend<S>(&mut self, more: &[u8], lines: &Lines<S>) -> Result<(), MountError> {
         let length = self.text.len().saturating_add(more.len());
         if length > lines.longest {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unfinished_line_is_charged_and_waits_a_while_for_memory() {
+    async fn an_unfinished_line_waits_for_memory_and_fails_after_a_limit() {
         // One container may use a quarter of the memory.
         const LONG: usize = 3 << 20;
         let memory = Memory::new();
@@ -194,7 +195,7 @@ mod tests {
         read.unwrap();
         let all = memory.reserve().unwrap();
         all.grow((4 << 20) - OVERHEAD)
-            .expect("all of it was given back");
+            .expect("the lines released all their memory");
     }
 
     /// A stream that yields these chunks one by one.
@@ -224,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_are_the_same_however_they_arrive(
+        fn lines_are_the_same_in_any_chunking(
             texts in prop::collection::vec("[a-z]{0,40}", 0..8), cut in 1_usize..30
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

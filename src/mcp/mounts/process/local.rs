@@ -1,4 +1,4 @@
-//! Processes on this machine, confined unless the operator says otherwise.
+//! Processes on this machine, confined unless the server has `confine: none`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,7 +75,7 @@ impl Local {
             Confine::None => How::Unconfined,
         };
         let cannot = MountError::CannotStart;
-        // The sandbox creates its namespaces meanwhile.
+        // Spawned first: the sandbox creates its namespaces while `spec` reads directories.
         let sandbox = self.spawner.spawn(how).await.map_err(refused)?;
         let (machine, wanted) = (Arc::clone(&self.machine), config.clone());
         let spec = tokio::task::spawn_blocking(move || machine.spec(&wanted)).await;
@@ -83,7 +83,7 @@ impl Local {
             .map_err(|error| cannot(error.to_string()))?
             .map_err(cannot)?;
         let opened =
-            Streams::open().map_err(|error| cannot(format!("the standard streams: {error}")));
+            Streams::open().map_err(|error| cannot(format!("cannot create pipes: {error}")));
         let (streams, ends) = opened?;
         let ends_of_child = ends.each_ref().map(AsFd::as_fd);
         let way_out = config.way_out.as_deref();
@@ -145,7 +145,7 @@ fn refused(refused: Refused) -> MountError {
     MountError::CannotStart(refused.message)
 }
 
-/// Waits until the command runs.
+/// Waits until the command runs. Fails if the sandbox refuses or ends before.
 async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
     loop {
         match sandbox.next().await {
@@ -165,7 +165,7 @@ async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
     }
 }
 
-/// Watches a process until it and its descendants are gone.
+/// Watches a process and carries out orders to it, until it and its descendants are gone.
 async fn attend(
     mut sandbox: Sandbox,
     mut orders: mpsc::Receiver<Order>,
@@ -232,7 +232,7 @@ impl ProcessManager for Local {
             if *self.state.borrow() == State::NotStarted {
                 return;
             }
-            // If a writer holds it, it is closed when the process ends.
+            // A writer that holds the lock waits for the process, which SIGTERM ends.
             if let Ok(mut stdin) = self.stdin.try_lock() {
                 *stdin = None;
             }

@@ -28,7 +28,7 @@ use super::{MessageMemory, MountError};
 
 /// Manages one process, which is started at most once.
 pub trait ProcessManager: Send + Sync {
-    /// Starts the process.
+    /// Starts the process. Fails if it ends before it runs the command.
     fn start(&self, config: ProcessConfig) -> BoxFuture<'_, Result<(), MountError>>;
 
     /// Writes to the process's standard input. Not cancellation-safe: a dropped future may have
@@ -44,13 +44,14 @@ pub trait ProcessManager: Send + Sync {
     /// `limit`, and SIGKILL after `limit`. Returns once all of them are gone.
     fn stop(&self, limit: Duration) -> BoxFuture<'_, ()>;
 
-    /// Waits until the process has ended.
+    /// Waits until the process has ended, or could not be started.
     fn ended(&self) -> BoxFuture<'_, ()>;
 
-    /// Whether the process is active.
+    /// Whether the process has started and has not ended.
     fn is_running(&self) -> bool;
 
-    /// The exit code, once the process has ended; 128 plus the signal's number after a signal.
+    /// The exit code; 128 plus the signal's number after a signal. `None` before the process has
+    /// ended, or if it could not be started.
     fn exit_code(&self) -> Option<i32>;
 
     /// The runtime of the process.
@@ -94,13 +95,14 @@ pub struct ProcessConfig {
     pub read: Vec<PathBuf>,
     /// Paths that the process may write.
     pub write: Vec<PathBuf>,
-    /// How it is confined.
+    /// How the process is confined.
     pub confine: Confine,
-    /// The Unix listener that is its only connection out; no network at all if `None`.
+    /// The path of the Unix socket through which a confined process reaches the network. If `None`,
+    /// a confined process has no network.
     pub way_out: Option<PathBuf>,
-    /// The longest line of its output, in bytes.
+    /// Limit on the length of a line of its output, in bytes.
     pub longest_line: usize,
-    /// The memory that its output is charged to.
+    /// The memory budget that unfinished lines of its output are charged to.
     pub memory: Arc<dyn MessageMemory>,
 }
 

@@ -6,13 +6,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// The longest line, in bytes; a longer one is cut.
+/// Maximum length of a logged line, in bytes; the rest of the line is dropped.
 const MAX_LINE: usize = 4096;
-/// The most lines of one child per second; further ones are counted.
+/// Maximum number of lines logged per child and second; further ones are dropped and counted.
 const MAX_LINES: u32 = 50;
 /// The shortest value of the environment that counts as a secret, in bytes.
 const MIN_SECRET: usize = 8;
-/// The shortest beginning of a secret that is removed at the end of a cut line, in bytes.
+/// Minimum length, in bytes, of a secret's prefix that is removed from the end of a cut line.
 const MIN_PARTIAL: usize = 4;
 const REDACTED: &str = "[REDACTED]";
 
@@ -20,14 +20,15 @@ const REDACTED: &str = "[REDACTED]";
 pub struct Secrets(Vec<Zeroizing<String>>);
 
 impl Secrets {
-    /// The values that are long enough to be distinguished from other text.
+    /// Collects the values of at least [`MIN_SECRET`] bytes. Shorter ones, such as `debug`, are
+    /// likely in ordinary text and would be redacted there.
     pub fn among(env: &[(String, Zeroizing<String>)]) -> Self {
         let values = env.iter().map(|(_, value)| value);
         let mut secrets: Vec<_> = values
             .filter(|value| value.len() >= MIN_SECRET)
             .cloned()
             .collect();
-        // A secret may contain another: replaces longer ones first.
+        // A secret may contain another, so `redact` must replace the longer one first.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         Self(secrets)
     }
@@ -36,7 +37,8 @@ impl Secrets {
         self.0.first().map_or(0, |secret| secret.len())
     }
 
-    /// Redacts a line for the log; `is_cut` if the line was longer.
+    /// Redacts a line and cuts it to [`MAX_LINE`] bytes. `is_cut` says that `follow` dropped the end
+    /// of the line, so that `line` may end within a secret.
     fn redact(&self, line: &[u8], is_cut: bool) -> String {
         let mut text = String::from_utf8_lossy(line).into_owned();
         for secret in &self.0 {
@@ -63,7 +65,7 @@ impl Secrets {
     }
 }
 
-/// Copies the child's stderr to `log` until it ends.
+/// Copies the child's stderr to `log`, redacted and limited in rate, until its end or a read error.
 pub async fn follow(
     mut stderr: impl AsyncRead + Unpin,
     secrets: Secrets,
@@ -113,8 +115,8 @@ impl Budget {
         }
     }
 
-    /// Takes a place for a line; returns the number of lines that were skipped since the last one,
-    /// or `None` if this line does not fit.
+    /// Counts a line. Returns the number of lines dropped since the last logged one, or `None` if
+    /// this second's limit is reached and the line must be dropped.
     fn take(&mut self) -> Option<u64> {
         if self.began.elapsed() >= Duration::from_secs(1) {
             self.began = Instant::now();
@@ -171,6 +173,20 @@ mod tests {
             let line = lines.first().unwrap();
             assert!(line.len() <= MAX_LINE && !line.contains("01234"), "{lead}");
         }
+    }
+
+    /// The redaction of the first secret moves the beginning of the second one into the logged line.
+    #[tokio::test]
+    async fn the_beginning_of_a_cut_secret_is_removed_behind_a_redacted_one() {
+        let secret = "0123456789abcdef".repeat(8);
+        let between = "x".repeat(MAX_LINE - 60);
+        let text = format!("{secret}{between}{secret}");
+        let lines = logged(text.as_bytes(), &[&secret]).await;
+        let line = lines.first().unwrap();
+        assert!(
+            line.starts_with(REDACTED) && !line.contains("0123"),
+            "{line}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

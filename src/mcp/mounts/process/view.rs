@@ -29,16 +29,18 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// The parts of this machine that children may see.
 pub struct Machine {
-    /// The proxy's CA certificate and the bundle of roots.
+    /// The directory of the proxy's CA certificate and the bundle of roots.
     certificates: PathBuf,
-    /// Paths that no child may see, whatever `read` names: state, configuration, secrets, sockets.
+    /// Paths that no confined child may see, even below a path in `read`: state, configuration,
+    /// secrets, sockets.
     hidden: Vec<PathBuf>,
     home: PathBuf,
     system: Mutex<Option<(Instant, Vec<Entry>)>>,
 }
 
 impl Machine {
-    /// Creates a view in which children trust `certificates` and never see the paths in `hidden`.
+    /// Creates a view in which confined children trust the CA certificate in the directory
+    /// `certificates` and never see the paths in `hidden`.
     pub fn new(certificates: PathBuf, hidden: Vec<PathBuf>) -> Self {
         let home = env::var_os("HOME").map(PathBuf::from);
         let home = home.filter(|home| home.is_absolute() && home != Path::new("/"));
@@ -97,7 +99,7 @@ impl Machine {
         }
         self.check(&shown)?;
         let roots: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
-        // Parent directories come first.
+        // Parent directories are mounted first, so that they do not cover those below them.
         shown.sort_by_key(|(path, _)| path.components().count());
         let writable = |path: &Path| {
             let mut all = shown.iter();
@@ -112,8 +114,8 @@ impl Machine {
         let program = find(&config.program(), directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
         let programs = machine::programs(&self.home, real_home, program.as_deref(), resolve);
-        // Programs below a shown path are visible already, and a mount that a later one covers
-        // cannot be made read-only.
+        // Programs below a shown path are visible already; a mount that a later mount covers cannot
+        // be made read-only.
         let programs = programs.into_iter();
         files.extend(programs.filter(|entry| !is_below(&roots, entry.at())));
         files.extend(shown.into_iter().map(|(path, access)| Entry::Bind {
@@ -121,7 +123,7 @@ impl Machine {
             at: path,
             access,
         }));
-        files.extend(machine::hidden_sockets(&files)?);
+        files.extend(machine::hidden_sockets(&files, &[])?);
         files.extend(self.hidden.iter().filter_map(|path| {
             let at = fs::canonicalize(path).ok()?;
             Some(Entry::Hide { at })
@@ -151,14 +153,15 @@ impl Machine {
         fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Refuses paths that would show hidden files, the machine's `/proc`, `/dev` or `/sys`, or the
-    /// whole home directory.
+    /// Refuses hidden paths, the home directory and its parents, and the machine's `/proc`, `/dev`
+    /// and `/sys` with all paths below them.
     fn check(&self, shown: &[(PathBuf, Access)]) -> Result<(), String> {
         for (path, _) in shown {
             let own = ["/proc", "/dev", "/sys"].map(Path::new);
             if self.home.starts_with(path) || own.iter().any(|own| path.starts_with(own)) {
                 return Err(format!(
-                    "{} cannot be shown to a confined server: name a directory below it",
+                    "{} cannot be shown to a confined server: name directories below the home \
+                     directory, or others outside /proc, /dev and /sys",
                     path.display()
                 ));
             }
@@ -203,12 +206,12 @@ impl Machine {
     }
 }
 
-/// Whether a path is one of these, or below one.
+/// Whether a path is one of `roots`, or below one.
 fn is_below(roots: &[PathBuf], path: &Path) -> bool {
     roots.iter().any(|root| path.starts_with(root))
 }
 
-/// Finds a program and resolves symbolic links in its path.
+/// Finds a program and resolves symbolic links in its path; `None` if it does not exist.
 fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
     let name = Path::new(program);
     if name.components().count() > 1 {
@@ -284,7 +287,7 @@ mod tests {
         );
         shows.read = vec![root.path().to_owned()];
         let files = machine.spec(&shows).unwrap().files;
-        assert_eq!(files.last(), Some(&hide), "hidden in what is shown");
+        assert_eq!(files.last(), Some(&hide), "hidden below a shown directory");
         shows.read = vec![state.join("missing")];
         assert!(machine.spec(&shows).is_err());
     }

@@ -17,8 +17,8 @@ const MAX_REQUESTS: usize = 64;
 pub(super) struct Asked(Mutex<HashMap<Id, CancellationToken>>);
 
 impl Asked {
-    /// Registers a request; returns a token that is cancelled if the server cancels it. `None` if
-    /// there are [`MAX_REQUESTS`] or the id is in use.
+    /// Registers a request. Returns a token that is cancelled if the server cancels the request;
+    /// `None` if [`MAX_REQUESTS`] wait or the id is in use.
     pub fn begin(&self, id: &Id) -> Option<CancellationToken> {
         let mut asked = self.0.lock();
         if asked.len() >= MAX_REQUESTS || asked.contains_key(id) {
@@ -33,7 +33,7 @@ impl Asked {
         self.0.lock().remove(id);
     }
 
-    /// Handles the server's cancellation of a request.
+    /// Handles the server's cancellation of a request; ignores an unknown id.
     pub fn cancel(&self, params: Option<&RawValue>) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

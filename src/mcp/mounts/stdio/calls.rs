@@ -46,7 +46,7 @@ pub(super) struct Clock {
     last_answer: Mutex<Option<Instant>>,
 }
 
-/// Counts a request to the client of a call.
+/// Guard that stops the clock of a call while a request to its client is open.
 pub(super) struct Asking(Arc<Clock>);
 
 impl Asking {
@@ -64,8 +64,8 @@ impl Drop for Asking {
 }
 
 impl Clock {
-    /// Waits until `limit` has passed, counted from now or from the client's last answer, and no
-    /// request to the client is open.
+    /// Waits until no request to the client is open and `limit` has passed since the first poll and
+    /// since the client's last answer.
     pub async fn expired(&self, limit: Duration) {
         let mut until = Instant::now() + limit;
         loop {
@@ -84,7 +84,8 @@ impl Clock {
 }
 
 impl Calls {
-    /// Adds a request.
+    /// Adds a request. Returns the receiver of its answer and its clock; fails if [`MAX_CALLS`]
+    /// requests are under way.
     pub fn add(
         &self,
         id: u64,
@@ -131,7 +132,8 @@ impl Calls {
         }
     }
 
-    /// The call that a notification names by its progress token or its subscription.
+    /// The queue of the call that a notification names by its progress token or its subscription;
+    /// `None` if it names none that is under way.
     pub fn named(&self, params: Option<&RawValue>) -> Option<Events> {
         let calls = self.0.lock();
         let related = Related::read(params);
@@ -143,8 +145,9 @@ impl Calls {
         Some(calls.values().find(has_it)?.events.clone())
     }
 
-    /// The call of a log message, which has no reference to one: the only one that asked for log
-    /// messages, else the only one under way. `None` if it is ambiguous.
+    /// The queue of the call that a log message belongs to. Since the message does not name its
+    /// call, chooses the only call with a log level or, if no call has one, the only call under
+    /// way. `None` if there is not exactly one.
     pub fn logging(&self) -> Option<Events> {
         let calls = self.0.lock();
         let mut wanting = calls.values().filter(|call| call.wants_logs);
@@ -156,8 +159,8 @@ impl Calls {
         Some(call?.events.clone())
     }
 
-    /// The events of the only call under way, whose client gets a request of the server, and a
-    /// guard that stops the call's clock.
+    /// The queue of the only call under way, for a request of the server to the call's client, and
+    /// a guard that stops the call's clock. `None` if there is not exactly one call.
     pub fn ask_only(&self) -> Option<(Events, Asking)> {
         let calls = self.0.lock();
         let call = only(&calls)?;
@@ -165,7 +168,7 @@ impl Calls {
     }
 }
 
-/// The only call that is not a subscription; `None` if there are several.
+/// The only call that is not a subscription; `None` if there are several or none.
 fn only(calls: &HashMap<u64, Call>) -> Option<&Call> {
     let mut calls = calls.values().filter(|call| !call.is_subscription);
     let first = calls.next()?;

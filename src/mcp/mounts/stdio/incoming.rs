@@ -16,9 +16,9 @@ use crate::mcp::event::Event;
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::{Era, MountError, error};
 
-/// Number of lines of one process that are not messages after which its session ends.
+/// A session ends when its process has written this number of lines that are not messages.
 const MAX_NOISE: u32 = 1000;
-/// The most requests and notifications that are read per second; further ones wait in the pipe.
+/// The most lines other than answers that are read per second; further lines wait in the pipe.
 const MAX_MESSAGES: u32 = 1000;
 
 /// Reads the lines of one process.
@@ -68,7 +68,7 @@ impl<'a> Incoming<'a> {
         let number = id.as_ref().and_then(|id| id.as_json().parse().ok());
         let answered = number.is_some_and(|id| self.shared.calls.answer(id, Ok(outcome)));
         if !answered {
-            tracing::debug!(server = %self.shared.server, "an answer to no request was dropped");
+            tracing::debug!(server = %self.shared.server, "an answer to an unknown id was dropped");
         }
     }
 
@@ -122,8 +122,8 @@ impl<'a> Incoming<'a> {
         tokio::spawn(waiting);
     }
 
-    /// Skips a line that is not a message, at most [`MAX_NOISE`] times. If it has the id of a
-    /// request, that request fails.
+    /// Skips a line that is not a message; the [`MAX_NOISE`]th one ends the session. If the line
+    /// has the id of a request, that request fails.
     fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
         #[derive(Deserialize)]
         struct Answers {
@@ -163,7 +163,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Waits for the client's answer and sends it to the server.
+/// Waits for the client's answer and sends it to the server. Sends nothing if the server cancels
+/// the request or the session ends.
 async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,

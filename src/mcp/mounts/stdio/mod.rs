@@ -36,19 +36,19 @@ pub type CurrentLimits = Arc<dyn Fn() -> MessageLimits + Send + Sync>;
 pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
 
 /// Opens the memory that the messages of a server are charged to; without a container, for a server
-/// that all containers share.
+/// that all containers share. `None` after an internal error.
 pub type OpenMemory =
     Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
 
 /// Parts that stdio transports share.
 pub struct StdioPorts {
-    /// Counts children.
+    /// Counts and limits children.
     pub children: Children,
     /// Opens connections out of children's network namespaces.
     pub way_out: Arc<dyn WayOut>,
     /// Bounds messages.
     pub limits: CurrentLimits,
-    /// Counts the memory of messages.
+    /// Opens the memory that messages are charged to.
     pub memory: OpenMemory,
 }
 
@@ -73,7 +73,7 @@ impl StdioTransport {
         if settings.confine == Confine::None {
             tracing::warn!(
                 server = %server.name,
-                "confine: none lets an MCP server do whatever the proxy itself can do"
+                "confine: none lets an MCP server do everything that the proxy can do"
             );
         }
         Self {
@@ -85,21 +85,22 @@ impl StdioTransport {
         }
     }
 
-    /// Opens the connection out of a confined process; `None` if it has no hosts to reach.
+    /// Opens the listener through which a confined process reaches its hosts; `None` if the process
+    /// is unconfined or has no hosts.
     fn way_out(&self, opening: &Opening) -> Result<Option<OpenWayOut>, MountError> {
         let settings = &self.settings;
         if settings.confine == Confine::None || settings.hosts.is_empty() {
             return Ok(None);
         }
         let Some(container) = &opening.container else {
-            let why = "hosts need scope: container, since what the server reaches is a container's \
-                       traffic";
+            let why = "hosts need scope: container, since the server's connections are traffic of \
+                       a container";
             return Err(MountError::CannotStart(why.to_owned()));
         };
         let delegation = Arc::new(Delegation::new(self.system(), Arc::clone(container)));
         let opened = self.ports.way_out.open(delegation);
         let failed =
-            |error| MountError::CannotStart(format!("the server's network access: {error}"));
+            |error| MountError::CannotStart(format!("cannot open a socket for its hosts: {error}"));
         opened.map(Some).map_err(failed)
     }
 

@@ -1,9 +1,9 @@
 //! Opens a session: starts the process, and negotiates era and revision.
 //!
 //! For a modern client, the gateway sends `server/discover` first. A legacy server answers with an
-//! error, does not answer, or exits; the gateway then sends `initialize`, if necessary to another
+//! error, does not answer, or exits. The gateway then sends `initialize`; after an exit, to a new
 //! process. For a legacy client, the gateway sends `initialize` first, and `server/discover` if
-//! the server refuses it.
+//! the server refuses `initialize`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,11 @@ use crate::mcp::mounts::handshake::{
 };
 use crate::mcp::mounts::{Described, Era, MountError, Opening, Version};
 
-/// Time limit for the answer to `server/discover`, after which `initialize` is sent. A server that
-/// is still starting then answers both.
+/// Time limit for the answer to `server/discover` for a modern client, after which `initialize` is
+/// sent. A server that is still starting then answers both.
 const PROBE: Duration = Duration::from_secs(5);
-/// Time limit for the answer to `initialize`; package runners download the server first.
+/// Time limit for the answer to `initialize`, and to `server/discover` after a refused
+/// `initialize`. Package runners such as `npx` first download the server.
 const HANDSHAKE: Duration = Duration::from_secs(50);
 
 /// The eras of a server.
@@ -39,7 +40,7 @@ struct Agreed {
     described: Described,
 }
 
-/// A running process before its session is open. Dropping it ends the process.
+/// A running process before its session is open. Dropping it ends the process unless `kept` is set.
 struct Conversation {
     shared: Arc<Shared>,
     kept: bool,

@@ -19,8 +19,9 @@ use crate::mcp::mounts::process::{ChildPlace, ProcessManager};
 use crate::mcp::mounts::way_out::OpenWayOut;
 use crate::mcp::mounts::{Described, MountError, MountSession, Version};
 
-/// Time limit for a process to end after its standard input was closed; it gets a signal after half
-/// of it. With it, a process ends within 5 s of its lease.
+/// Time limit for a process to end after its standard input was closed. The process gets SIGTERM
+/// after half of the limit and SIGKILL after all of it, so that it is gone within 5 s of the end
+/// of its lease.
 const STOPPING: Duration = Duration::from_secs(3);
 /// How long to wait for the last output of an ended process, or for the end of a process whose
 /// output has ended.
@@ -81,13 +82,13 @@ async fn end(shared: &Shared, process: &dyn ProcessManager) {
         exit: process.exit_code(),
     });
     let failure = shared.failure();
-    // Before its calls are failed: a client that retries then gets another session.
+    // Cancelled before the calls fail, so that a client that retries gets another session.
     shared.ended.cancel();
     shared.calls.end(&failure);
     process.stop(STOPPING).await;
     let exit_code = process.exit_code();
     match wanted {
-        true => tracing::debug!(server = %shared.server, exit_code, "an MCP server was ended"),
+        true => tracing::debug!(server = %shared.server, exit_code, "stopped an MCP server"),
         false => tracing::warn!(
             server = %shared.server, exit_code, reason = %failure, "an MCP server ended"
         ),

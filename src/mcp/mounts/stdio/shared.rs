@@ -47,8 +47,8 @@ impl Shared {
         (Arc::new(shared), lines)
     }
 
-    /// Sends a request and waits at most `limit` for its answer. Dropping the future cancels the
-    /// request at the server if `may_cancel`.
+    /// Sends a request and waits at most `limit` for its answer. If `may_cancel`, a request that is
+    /// dropped or exceeds the limit is cancelled at the server.
     pub async fn ask(
         &self,
         method: &str,
@@ -106,7 +106,7 @@ impl Shared {
     }
 }
 
-/// Cancels a request at the server if dropped before its answer.
+/// Removes a request on drop; if it is unanswered and `may_cancel`, cancels it at the server.
 struct Cancelling<'a> {
     shared: &'a Shared,
     id: u64,

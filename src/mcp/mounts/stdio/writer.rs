@@ -44,7 +44,7 @@ impl Writer {
         self.lines.send(line(text, id, bytes)).await.ok()
     }
 
-    /// Queues a message if there is room.
+    /// Queues a message; `None` if there is no room, or the server is gone.
     pub fn try_send(&self, text: String) -> Option<()> {
         let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(weight(&text));
         self.lines.try_send(line(text, None, bytes.ok()?)).ok()
@@ -73,7 +73,8 @@ fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
 }
 
 impl Lines {
-    /// Writes lines until the session ends. Fails a request that cannot be written.
+    /// Writes lines until one cannot be written or the [`Writer`] is dropped. If that line is a
+    /// request, fails the request.
     pub async fn write_all(mut self, process: &dyn ProcessManager, calls: &Calls) {
         while let Some(Line { text, id, _bytes }) = self.0.recv().await {
             let Err(error) = process.write(text.as_bytes()).await else {

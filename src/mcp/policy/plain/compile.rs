@@ -1,4 +1,4 @@
-//! From the syntax trees of regorus to a plan.
+//! Compiles the syntax trees of regorus to a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,28 +15,29 @@ use super::{
     Statement,
 };
 
-/// Expressions within expressions, and rules that refer to rules. An evaluation takes about 1 KiB
-/// of stack for each, on the thread of a connection.
+/// Limit on the depth of nested expressions and of rules that refer to rules, together. Each level
+/// takes about 1 KiB of the stack of a connection's thread.
 const MAX_DEPTH: usize = 128;
 
-/// A rule that has a slot.
+/// A compiled rule.
 #[derive(Clone, Copy)]
 struct Known {
     slot: usize,
-    /// Levels of expressions below it.
+    /// Number of levels of expressions below the rule.
     height: usize,
 }
 
-/// Compiles rules as they are referred to. Each function answers `None` for what is not plain.
+/// Compiles the rules of an entrypoint, each when it is first referred to. The functions return
+/// `None` for rules and expressions that are not plain.
 pub struct Compiler<'n, 'm> {
     names: &'n Names<'m>,
     known: BTreeMap<Vec<String>, Known>,
     rules: Vec<Option<Rule>>,
     calls: Vec<Call>,
     paths: Vec<Box<[Value]>>,
-    /// Levels above the expression that is compiled.
+    /// Number of levels above the expression that is being compiled.
     depth: usize,
-    /// The lowest level below the rule that is compiled.
+    /// The greatest depth reached in the rule that is being compiled.
     deepest: usize,
 }
 
@@ -53,7 +54,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         }
     }
 
-    /// The plan for an entrypoint.
+    /// Compiles the plan for an entrypoint.
     pub fn plan(mut self, entrypoint: &Entrypoint) -> Option<Plan> {
         let answer = match entrypoint {
             Entrypoint::Rule(path) => Answer::Object(self.entry(path)?),
@@ -84,7 +85,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         }
     }
 
-    /// Goes one level down, and back.
+    /// Runs `compile` one level deeper. `None` at [`MAX_DEPTH`].
     fn descend<T>(&mut self, compile: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth >= MAX_DEPTH {
             return None;
@@ -96,7 +97,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         compiled
     }
 
-    /// Also returns how many levels were compiled.
+    /// Runs `compile` one level deeper, and also returns the number of levels that it compiled.
     fn measured<T>(&mut self, compile: impl FnOnce(&mut Self) -> Option<T>) -> Option<(T, usize)> {
         let before = std::mem::replace(&mut self.deepest, self.depth);
         let compiled = self.descend(compile);
@@ -105,14 +106,15 @@ impl<'n, 'm> Compiler<'n, 'm> {
         Some((compiled?, height))
     }
 
-    /// Refers to a rule of so many levels that was compiled before.
+    /// Counts the levels of a rule that was compiled before. `None` if the rule would exceed
+    /// [`MAX_DEPTH`] here.
     fn stand_above(&mut self, height: usize) -> Option<()> {
         let deepest = self.depth.saturating_add(height);
         self.deepest = self.deepest.max(deepest);
         (deepest <= MAX_DEPTH).then_some(())
     }
 
-    /// The slot of a rule.
+    /// The slot of a rule, which is compiled when it is first referred to.
     fn rule(&mut self, path: Vec<String>) -> Option<usize> {
         if let Some(known) = self.known.get(&path).copied() {
             self.stand_above(known.height)?;
@@ -120,7 +122,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
         }
         let slot = self.rules.len();
         self.rules.push(None);
-        // A rule that depends on itself ends at the greatest depth; such policies are not loaded.
+        // The recursion into a rule that depends on itself would end at `MAX_DEPTH`. Such policies
+        // are refused before.
         let (rule, height) = self.measured(|this| this.definitions(&path))?;
         *self.rules.get_mut(slot)? = Some(rule);
         self.known.insert(path, Known { slot, height });
@@ -192,7 +195,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         Some(branches)
     }
 
-    /// Without an assignment the value is `true`.
+    /// The value of a rule; `true` without an assignment.
     fn assigned(&mut self, package: &[String], assign: Option<&RuleAssign>) -> Option<Expression> {
         match assign {
             None => Some(Expression::Constant(Value::Bool(true))),
@@ -311,7 +314,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         Some(Expression::Call(slot))
     }
 
-    /// A path below the input, below a rule's value or below the data.
+    /// Compiles a path below the input, below a rule's value or below the data.
     fn reference(&mut self, package: &[String], tree: &Ref<Expr>) -> Option<Expression> {
         let (name, below) = path(tree)?;
         match name {
@@ -322,7 +325,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
                     let names = names.into_iter().map(Value::from);
                     Some(self.input(names.chain(below).collect()))
                 }
-                // The value that the name stands for, whole, and what lies below it.
+                // First the whole value of the name, then the path below that value.
                 Meaning::Data(names) => {
                     let whole = self.data(names.into_iter().map(Value::from).collect())?;
                     Some(self.below(whole, below))
@@ -340,7 +343,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
         Expression::Input(slot)
     }
 
-    /// Names alone: the interpreter reads numbers below `data` as texts, too.
+    /// Compiles a path below `data`. `None` if a part is not a string: the interpreter reads
+    /// numbers below `data` as strings, too.
     fn data(&mut self, path: Vec<Value>) -> Option<Expression> {
         let name = |value: Value| value.as_string().ok().map(ToString::to_string);
         let names: Option<Vec<String>> = path.into_iter().map(name).collect();
@@ -366,7 +370,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
     }
 }
 
-/// The first name of a reference and the constants behind it.
+/// The first name of a reference, and the constants after it; `None` if a part is computed.
 fn path(tree: &Ref<Expr>) -> Option<(&str, Vec<Value>)> {
     match tree.as_ref() {
         Expr::Var { span, .. } => Some((span.text(), Vec::new())),
@@ -391,7 +395,7 @@ fn scalar(tree: &Ref<Expr>) -> Option<Value> {
         | Expr::Number { value, .. }
         | Expr::Bool { value, .. }
         | Expr::Null { value, .. } => Some(value.clone()),
-        // As the interpreter: zero minus a number that has no sign.
+        // As in the interpreter, a negative number is zero minus a number without a sign.
         Expr::UnaryExpr { span, expr, .. } => match expr.as_ref() {
             Expr::Number { value, .. } if !expr.span().text().starts_with('-') => {
                 let (zero, value) = (Value::from(0_u64), value.clone());
@@ -404,7 +408,7 @@ fn scalar(tree: &Ref<Expr>) -> Option<Value> {
     }
 }
 
-/// A literal, or a list, set or object of literals.
+/// The value of a literal, or of a list, set or object of literals; `None` for other expressions.
 fn constant(tree: &Ref<Expr>) -> Option<Value> {
     match tree.as_ref() {
         Expr::Array { items, .. } => {

@@ -1,23 +1,25 @@
-//! How long an evaluation can take at most, by the size of its input.
+//! Upper bound on the time of an evaluation, by the size of its input.
 
 use regex::RegexBuilder;
 use regorus::Value;
 
 use super::{Call, Expression, Membership, Plan, Rule};
 
-/// Reading and dropping a byte of JSON. Objects within objects are the worst: regorus takes about
-/// 100 ns for a byte of small ones in a list, and several times as much for 120 in each other.
+/// Time to parse and drop a byte of JSON, in nanoseconds. Nested objects are the worst case:
+/// regorus takes about 100 ns per byte of a list of small objects, and several times as much for
+/// 120 objects in one another.
 const PARSE_NS: u64 = 500;
-/// An expression, without what it compares or calls.
+/// Time of an expression, in nanoseconds, without its comparisons and calls.
 const STEP_NS: u64 = 60;
-/// A call, without what it does with its arguments.
+/// Time of a call, in nanoseconds, without the function's work on its arguments.
 const CALL_NS: u64 = 200;
-/// Comparing or copying a byte.
+/// Time to compare or copy a byte, in nanoseconds.
 const COMPARE_NS: u64 = 4;
-/// Bytes of a compiled pattern from the least to the most that is tried.
+/// Powers of two that are tried as limits on a compiled pattern: 512 bytes to 64 KiB.
 const PATTERN_BYTES: std::ops::RangeInclusive<u32> = 9..=16;
 
-/// At most so much for each byte of the input, and so much in any case.
+/// A linear bound on a time in nanoseconds or a size in bytes: an amount for each byte of the
+/// input, and a fixed amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     per_byte: u64,
@@ -25,13 +27,13 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The nanoseconds of an evaluation. `None` where a function is called whose time is not linear
-    /// in its arguments.
+    /// Bounds the time of an evaluation, in nanoseconds. `None` if the plan calls a function whose
+    /// time is not linear in its arguments or was not measured.
     pub fn of(plan: &Plan) -> Option<Self> {
         Estimate::of(plan)
     }
 
-    /// The total for an input of so many bytes.
+    /// The total for an input of `bytes` bytes.
     pub fn nanoseconds(self, bytes: usize) -> u64 {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let total = self.per_byte.saturating_mul(bytes);
@@ -57,7 +59,7 @@ impl Bound {
     }
 }
 
-/// Sizes of values in bytes, and the time of what was looked at.
+/// Bounds on the sizes of values, in bytes, and on the time of all expressions visited so far.
 struct Estimate<'p> {
     plan: &'p Plan,
     rules: Vec<Option<Bound>>,
@@ -76,7 +78,7 @@ impl<'p> Estimate<'p> {
                 fixed: 0,
             },
         };
-        // What no rule refers to costs nothing, and is not compiled either.
+        // Rules that the answer does not depend on take no time; the plan does not contain them.
         for slot in 0..plan.rules.len() {
             this.rule(slot)?;
         }
@@ -87,7 +89,8 @@ impl<'p> Estimate<'p> {
         self.time = self.time.plus(time);
     }
 
-    /// The size of a rule's value. The sum of all its values: it has one of them, or all.
+    /// Bounds the size of a rule's value by the sum of its branches' values: the value is one of
+    /// these or, for a set, all of them.
     fn rule(&mut self, slot: usize) -> Option<Bound> {
         if let Some(size) = self.rules.get(slot)? {
             return Some(*size);
@@ -109,13 +112,13 @@ impl<'p> Estimate<'p> {
             }
             size = size.plus(self.size(&branch.value)?);
         }
-        // Values are compared with each other.
+        // The values of definitions, and the elements of a set, are compared with each other.
         self.spend(size.times(COMPARE_NS));
         *self.rules.get_mut(slot)? = Some(size);
         Some(size)
     }
 
-    /// The size of an expression's value.
+    /// Bounds the size of an expression's value, and adds the expression's time.
     fn size(&mut self, expression: &'p Expression) -> Option<Bound> {
         self.spend(Bound::fixed(STEP_NS));
         match expression {
@@ -130,7 +133,7 @@ impl<'p> Estimate<'p> {
             Expression::Compare(_, sides) => {
                 let [left, right] = &**sides;
                 let (left, right) = (self.size(left)?, self.size(right)?);
-                // A comparison ends with the shorter one.
+                // A comparison reads no further than the end of the shorter value.
                 let shorter = match (left.per_byte, right.per_byte) {
                     (0, _) => left,
                     (_, 0) => right,
@@ -181,7 +184,7 @@ impl<'p> Estimate<'p> {
     }
 }
 
-/// `false`, or a number of 64 bits.
+/// Size of a boolean or of a number of 64 bits as JSON, in bytes.
 const BOOLEAN_BYTES: u64 = 20;
 
 /// Time and size of the result of a call, by the sizes of its arguments. `None` for functions that
@@ -193,12 +196,12 @@ fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     Some(match call.name {
         "is_array" | "is_boolean" | "is_null" | "is_number" | "is_object" | "is_set"
         | "is_string" | "type_name" => (Bound::default(), small),
-        // They compare with the shorter one.
+        // These compare no more bytes than the second argument has.
         "startswith" | "endswith" => (sizes.get(1).copied()?, small),
         "contains" => (all.times(4), small),
         "count" => (first.times(2), small),
         "trim_prefix" | "trim_suffix" | "trim_space" => (first.times(2), first),
-        // Of characters that have one case only in three letters.
+        // The other case of some characters consists of three characters.
         "lower" | "upper" => (first.times(40), first.times(3)),
         "split" => (all.times(100), first.times(3).plus(small)),
         "concat" => {
@@ -219,7 +222,7 @@ fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
                 matches!(verb, Some(b's' | b'v' | b'd'))
             };
             verbs.into_iter().all(is_plain).then_some(())?;
-            // A number such as 1e308 is written with all digits.
+            // `sprintf` writes all digits of a number such as 1e308.
             (all.times(SPRINTF_NS), all.times(70))
         }
         "regex.match" => {
@@ -231,10 +234,10 @@ fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     })
 }
 
-/// Writing a number of 308 digits, for each byte of its text in the input.
+/// Time to write a number of 308 digits, for each byte of its text in the input, in nanoseconds.
 const SPRINTF_NS: u64 = 400;
 
-/// A text that is written in the policy.
+/// The text of an argument; `None` unless the argument is a string literal.
 fn text(call: &Call, argument: usize) -> Option<&str> {
     match call.arguments.get(argument)? {
         Expression::Constant(Value::String(text)) => Some(text),
@@ -242,8 +245,9 @@ fn text(call: &Call, argument: usize) -> Option<&str> {
     }
 }
 
-/// Nanoseconds for each byte that is matched against a pattern, and for compiling it. A match can
-/// try each state of the pattern at each byte.
+/// The time for each byte that is matched against a pattern, and the time to compile the pattern,
+/// in nanoseconds. A match can try each state of the pattern at each byte. `None` if the pattern is
+/// invalid or larger than the last of [`PATTERN_BYTES`].
 fn pattern(text: &str) -> Option<(u64, u64)> {
     let compiles = |bytes: &usize| RegexBuilder::new(text).size_limit(*bytes).build().is_ok();
     let sizes = PATTERN_BYTES.filter_map(|power| 1_usize.checked_shl(power));
@@ -255,7 +259,7 @@ fn pattern(text: &str) -> Option<(u64, u64)> {
 /// A state takes about 32 bytes, and trying it 2 ns.
 const PATTERN_BYTES_PER_NS: u64 = 16;
 
-/// As JSON.
+/// The length of a value as JSON, in bytes.
 fn bytes_of(value: &Value) -> u64 {
     let text = serde_json::to_string(value).unwrap_or_default();
     size_of(&text)

@@ -14,14 +14,14 @@ use super::{
 };
 use crate::mcp::policy::error::EvaluationError;
 
-/// Steps between two looks at the clock; a step takes less than 100 ns, without the function that
-/// it calls.
+/// Number of steps between two checks of the clock; a step takes less than 100 ns, without the
+/// function that it calls.
 const STEPS_PER_LOOK: u32 = 64;
 
-/// Borrowed from the plan, from the input or from a slot.
+/// A value; borrowed if the plan, the input or a slot holds it.
 type Found<'e> = Result<Cow<'e, Value>, EvaluationError>;
 
-/// The slots of a plan. Each is filled at most once.
+/// One evaluation: the slots of the plan, each of which is filled at most once.
 pub struct Evaluation<'e> {
     plan: &'e Plan,
     input: &'e Value,
@@ -45,7 +45,8 @@ impl<'e> Evaluation<'e> {
         }
     }
 
-    /// Evaluates the rules of the answer; all of them, since each may fail.
+    /// Evaluates all rules of the answer, even if the decision alone would suffice, since each rule
+    /// may fail.
     pub fn answer(&self) -> Result<Answered, EvaluationError> {
         let value = |slot: Option<usize>| match slot {
             Some(slot) => self.rule(slot).cloned(),
@@ -78,7 +79,8 @@ impl<'e> Evaluation<'e> {
         Ok(cell.get_or_init(|| value))
     }
 
-    /// Evaluates all definitions. They must not have different values.
+    /// Evaluates all definitions of a complete rule. Fails if two have different values; returns
+    /// `default` if none has a value.
     fn complete(
         &self,
         definitions: &'e [Definition],
@@ -103,7 +105,8 @@ impl<'e> Evaluation<'e> {
         })
     }
 
-    /// The value of the first branch whose body holds and that has one.
+    /// The value of the first branch whose body holds and whose value is defined; undefined if
+    /// there is no such branch.
     fn first(&self, branches: &'e [Branch]) -> Found<'_> {
         for branch in branches {
             if self.holds(&branch.body)? {
@@ -129,7 +132,8 @@ impl<'e> Evaluation<'e> {
         Ok(Value::from(found))
     }
 
-    /// Whether all statements are neither false nor undefined.
+    /// Whether each statement holds: its expression is neither false nor undefined or, if the
+    /// statement is negated, is one of these.
     fn holds(&self, body: &'e [Statement]) -> Result<bool, EvaluationError> {
         for statement in body {
             let value = self.value(&statement.expression)?;
@@ -178,7 +182,8 @@ impl<'e> Evaluation<'e> {
         Ok(*cell.get_or_init(|| below(self.input, path)))
     }
 
-    /// As the interpreter: a boolean, also where the value or the collection is undefined.
+    /// Evaluates `in`. As in the interpreter, the result is a boolean even if the value or the
+    /// collection is undefined.
     fn membership(&self, membership: &'e Membership) -> Found<'_> {
         let value = self.value(&membership.value)?;
         let collection = self.value(&membership.collection)?;
@@ -195,7 +200,7 @@ impl<'e> Evaluation<'e> {
         Ok(Cow::Owned(Value::Bool(found)))
     }
 
-    /// Undefined where an item is.
+    /// Evaluates all items and combines them with `make`; undefined if one item is.
     fn all(&self, items: &'e [Expression], make: impl FnOnce(Vec<Value>) -> Value) -> Found<'_> {
         let mut values = Vec::with_capacity(items.len());
         for item in items {
@@ -245,7 +250,7 @@ impl<'e> Evaluation<'e> {
         Ok(cell.get_or_init(|| value))
     }
 
-    /// A test of two strings; of anything else it is undefined.
+    /// Tests two strings; undefined for other values.
     fn test(
         &self,
         call: &'e Call,
@@ -260,7 +265,9 @@ impl<'e> Evaluation<'e> {
         })
     }
 
-    /// As the interpreter: all arguments are evaluated, and a function that fails is undefined.
+    /// Calls a function of regorus. As in the interpreter, all arguments are evaluated, and the
+    /// value of a function that fails is undefined. Undefined also if `is_accepted` is false for an
+    /// argument.
     fn builtin(
         &self,
         call: &'e Call,
@@ -274,7 +281,7 @@ impl<'e> Evaluation<'e> {
             return Ok(Value::Undefined);
         }
         match function.0(&call.span, &call.parameters, &arguments, false) {
-            // A limit of regorus, such as that of a pattern's size.
+            // A limit of regorus was exceeded, such as that on a pattern's size.
             Err(error) if error.is::<LimitError>() => Err(failed(error)),
             Err(_) => Ok(Value::Undefined),
             Ok(value) => Ok(value),
@@ -300,7 +307,8 @@ fn failed(error: impl std::fmt::Display) -> EvaluationError {
     EvaluationError::Failed(error.to_string())
 }
 
-/// The compiler makes a slot for each number that it uses.
+/// The error for a slot that does not exist, which never occurs: the compiler creates each slot
+/// that it refers to.
 fn no_slot() -> EvaluationError {
     EvaluationError::Failed("the plan of the policy has no such slot".to_owned())
 }

@@ -1,5 +1,5 @@
-//! The functions that plain policies may call: those that look at nothing but their arguments and
-//! are the same for the same ones.
+//! The functions that plain policies may call: pure functions, whose result depends only on their
+//! arguments.
 
 use regorus::unstable::{BUILTINS, BuiltinFcn};
 
@@ -12,10 +12,10 @@ pub enum Function {
     EndsWith,
     /// `contains`, likewise.
     Contains,
-    /// A function whose arguments must all be strings. Called with anything else, it would write an
-    /// error with all of the argument, only for it to be dropped.
+    /// A function whose arguments must all be strings. It is not called with other values: it would
+    /// format an error that contains the whole argument and that is then dropped.
     OfStrings(BuiltinFcn),
-    /// Any other one.
+    /// Any other function.
     Other(BuiltinFcn),
 }
 
@@ -80,8 +80,8 @@ const OTHERS: [&str; 38] = [
 ];
 
 impl Function {
-    /// The function of that name, where it takes so many arguments. With one more, a call would
-    /// compare its result with the last argument.
+    /// The function with this name, if it takes this number of arguments; `None` otherwise. A call
+    /// in Rego may have one more argument, with which the result is compared.
     pub fn find(name: &str, arguments: usize) -> Option<(&'static str, Self)> {
         let known = |names: &[&'static str]| names.iter().copied().find(|known| *known == name);
         let of_strings = known(&OF_STRINGS);

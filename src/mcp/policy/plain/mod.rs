@@ -1,12 +1,11 @@
 //! An evaluator of plain policies: rules whose bodies are comparisons and calls of pure functions.
 //!
-//! regorus interprets all of Rego. Plain policies need a fraction of that, and are most of what
-//! operators write: no variables, nothing that iterates, no functions of their own, no clock. They
-//! are compiled to a [`Plan`], in which each path of the input, each call and each rule has a slot,
-//! so that it is evaluated once however often the policy names it. Values, comparisons and functions
-//! are those of regorus. What [`Plan::compile`] does not know goes to the interpreter. A plan gives
-//! the same result as the interpreter for each input, an error included; a property test compares
-//! both.
+//! regorus interprets all of Rego. Most policies that operators write are plain and need a fraction
+//! of it: they have no variables, iterations or functions, and do not read the clock. They are
+//! compiled to a [`Plan`], which has a slot for each path of the input, each call and each rule, so
+//! that each is evaluated at most once. Values, comparisons and functions are those of regorus. The
+//! interpreter evaluates the policies for which [`Plan::compile`] returns `None`. A plan has the
+//! same result as the interpreter for each input, errors included; a property test compares both.
 
 mod compile;
 mod cost;
@@ -27,19 +26,20 @@ use evaluate::Evaluation;
 use functions::Function;
 use names::{Modules, Names};
 
-/// What an evaluation is asked for.
+/// The rules whose values are the answer of an evaluation.
 #[derive(Debug)]
 pub enum Entrypoint {
     /// A rule whose value is an object with the decision.
     Rule(Vec<String>),
-    /// A package with the rules `decision`, `reason` and `modified`, as far as they exist.
+    /// A package, and which of its rules `decision`, `reason` and `modified` exist.
     Package(Vec<String>, [bool; 3]),
 }
 
-/// The names of the rules that are read of an entrypoint that is a package.
+/// The names of the rules in an entrypoint that is a package, and of the members of the value of an
+/// entrypoint that is a rule.
 pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 
-/// The values of an entrypoint; [`Value::Undefined`] where it has none.
+/// The values of an entrypoint; [`Value::Undefined`] for a rule without a value.
 #[derive(Debug)]
 pub enum Answered {
     /// The value of a rule.
@@ -58,26 +58,26 @@ pub struct Plan {
     bound: Option<Bound>,
 }
 
-/// The rules, by slot, whose values are the answer.
+/// The slots of the rules whose values are the answer.
 enum Answer {
     Object(usize),
     Members([Option<usize>; 3]),
 }
 
 enum Rule {
-    /// Has one value, or none. The default is [`Value::Undefined`] where there is none.
+    /// A rule with at most one value. `default` is [`Value::Undefined`] if the rule has no default.
     Complete {
         definitions: Vec<Definition>,
         default: Value,
     },
-    /// Has the keys of all elements whose bodies hold.
+    /// A rule whose value is the set of the keys of all elements whose bodies hold.
     Set(Vec<Branch>),
 }
 
 /// A definition of a complete rule: its branches are the body and its `else` bodies.
 struct Definition(Vec<Branch>);
 
-/// A value, and the statements that must hold.
+/// A value, and the statements that must hold for it.
 struct Branch {
     body: Vec<Statement>,
     value: Expression,
@@ -97,7 +97,7 @@ enum Expression {
     Rule(usize),
     /// The value of a call, by slot.
     Call(usize),
-    /// What lies at a path below a value.
+    /// The value at a path below another value.
     Below(Box<Expression>, Box<[Value]>),
     Compare(BoolOp, Box<[Expression; 2]>),
     In(Box<Membership>),
@@ -123,7 +123,7 @@ struct Call {
 }
 
 impl Plan {
-    /// Compiles the rules that an entrypoint depends on. `None` where one of them is not plain.
+    /// Compiles the rules that an entrypoint depends on. `None` if one of them is not plain.
     pub fn compile(
         policies: &[(String, String)],
         is_v1: bool,
@@ -146,23 +146,24 @@ impl Plan {
         Some(plan)
     }
 
-    /// The members of the input that the rules read; `None` where one takes the input as a whole.
+    /// The members of the input that the rules read; `None` if one reads the whole input.
     pub fn members(&self) -> Option<BTreeSet<String>> {
         let first = |path: &[Value]| match path.first()? {
             Value::String(name) => Some(name.to_string()),
-            // The input is an object whose keys are strings.
+            // Reads no member: the input is an object whose keys are strings.
             _ => Some(String::new()),
         };
         self.paths.iter().map(|path| first(path)).collect()
     }
 
-    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if it calls
-    /// a function without a known bound.
+    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if it
+    /// calls a function without a known bound.
     pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
         self.bound.map(|bound| bound.nanoseconds(bytes))
     }
 
-    /// Evaluates the rules. Looks at the clock between steps, never within a call.
+    /// Evaluates the rules. Fails with [`EvaluationError::TimedOut`] after `ends`. Checks the clock
+    /// between steps, never within a call.
     pub fn evaluate(
         &self,
         input: &Value,

@@ -1,4 +1,4 @@
-//! What names and paths mean in a policy, as the interpreter looks them up.
+//! Resolves names and paths in a policy, as the interpreter does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -18,20 +18,20 @@ pub struct Definition<'m> {
 /// Rules, imports and data of all files.
 pub struct Names<'m> {
     packages: BTreeSet<Path>,
-    /// By path, without `data` in front.
+    /// Definitions by the path of the rule, without `data`.
     rules: BTreeMap<Path, Vec<Definition<'m>>>,
-    /// Rules with a head that is not one name.
+    /// Paths of functions, and of rules whose head is not a single name.
     foreign: BTreeSet<Path>,
-    /// By package and alias. `None` where two files of a package differ.
+    /// Imported paths by package and alias. `None` if two files of a package differ.
     imports: BTreeMap<(Path, String), Option<Vec<String>>>,
     data: &'m Value,
 }
 
-/// What a path below `data` leads to.
+/// The data or the rule that a path below `data` refers to.
 pub enum Target {
     /// A value of the data documents.
     Data(Value),
-    /// The rule of this path. The names are below its value.
+    /// The path of a rule, and the path below the rule's value.
     Rule(Path, Vec<String>),
 }
 
@@ -39,7 +39,7 @@ pub enum Target {
 pub struct Modules(Vec<(Path, Module)>);
 
 impl Modules {
-    /// `None`: a package has a name that is computed.
+    /// Reads the paths of the packages. `None` if one has a computed name.
     pub fn of(modules: Vec<Module>) -> Option<Self> {
         let paths = modules
             .into_iter()
@@ -49,7 +49,7 @@ impl Modules {
 }
 
 impl<'m> Names<'m> {
-    /// Collects what the modules define.
+    /// Collects the packages, rules and imports of the modules.
     pub fn read(modules: &'m Modules, data: &'m Value) -> Self {
         let mut names = Self {
             packages: BTreeSet::new(),
@@ -104,8 +104,8 @@ impl<'m> Names<'m> {
         self.rules.get(rule).map_or(&[], Vec::as_slice)
     }
 
-    /// What a path below `data` leads to. `None` where it leads to several rules, to one that is
-    /// not plain, or to data that rules could replace.
+    /// Resolves a path below `data`. `None` if it refers to several rules, to a rule that is not
+    /// plain, or to data that rules could replace.
     pub fn below_data(&self, path: &[String]) -> Option<Target> {
         for length in 0..=path.len() {
             let (rule, below) = path.split_at_checked(length)?;
@@ -121,7 +121,8 @@ impl<'m> Names<'m> {
         Some(Target::Data(path.iter().fold(self.data, below).clone()))
     }
 
-    /// Whether a rule's path is that of no package, and neither leads to another rule nor to data.
+    /// Whether a rule's head is a single name, and no package, other rule or data document is at
+    /// the rule's path or below it.
     fn stands_alone(&self, rule: &[String]) -> bool {
         let mut document = self.data;
         for name in rule {
@@ -136,7 +137,7 @@ impl<'m> Names<'m> {
         *document == Value::Undefined && !self.foreign.contains(rule) && !self.has_below(rule)
     }
 
-    /// Whether a package has the path or one below it, or a rule one below it.
+    /// Whether a package is at the path or below it, or a rule is below it.
     fn has_below(&self, path: &[String]) -> bool {
         let from = (Bound::Included(path), Bound::Unbounded);
         let package = self.packages.range::<[String], _>(from).next();
@@ -146,7 +147,8 @@ impl<'m> Names<'m> {
             || rule.is_some_and(|(found, _)| found.starts_with(path))
     }
 
-    /// The path that a name stands for in a package: that of a rule there, or of an import.
+    /// Resolves a name in a package to the path of a rule there or of an import; `None` if it is
+    /// neither.
     pub fn of_package(&self, package: &[String], name: &str) -> Option<Meaning> {
         let path = [package, &[name.to_owned()]].concat();
         if self.rules.contains_key(&path) || self.has_below(&path) {
@@ -161,8 +163,8 @@ impl<'m> Names<'m> {
         }
     }
 
-    /// Whether the first name of a function's path could mean something else than the built-in
-    /// function.
+    /// Whether the package has an import, a rule or a package with the first name of a built-in
+    /// function's path, which may hide the function.
     pub fn shadows(&self, package: &[String], function: &str) -> bool {
         let first = function.split('.').next().unwrap_or_default();
         let key = (package.to_vec(), first.to_owned());
@@ -171,13 +173,13 @@ impl<'m> Names<'m> {
     }
 }
 
-/// What a name stands for that is neither `data` nor `input`.
+/// The path below `data` or `input` that another name refers to.
 pub enum Meaning {
     Data(Path),
     Input(Path),
 }
 
-/// The names of `a.b["c"]`. `None` where one is computed.
+/// The names of `a.b["c"]`; `None` if one is computed.
 pub fn names_of(reference: &Ref<Expr>) -> Option<Path> {
     match reference.as_ref() {
         Expr::Var { span, .. } => Some(vec![span.text().to_owned()]),
@@ -198,7 +200,7 @@ pub fn names_of(reference: &Ref<Expr>) -> Option<Path> {
     }
 }
 
-/// The names of a reference up to the first that is computed.
+/// The names of a reference up to the first computed one.
 fn static_names(reference: &Ref<Expr>) -> Path {
     if let Some(names) = names_of(reference) {
         return names;

@@ -25,7 +25,7 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     directory
 }
 
-/// A gzipped archive with entries, whatever their names.
+/// A gzipped archive with entries, whose names may be invalid.
 fn archive(entries: &[(&str, EntryType, &[u8])]) -> tempfile::NamedTempFile {
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (path, kind, content) in entries {
@@ -50,7 +50,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
-fn data_lies_where_its_directories_say() {
+fn data_is_read_at_the_path_of_its_directories() {
     let directory = directory(&[
         ("authz.rego", POLICY),
         ("authz_test.rego", "no policy"),
@@ -70,7 +70,7 @@ fn data_lies_where_its_directories_say() {
 }
 
 #[test]
-fn an_archive_is_read_as_a_directory_is() {
+fn an_archive_is_read_like_a_directory() {
     let manifest = br#"{"revision": "7", "roots": ["mcp", "limits"], "metadata": {"by": "us"}}"#;
     let archive = archive(&[
         ("/.manifest", EntryType::Regular, manifest),
@@ -86,7 +86,7 @@ fn an_archive_is_read_as_a_directory_is() {
 }
 
 #[test]
-fn directories_that_are_no_bundle_are_refused() {
+fn directories_with_invalid_files_are_refused() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("data.json", "{}")], "no .rego file"),
         (
@@ -190,7 +190,7 @@ fn archives_with_anything_but_plain_files_below_the_root_are_refused() {
         ),
         (
             &[("p.rego", EntryType::Regular, b"\xff")],
-            "p.rego: is not UTF-8",
+            "p.rego: the file is not UTF-8",
         ),
     ];
     testkit::each_row(cases, |(entries, expected)| {
@@ -224,7 +224,7 @@ fn a_bundle_of_too_many_files_is_refused() {
 }
 
 #[test]
-fn what_is_no_bundle_is_refused() {
+fn a_path_that_is_not_a_bundle_is_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "plain text").unwrap();
     assert!(refusal(file.path()).contains("the archive cannot be read"));
@@ -234,7 +234,7 @@ fn what_is_no_bundle_is_refused() {
 
 proptest! {
     #[test]
-    fn yaml_reads_what_json_means(value in value()) {
+    fn the_yaml_parser_reads_json_as_the_same_value(value in value()) {
         // JSON is YAML.
         prop_assert_eq!(yaml::parse(&value.to_string()), Ok(value));
     }

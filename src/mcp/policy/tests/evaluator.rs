@@ -1,4 +1,4 @@
-//! The port, from bundles on disk to decisions and metrics.
+//! The evaluator, from bundles on disk to decisions and metrics.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use prometheus::{Encoder, Registry, TextEncoder};
 
 use super::*;
 
-const INPUT: &str = r#"{"tool": "send", "arguments": {"to": "a@example.com"}}"#;
+const ARGUMENTS: &str = r#"{"to": "a@example.com"}"#;
 
 struct Setting {
     _directory: tempfile::TempDir,
@@ -17,17 +17,20 @@ struct Setting {
     registry: Registry,
 }
 
-/// To be answered in 200 ms.
-fn question(input: &str) -> PolicyQuestion {
+/// A call of the tool `send` with these arguments, to be judged in 200 ms.
+fn question(arguments: &str) -> PolicyQuestion {
+    let mut input = PolicyInput::default();
+    input.text("tool", "send");
+    input.json("arguments", arguments);
     PolicyQuestion {
-        input: input.to_owned(),
+        input,
         decided: 0,
         ends: Instant::now().checked_add(Duration::from_millis(200)),
     }
 }
 
 impl Setting {
-    /// Bundles by id, with their rules and the method that they are for.
+    /// Loads bundles; each is given by its id, its rules and the method that it is for.
     fn new(bundles: &[(&str, &str, &str)], on_unavailable: OnUnavailable) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let settings = bundles.iter().map(|(id, rules, method)| {
@@ -61,7 +64,7 @@ impl Setting {
     }
 
     async fn call(&self) -> Result<Vec<Decision>, EvaluatorError> {
-        let decided = self.evaluator.evaluate("tools/call", question(INPUT));
+        let decided = self.evaluator.evaluate("tools/call", question(ARGUMENTS));
         decided.await.map(|decisions| decisions.all)
     }
 
@@ -74,7 +77,7 @@ impl Setting {
 }
 
 #[tokio::test]
-async fn every_bundle_that_is_for_the_method_is_asked_in_order() {
+async fn every_bundle_for_the_method_is_evaluated_in_order() {
     let bundles = [
         (
             "one",
@@ -113,7 +116,7 @@ async fn every_bundle_that_is_for_the_method_is_asked_in_order() {
 }
 
 #[tokio::test]
-async fn an_evaluation_stops_at_a_redaction_and_goes_on_behind_it() {
+async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
     let redacting = "decision := \"redact\"\nmodified := object.union(input.arguments, {\"x\": 1})";
     let bundles = [
         ("a", "decision := \"allow\"", "tools/call"),
@@ -128,7 +131,7 @@ async fn an_evaluation_stops_at_a_redaction_and_goes_on_behind_it() {
     for decided in [0, 2, 4] {
         let question = PolicyQuestion {
             decided,
-            ..question(INPUT)
+            ..question(ARGUMENTS)
         };
         let decisions = setting.evaluator.evaluate("tools/call", question);
         let Decisions { all, more } = decisions.await.unwrap();
@@ -142,22 +145,22 @@ async fn an_evaluation_stops_at_a_redaction_and_goes_on_behind_it() {
 }
 
 #[tokio::test]
-async fn one_bundle_that_reads_responses_or_is_not_loaded_has_all_of_them_asked() {
-    const ARGUMENTS: &str = "decision := \"allow\" if input.arguments.to";
-    const RESULT: &str = "decision := \"allow\" if input.result";
+async fn responses_are_read_if_one_bundle_reads_them_or_is_not_loaded() {
+    const READS_ARGUMENTS: &str = "decision := \"allow\" if input.arguments.to";
+    const READS_RESULT: &str = "decision := \"allow\" if input.result";
     let reads = |bundles: &[(&str, &str, &str)]| {
         let setting = Setting::new(bundles, OnUnavailable::Allow);
         setting.evaluator.reads_responses("tools/call")
     };
-    let arguments = ("a", ARGUMENTS, "tools/call");
+    let arguments = ("a", READS_ARGUMENTS, "tools/call");
     assert!(!reads(&[arguments]));
-    assert!(!reads(&[arguments, ("b", RESULT, "prompts/get")]));
-    assert!(reads(&[arguments, ("b", RESULT, "tools/call")]));
+    assert!(!reads(&[arguments, ("b", READS_RESULT, "prompts/get")]));
+    assert!(reads(&[arguments, ("b", READS_RESULT, "tools/call")]));
     assert!(reads(&[arguments, ("b", "no rego", "tools/call")]));
 }
 
 #[tokio::test]
-async fn a_bundle_that_is_not_loaded_denies_unless_the_operator_chose_otherwise() {
+async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
     let bundles = [
         ("good", "decision := \"deny_continue\"", "tools/call"),
         ("bad", "decision := ", "tools/call"),
@@ -207,7 +210,7 @@ async fn failures_are_errors_without_the_text_of_the_policy() {
 }
 
 #[tokio::test]
-async fn an_endless_policy_times_out_and_others_go_on() {
+async fn an_endless_policy_times_out_and_others_are_still_evaluated() {
     let endless = "xs := [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]\n\
         n := count([1 | input.arguments.to; some a in xs; some b in xs; some c in xs; some d in xs;\
         some e in xs; some f in xs; some g in xs; a + b + c + d + e + f + g < 0])\n\
@@ -226,21 +229,25 @@ async fn an_endless_policy_times_out_and_others_go_on() {
     }
     let other = setting
         .evaluator
-        .evaluate("elicitation/create", question(INPUT));
+        .evaluate("elicitation/create", question(ARGUMENTS));
     assert_eq!(other.await.unwrap().all.len(), 1);
 }
 
 #[tokio::test]
-async fn inputs_that_are_too_large_or_no_json_are_errors() {
+async fn inputs_that_are_too_large_or_not_json_are_errors() {
     let setting = Setting::new(
-        &[("p", "decision := \"allow\"", "tools/call")],
+        &[(
+            "p",
+            "decision := \"allow\" if input.arguments",
+            "tools/call",
+        )],
         OnUnavailable::Deny,
     );
     let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
     let large = format!("\"{}\"", "x".repeat(MAX_INPUT_BYTES));
     for (input, expected) in [
-        ("{".to_owned(), "the input is no JSON"),
-        (deep, "the input is no JSON"),
+        ("{".to_owned(), "arguments is not JSON"),
+        (deep, "arguments is not JSON"),
         (large, "bytes long, the limit is 4194304"),
     ] {
         let result = setting

@@ -1,4 +1,4 @@
-//! That plain policies are found, and decide as the interpreter does.
+//! Plain policies are recognised, and have the same result as in the interpreter.
 
 use addons::contract::Effect;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn program(bundle: &Bundle) -> Program {
     Program::compile(bundle, "mcp/authz").unwrap()
 }
 
-/// Shown as `effect: reason`. Errors of evaluators differ in their words.
+/// The result as `effect: reason`. Without the text of failures, in which the evaluators differ.
 fn decided(program: &Program, input: &serde_json::Value) -> String {
     let input: Value = serde_json::from_value(input.clone()).unwrap();
     match program.evaluate(&input, Duration::from_secs(5)) {
@@ -47,7 +47,7 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
 }
 
 #[test]
-fn policies_are_plain_where_all_rules_that_are_read_are() {
+fn a_policy_is_plain_if_all_rules_that_its_decision_needs_are() {
     let ask = |condition: &str| format!("decision := \"ask\" if {condition}");
     let cases = [
         (ask("startswith(input.a, \"x\")"), true),
@@ -81,7 +81,7 @@ fn policies_are_plain_where_all_rules_that_are_read_are() {
             "import data.limits as l\ndecision := \"ask\" if l.names[0] == \"x\"".to_owned(),
             true,
         ),
-        // What follows needs the interpreter.
+        // Most of the following policies need the interpreter.
         (ask("{ x := input.a; x == 1 }"), false),
         (ask("input.a = 1"), false),
         (ask("some x in input.a"), false),
@@ -135,7 +135,7 @@ fn rules_that_refer_to_rules_are_plain_up_to_a_depth() {
 }
 
 #[test]
-fn an_evaluation_is_short_where_its_functions_are_linear_and_its_input_small() {
+fn an_evaluation_is_short_if_its_functions_are_linear_and_its_input_is_small() {
     let ask = |condition: &str| program(&policy(&format!("decision := \"ask\" if {condition}")));
     let cases = [
         ("startswith(input.a, \"x\")", 1 << 10, true),
@@ -158,7 +158,7 @@ fn an_evaluation_is_short_where_its_functions_are_linear_and_its_input_small() {
 }
 
 #[test]
-fn a_plain_policy_ends_with_its_time() {
+fn a_plain_policy_times_out() {
     let rules: String = (0..200)
         .map(|n| format!("found contains {n} if input.a > {n}\n"))
         .collect();
@@ -244,7 +244,7 @@ fn rules() -> impl Strategy<Value = (String, String)> {
                 text.push_str("default decision := \"deny_abort\"\ndefault helper := 1\n");
             }
             for (body, value) in helpers.iter().zip(&values) {
-                // Definitions that may disagree fail.
+                // An evaluation fails if definitions have different values.
                 let value = if fails { value } else { "true" };
                 let body = without_helper(body).replace("data.lib.flag", "input.b");
                 text.push_str(&format!("helper := {value} if {{ {body} }}\n"));
@@ -309,13 +309,13 @@ proptest! {
     ))]
 
     #[test]
-    fn both_evaluators_decide_alike(
+    fn both_evaluators_have_the_same_result(
         (rules, library) in rules(),
         inputs in prop::collection::vec(input(), 1..6),
     ) {
         let files = [format!("package mcp.authz\nimport rego.v1\n{rules}"), library];
         let bundle = bundle(&files);
-        // Neither loads a policy that fails without arguments.
+        // Neither evaluator loads a policy that fails for a call without arguments.
         let plain = Program::compile(&bundle, "mcp/authz");
         let loaded = Loaded::read(&bundle, "mcp/authz").and_then(Program::interpreted);
         prop_assert_eq!(plain.is_ok(), loaded.is_ok(), "{}", rules);

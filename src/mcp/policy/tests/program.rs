@@ -1,4 +1,4 @@
-//! What policies decide.
+//! Compiled bundles: the decisions of their policies, and the policies that are refused.
 
 use addons::contract::Effect;
 use serde_json::json;
@@ -33,7 +33,7 @@ fn parsed(input: &serde_json::Value) -> Value {
     serde_json::from_value(input.clone()).unwrap()
 }
 
-/// Shown as `effect: reason`.
+/// The result as `effect: reason`.
 fn decided(program: &Program, input: &serde_json::Value) -> String {
     match program.evaluate(&parsed(input), Duration::from_secs(5)) {
         Ok(Answer { effect, reason }) => {
@@ -48,7 +48,7 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
 }
 
 #[test]
-fn each_answer_means_its_decision() {
+fn each_value_of_the_entrypoint_has_its_decision_or_error() {
     let cases = [
         ("decision := \"allow\"", "Allow: "),
         (
@@ -117,7 +117,7 @@ fn an_entrypoint_may_be_a_rule_with_an_object() {
 }
 
 #[test]
-fn policies_that_cannot_run_are_refused_with_their_place() {
+fn invalid_policies_are_refused_with_a_place_or_a_reason() {
     let cases = [
         ("decision := ", "authz.rego:3"),
         ("decision := no_such_function(1)", "no_such_function"),
@@ -241,7 +241,7 @@ fn calls_whose_result_may_grow_as_a_product_need_a_literal() {
 }
 
 #[test]
-fn variables_with_the_names_of_rules_are_no_recursion() {
+fn variables_with_the_names_of_rules_are_not_recursion() {
     let rules = r#"
         tool := f(input.tool)
         f(tool) := upper(tool)
@@ -275,7 +275,7 @@ fn packages_outside_the_roots_and_the_reserved_one_are_refused() {
 }
 
 #[test]
-fn an_endless_policy_is_ended() {
+fn an_endless_policy_times_out_and_the_next_evaluation_works() {
     let program = program(
         "xs := [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]\n\
         n := count([1 | input.go; some a in xs; some b in xs; some c in xs; some d in xs;\
@@ -291,12 +291,11 @@ fn an_endless_policy_is_ended() {
         "{:?}",
         begun.elapsed()
     );
-    // It goes on as if nothing had been.
     assert_eq!(decided(&program, &json!({})), "Allow: ");
 }
 
 #[test]
-fn what_a_policy_reads_of_responses_is_known() {
+fn policies_that_may_decide_differently_on_a_response_are_recognised() {
     let cases = [
         (
             "decision := \"allow\" if input.arguments.a.result == 1",
@@ -335,13 +334,13 @@ fn what_a_policy_reads_of_responses_is_known() {
         ),
         ("import input.result as r\ndecision := \"allow\" if r", true),
         ("import input as i\ndecision := \"allow\" if i.result", true),
-        // Not plain: time passes, and other functions look at anything.
+        // Not plain: any member may be read, and the time changes.
         ("decision := \"allow\" if time.now_ns() > 0", true),
         (
             "decision := \"allow\" if format_int(time.now_ns() % 2, 10) in {\"9\"}",
             true,
         ),
-        // Of rules that the decision does not depend on, none is evaluated.
+        // Rules that the decision does not depend on are not evaluated.
         (
             "unused if input.result\ndecision := \"allow\" if input.arguments.a",
             false,
@@ -358,7 +357,7 @@ fn what_a_policy_reads_of_responses_is_known() {
 }
 
 #[test]
-fn an_evaluation_leaves_nothing_for_the_next_one() {
+fn an_evaluation_does_not_see_the_input_of_an_earlier_one() {
     for rules in [
         "decision := input.d",
         "decision := input.d if 1 == 1 with input.x as 1",
@@ -370,7 +369,7 @@ fn an_evaluation_leaves_nothing_for_the_next_one() {
 }
 
 #[test]
-fn an_evaluation_has_one_time() {
+fn time_now_ns_is_constant_within_an_evaluation() {
     let rules = r#"
         year := 365 * 24 * 3600 * 1000000000
         times := {time.now_ns() | some x in numbers.range(1, 1000); x > 0}
@@ -380,7 +379,7 @@ fn an_evaluation_has_one_time() {
 }
 
 #[test]
-fn a_policy_that_walks_gets_small_inputs_only() {
+fn a_policy_that_calls_walk_has_a_lower_limit_on_inputs() {
     let walking = "decision := \"ask\" if { walk(input, [path, value]); value == 1 }\n";
     let both = [
         ("decision := \"ask\"", MAX_INPUT_BYTES),

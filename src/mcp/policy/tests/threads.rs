@@ -1,4 +1,4 @@
-//! The queue, and threads that do not come back.
+//! The queue, and threads whose job does not end.
 
 use std::sync::mpsc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ fn stuck() -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
 }
 
 #[tokio::test]
-async fn work_runs_on_a_thread_of_its_own() {
+async fn work_runs_on_a_policy_thread() {
     let threads = PolicyThreads::with(1).unwrap();
     let name = || std::thread::current().name().map(str::to_owned);
     let name = threads.run(LIMIT, 0, name).await.unwrap();
@@ -24,7 +24,7 @@ async fn work_runs_on_a_thread_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_panic_costs_one_evaluation_and_no_thread() {
+async fn a_panic_fails_one_evaluation_and_does_not_end_the_thread() {
     let threads = PolicyThreads::with(1).unwrap();
     let failed = threads
         .run(Duration::from_secs(5), 0, || -> u8 { panic!("in a test") })
@@ -38,7 +38,7 @@ async fn a_panic_costs_one_evaluation_and_no_thread() {
 }
 
 #[tokio::test]
-async fn another_thread_stands_in_for_one_that_does_not_come_back() {
+async fn another_thread_replaces_one_whose_job_does_not_end() {
     let threads = PolicyThreads::with(1).unwrap();
     let (release, work) = stuck();
     let begun = Instant::now();
@@ -51,7 +51,7 @@ async fn another_thread_stands_in_for_one_that_does_not_come_back() {
     let name = || std::thread::current().name().map(str::to_owned);
     let by = threads.run(Duration::from_secs(5), 0, name).await.unwrap();
     assert_eq!(by.as_deref(), Some("policy-standin"));
-    // The stuck thread ends when it can, and the count of stand-ins falls.
+    // The stuck thread ends once its job has ended, and the number of replacements falls.
     drop(release);
     let ended = || threads.0.standins.load(Ordering::Acquire) == 0;
     let begun = Instant::now();
@@ -62,7 +62,7 @@ async fn another_thread_stands_in_for_one_that_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn no_more_threads_stand_in_than_the_bound_allows() {
+async fn the_threads_that_replace_others_are_bounded() {
     let threads = PolicyThreads::with(1).unwrap();
     let mut stuck_ones = Vec::new();
     for _ in 0..MAX_STANDINS + 3 {

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use super::{Kind, Load, Way};
 use crate::certificates;
 
-/// Status of the responses.
+/// The expected status of a response; [`DENIED`] for [`Kind::Denials`].
 const OK: u16 = 200;
 const DENIED: u16 = 403;
 

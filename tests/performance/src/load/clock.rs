@@ -11,12 +11,13 @@ use super::Load;
 
 /// Schedule of a worker.
 pub enum Clock {
-    /// Each request follows the response before, until this instant. Holds the number of the last
-    /// request and the step to the next.
+    /// Each request follows the previous response, until this instant. The other fields are the
+    /// number of the last request and the step to the next number.
     Until(Instant, usize, usize),
-    /// Each request follows the response before, up to this number of requests of all workers.
+    /// Each request follows the previous response. The fields are the number of requests that all
+    /// workers have sent, and the limit for it.
     Count(Arc<AtomicU64>, u64),
-    /// At fixed times, independent of earlier responses.
+    /// Requests are sent at fixed times, independent of earlier responses.
     Fixed(UnboundedReceiver<Instant>),
 }
 
@@ -52,8 +53,8 @@ pub fn clocks(load: &Load, workers: usize, began: Instant) -> Vec<Clock> {
     unpaced(load.requests, end, workers)
 }
 
-/// Schedules for workers whose requests each follow the response before: up to `requests` requests
-/// of all workers, or until `end` without it.
+/// Schedules for workers that each send a request after the previous response: until all workers
+/// together have sent `requests`, or, if that is `None`, until `end`.
 pub fn unpaced(requests: Option<u64>, end: Instant, workers: usize) -> Vec<Clock> {
     let taken = Arc::default();
     let clock = |worker| match requests {
@@ -63,8 +64,8 @@ pub fn unpaced(requests: Option<u64>, end: Instant, workers: usize) -> Vec<Clock
     (0..workers).map(clock).collect()
 }
 
-/// Sends each due time to the next worker. It needs a thread of its own, as the runtime's timer has
-/// a resolution of a millisecond.
+/// Sends each due time to the next worker. It blocks its thread, since the runtime's timer has a
+/// resolution of only a millisecond.
 fn pace(workers: &[UnboundedSender<Instant>], began: Instant, step: Duration, end: Instant) {
     let mut due = began;
     for worker in workers.iter().cycle() {

@@ -1,11 +1,11 @@
-//! The line of figures.
+//! Prints the figures of a load on one line.
 
 use std::time::Duration;
 
 use crate::usage::Usage;
 
-/// Prints the figures of a measurement, or nothing if no request was completed: then the machine
-/// stood still.
+/// Prints the figures of a measurement, or nothing if no request was completed, as on a machine
+/// that was suspended.
 pub fn print(mut latencies: Vec<Duration>, elapsed: Duration, before: &Usage, after: &Usage) {
     if latencies.is_empty() {
         return;

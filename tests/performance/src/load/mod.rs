@@ -1,4 +1,4 @@
-//! A load over HTTP, and the resources of the proxy that it used.
+//! A load over HTTP, and the CPU time, memory and descriptors of the proxy.
 
 mod client;
 pub mod clock;
@@ -33,7 +33,7 @@ enum Kind {
     Denials,
 }
 
-/// How the origin is reached.
+/// The route to the origin.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Way {
     /// A CONNECT, with TLS inside.
@@ -67,6 +67,9 @@ pub struct Load {
     streams: usize,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Seconds over which `idle` opens its tunnels one by one; without it, all at once.
+    #[arg(long)]
+    ramp: Option<f64>,
     /// Number of requests after which the load ends, instead of a time.
     #[arg(long)]
     requests: Option<u64>,
@@ -79,10 +82,10 @@ pub struct Load {
     /// The host of the requests, if they have only one.
     #[arg(long, default_value = "api.example.com")]
     host: String,
-    /// Different host names, for `tunnels`.
+    /// Number of different host names, for `tunnels`.
     #[arg(long, default_value_t = 1)]
     hosts: usize,
-    /// The number of the first of them.
+    /// The number in the first of these names.
     #[arg(long, default_value_t = 0)]
     first_host: usize,
 }
@@ -137,11 +140,20 @@ impl Load {
         Ok(kept)
     }
 
-    async fn idle(&self, target: &Target) -> anyhow::Result<()> {
+    async fn idle(&self, target: &Arc<Target>) -> anyhow::Result<()> {
         let before = Usage::of(self.pid)?;
-        let mut open = Vec::with_capacity(self.connections);
+        let pause = self.ramp.unwrap_or_default() / self.connections as f64;
+        let mut opening = Vec::with_capacity(self.connections);
         for number in 0..self.connections {
-            open.push(target.used(number).await?);
+            let target = Arc::clone(target);
+            opening.push(tokio::spawn(async move { target.used(number).await }));
+            if self.ramp.is_some() {
+                tokio::time::sleep(Duration::from_secs_f64(pause)).await;
+            }
+        }
+        let mut open = Vec::with_capacity(self.connections);
+        for one in opening {
+            open.push(one.await??);
         }
         tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
         let after = Usage::of(self.pid)?;

@@ -1,4 +1,4 @@
-//! A load of MCP requests, and the resources of their receiver that it used.
+//! A load of MCP requests, and the CPU time, memory and descriptors of the server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ enum Kind {
     Call,
     /// `tools/list`.
     List,
-    /// Streams of notifications, which are opened and left alone.
+    /// Streams of notifications that stay idle.
     Idle,
 }
 
@@ -99,7 +99,7 @@ impl Load {
     }
 
     async fn idle(&self) -> anyhow::Result<()> {
-        // The first call connects to the server, and reads its lists.
+        // At the first request, a gateway connects to the server and reads its lists.
         let mut first = self.open().await.context("opening")?;
         first.request(&Template::list(self.era)).await?;
         tokio::time::sleep(SETTLING).await;

@@ -9,12 +9,12 @@ pub use server::Server;
 
 use clap::ValueEnum;
 
-/// Era of the protocol, which decides how a client and a server begin.
+/// Era of the protocol: with or without a handshake.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Era {
     /// 2025-11-25: `initialize`, and a session.
     Legacy,
-    /// 2026-07-28: each request stands alone.
+    /// 2026-07-28: no handshake and no session; each request has all metadata.
     Modern,
 }
 

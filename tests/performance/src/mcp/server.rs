@@ -28,7 +28,8 @@ const COMPLETE: &str = "\"resultType\":\"complete\"";
 /// A bare MCP server.
 #[derive(Args)]
 pub struct Server {
-    /// Serves HTTP here, at every path; without it, stdin and stdout.
+    /// Address on which it serves HTTP, at every path. Without an address, it serves stdin and
+    /// stdout.
     #[arg(long)]
     listen: Option<SocketAddr>,
     #[arg(long, default_value_t = 1)]
@@ -211,7 +212,7 @@ fn status(status: StatusCode) -> anyhow::Result<Response<Body>> {
         .body(Either::Left(Full::default()))?)
 }
 
-/// A stream without end, which first acknowledges the subscription with this id, if any.
+/// An endless stream, whose first event acknowledges the subscription with this id, if any.
 fn events(subscription: Option<&RawValue>) -> anyhow::Result<Response<Body>> {
     let (sender, receiver) = unbounded_channel();
     if let Some(id) = subscription {

@@ -1,4 +1,4 @@
-//! A sidecar that is not running, is stopped and started again.
+//! A sidecar that is missing, starts late, is replaced or breaks a connection.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ fn a_missing_sidecar_is_named_and_other_mounts_work() {
     assert!(gateway.proxy.log().contains("the socket does not exist"));
     let client = Client::open(&gateway, Era::Modern);
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    eventually("the reason is the new one", SOON, || {
+    eventually("the new reason is reported", SOON, || {
         message(&client.call("coding_bash", json!({}))).contains("nothing listens on the socket")
     });
 }
@@ -95,10 +95,10 @@ fn a_replaced_sidecar_is_checked_before_the_next_call() {
     assert!(gateway.proxy.log().contains("is not ready"));
     assert!(
         client.tools().contains(&"coding_read".to_owned()),
-        "its last list is shown"
+        "the gateway still lists the last tools"
     );
     let second = FakeSidecar::unix(&socket, |_| None);
-    eventually("calls reach the new one", SOON, || {
+    eventually("calls reach the new sidecar", SOON, || {
         gone().get("result").is_some()
     });
     let lines: Vec<_> = second.seen().into_iter().map(|seen| seen.line).collect();
@@ -126,7 +126,7 @@ fn a_request_that_was_sent_is_never_sent_again() {
         } }));
         let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
         for count in 1..=3 {
-            // The second one goes over a connection that served a call before.
+            // The second call uses the connection of the first.
             text(&client.call("coding_bash", json!({ "command": "fine" })));
             let answer = client.call("coding_bash", json!({ "command": "break" }));
             assert_code(&answer, -32000);

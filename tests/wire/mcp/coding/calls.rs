@@ -97,7 +97,7 @@ fn every_operation_is_a_tool_over_both_transports_and_in_both_eras() {
 }
 
 #[test]
-fn images_stay_images_and_cut_texts_say_how() {
+fn images_stay_images_and_truncated_texts_state_their_range() {
     let sidecar = Sidecar::start(Transport::Unix);
     let gateway = gateway(&sidecar);
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["coding_bash"]);
@@ -172,7 +172,7 @@ fn progress_arrives_before_the_command_ends() {
                 assert!(progress > last, "{params}");
                 last = progress;
                 told.push(params["message"].as_str().unwrap().to_owned());
-                // The command ends only now that its first line has arrived.
+                // The file lets the command end, so that its first line must arrive before its end.
                 std::fs::write(&go_on, "").unwrap();
             };
             assert_eq!(told.concat(), "first\nsecond\n");
@@ -183,7 +183,8 @@ fn progress_arrives_before_the_command_ends() {
     });
 }
 
-/// Starts a command that never ends; returns its stream and the id of its process.
+/// Calls a command that never ends; returns the connection of the call and the id of the command's
+/// process.
 fn never_ending(client: &Client<'_>, sidecar: &Sidecar, id: u32) -> (std::net::TcpStream, u32) {
     let file = sidecar.workspace().join("pid");
     let command = "setsid sleep 1000 & echo $! >pid.new; mv pid.new pid; wait";
@@ -224,7 +225,7 @@ fn a_cancelled_call_ends_every_process_of_its_command() {
 }
 
 #[test]
-fn a_command_ends_at_its_own_timeout_or_the_mounts() {
+fn a_command_ends_at_its_own_timeout_or_that_of_the_mount() {
     let sidecar = Sidecar::start(Transport::Unix);
     let mut mount = sidecar.mount();
     mount["timeout"] = "2s".into();
@@ -259,10 +260,10 @@ fn calls_recover_when_the_sidecar_is_killed_and_started_again() {
             "{}",
             reply.text()
         );
-        // Restarted at once: a call waits for it.
+        // If the sidecar restarts at once, a call waits for it.
         sidecar.restart();
         fine(&bash(&client, "echo back"));
-        // Restarted later: meanwhile calls fail, and health reports it.
+        // If the sidecar stays away, calls fail, and `GET /health` reports the mount as dead.
         sidecar.kill();
         let begun = Instant::now();
         let away = bash(&client, "echo lost");

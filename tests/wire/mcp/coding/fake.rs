@@ -72,12 +72,13 @@ struct Journal {
     script: Box<Script>,
 }
 
-/// The address on which it listens.
+/// The address on which the sidecar listens.
 enum At {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
+/// A scripted sidecar. If its script returns `None` for a request, it gives its default answer.
 pub struct FakeSidecar {
     at: At,
     journal: Arc<Journal>,
@@ -124,7 +125,7 @@ impl FakeSidecar {
         }
     }
 
-    /// Its address in `mcp.yaml`.
+    /// The sidecar's address, in the form of its settings in `mcp.yaml`.
     pub fn endpoint(&self) -> Value {
         match &self.at {
             At::Unix(path) => json!({ "socketPath": path }),
@@ -190,7 +191,7 @@ fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal)
     }
 }
 
-/// Closes a connection of which there are two handles.
+/// Closes a connection for all its handles, the reader's included.
 pub trait Shutdown {
     fn shut_down(&self);
 }
@@ -247,7 +248,7 @@ fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
     }))
 }
 
-/// The answer of a sidecar without a token.
+/// The default answer to a request, that of a sidecar without a token.
 fn usual(seen: &Seen) -> Answer {
     match (&*seen.line, &seen.body) {
         ("GET /health", _) => Answer::Json(200, json!({ "ok": true, "version": "0.0.0" })),

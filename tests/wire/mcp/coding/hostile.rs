@@ -12,7 +12,7 @@ use super::super::hostile::server::{McpServer, tool};
 use super::fake::{Answer, FakeSidecar, Seen, Stream};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\n";
-/// The most memory that the proxy may grow by, in KiB.
+/// Limit on the growth of the proxy's resident memory, in KiB.
 const MOST_GROWTH: u64 = 40 * 1024;
 
 /// Writes a piece repeatedly until the connection is closed.
@@ -30,7 +30,7 @@ fn head(fields: &'static str, rest: &'static [u8]) -> Answer {
     })
 }
 
-/// Misbehaves in the way that the command names.
+/// The misbehaviour that the command names; `None` for other commands.
 fn harm(seen: &Seen) -> Option<Answer> {
     Some(match seen.body["command"].as_str()? {
         "endless line" => Answer::stream(|stream| endless(stream, b"x")),
@@ -158,7 +158,7 @@ fn errors_of_any_length_and_status_are_reported_as_results() {
 }
 
 #[test]
-fn hundreds_of_unanswered_calls_do_not_affect_the_sidecars_other_calls() {
+fn a_hundred_unanswered_calls_do_not_affect_the_sidecars_other_calls() {
     let sidecar = FakeSidecar::tcp(|seen| {
         let hangs = seen.body["command"] == "hang";
         hangs.then(|| Answer::raw(|stream| stream.read_exact(&mut [0])))
@@ -171,7 +171,7 @@ fn hundreds_of_unanswered_calls_do_not_affect_the_sidecars_other_calls() {
     let hanging: Vec<_> = (0..100)
         .map(|number| client.begin(&json!(number), "tools/call", hang.clone()))
         .collect();
-    crate::support::eventually("all are under way", Duration::from_secs(20), || {
+    crate::support::eventually("all calls arrive", Duration::from_secs(20), || {
         sidecar.of("bash").len() == hanging.len()
     });
     text(&client.call("coding_bash", json!({ "command": "fine" })));

@@ -98,7 +98,7 @@ fn overrides_rename_tools_hide_and_set_fields_and_classify() {
     assert!(text(&client.call("coding_bash", bash)).starts_with("done\n"));
     let found = client.call("coding_find", json!({ "pattern": "*.txt" }));
     assert_eq!(text(&found), "a.md");
-    // Results of the search are confidential: from here on, open-world tools are denied.
+    // The result of `coding_grep` is confidential: from here on, open-world tools are denied.
     let found = client.call("coding_grep", json!({ "pattern": "needle" }));
     assert!(text(&found).contains("needle"), "{found}");
     let tools = client.tools();
@@ -120,7 +120,7 @@ fn built_in_definitions_need_no_acceptance() {
     let mut gateway = Gateway::start(&json!({ "mcpServers": { "coding": other.mount() } }));
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
     text(&client.call("coding_bash", json!({})));
-    // A pin of another definition exists, as an older version of the program may have stored.
+    // A pin of another definition exists, such as an older version of the proxy may have stored.
     let mcp = json!({ "mcpServers": { "coding": sidecar.mount() } });
     std::fs::write(gateway.proxy.path("config/mcp.yaml"), mcp.to_string()).unwrap();
     gateway.proxy.crash_and_restart();

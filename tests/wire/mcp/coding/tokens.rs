@@ -1,4 +1,4 @@
-//! Tokens that only one side has, or that differ.
+//! Tokens that only the gateway or only the sidecar has, and tokens that differ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use super::super::hostile::client::{Client, Era, Gateway, assert_code, text};
 use super::fake::{Answer, FakeSidecar, Seen};
 use crate::support::{SOON, eventually};
 
-/// The answers of a sidecar with a token.
+/// The script of a sidecar with the token `s3cret`: a wrong token gets a 401, and so does a missing
+/// one if `requires` is true. `GET /health` needs no token.
 fn guarded(requires: bool) -> impl Fn(&Seen) -> Option<Answer> + Send + Sync {
     move |seen| {
         let is_right = seen.token.as_deref() == Some("s3cret");
@@ -60,7 +61,7 @@ fn a_missing_or_wrong_token_on_either_side_is_named() {
             assert!(message.contains(why), "{message}");
             assert!(!answer.to_string().contains("s3cret"), "{answer}");
             assert_eq!(sidecar.of("read").len(), 0);
-            // Operators see the same in health and log.
+            // Operators find the state in the response to `GET /health`, and the reason in the log.
             assert_eq!(gateway.state("coding"), "dead");
             assert!(gateway.proxy.log().contains(why));
         },
@@ -68,7 +69,7 @@ fn a_missing_or_wrong_token_on_either_side_is_named() {
 }
 
 #[test]
-fn a_token_is_neither_logged_nor_sent_unnecessarily() {
+fn a_token_is_neither_logged_nor_sent_with_a_health_check() {
     let sidecar = FakeSidecar::tcp(guarded(true));
     let gateway = gateway(&sidecar, json!({ "token": "s3cret" }));
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["coding_read"]);
@@ -109,11 +110,11 @@ fn a_restarted_sidecar_is_checked_before_the_next_call() {
         text(&read("second"));
         assert_eq!(looks(), before, "the connection is still open");
         assert_eq!(text(&read("last")), "bye\n");
-        eventually("its connections are closed", SOON, || sidecar.open() == 0);
+        eventually("the connections are closed", SOON, || sidecar.open() == 0);
         text(&read("third"));
         assert_eq!(looks(), before + 1);
         text(&read("last"));
-        eventually("its connections are closed", SOON, || sidecar.open() == 0);
+        eventually("the connections are closed", SOON, || sidecar.open() == 0);
         requires.store(false, Ordering::Relaxed);
         let answer = read("fourth");
         assert_code(&answer, -32000);

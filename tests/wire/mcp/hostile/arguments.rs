@@ -1,4 +1,4 @@
-//! Names, arguments and bodies that the gate and a server might interpret differently.
+//! Names, arguments and bodies that the gateway and a server might interpret differently.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -9,7 +9,7 @@ use super::server::{Answer, McpServer, tool};
 
 const NOT_FOUND: i64 = -32602;
 
-/// A server whose `fetch` is renamed and simplified.
+/// A gateway that renames the server's tool `fetch`, hides two of its fields and injects a third.
 fn renamed(server: &McpServer) -> Gateway {
     Gateway::start(&json!({
         "mcpServers": { "kb": server.mount() },
@@ -43,18 +43,19 @@ fn a_renamed_tool_is_unknown_by_its_old_name() {
     assert_eq!(server.calls().len(), 0);
     let client = Client::open(&gateway, Era::Modern);
     assert!(text(&client.call("look-up", json!({}))).starts_with("\"fetch\""));
-    // The header names the tool as the server knows it.
+    // `Mcp-Name` holds the tool's original name, by which the server knows it.
     assert_eq!(server.calls()[0].header("mcp-name"), Some("fetch"));
 }
 
 #[test]
-fn names_that_resemble_a_tools_are_unknown() {
+fn names_that_resemble_a_tool_name_are_unknown() {
     let server = McpServer::start(vec![tool("read")]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     each_row(ERAS, |era| {
         let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
         for name in [
-            // Cyrillic, full width, a ligature's parts, joiners, case, space, a C string's end.
+            // Cyrillic and full-width characters, zero-width characters, a combining accent, case,
+            // spaces, NUL, and two underscores.
             "kb_r\u{435}ad",
             "kb_\u{ff52}ead",
             "kb\u{ff3f}read",
@@ -75,7 +76,7 @@ fn names_that_resemble_a_tools_are_unknown() {
 }
 
 #[test]
-fn prompts_that_resemble_a_servers_are_unknown() {
+fn names_that_resemble_a_prompt_name_are_unknown() {
     let server = library(None);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     each_row(ERAS, |era| {
@@ -100,10 +101,11 @@ fn prompts_that_resemble_a_servers_are_unknown() {
     });
 }
 
-/// URIs are not rewritten. An unlisted one is sent to the servers with resources, exactly as it was
-/// judged.
+/// The gateway does not rewrite URIs. It sends a URI that no server lists to the servers that
+/// declare the `resources` capability, byte for byte as the client sent it; policies judge the same
+/// bytes.
 #[test]
-fn a_uri_that_resembles_a_resources_is_judged_and_sent_unchanged() {
+fn a_uri_that_resembles_a_resource_uri_is_neither_matched_nor_rewritten() {
     let uris = [
         "note://fir\u{455}t",
         "note://\u{ff46}irst",
@@ -148,7 +150,7 @@ fn a_uri_that_resembles_a_resources_is_judged_and_sent_unchanged() {
 }
 
 #[test]
-fn hidden_and_injected_fields_of_the_caller_never_reach_the_server() {
+fn caller_values_for_hidden_or_injected_fields_never_reach_the_server() {
     let server = McpServer::start(vec![fetch()]);
     let gateway = renamed(&server);
     each_row(ERAS, |era| {
@@ -268,7 +270,8 @@ fn headers_that_differ_from_the_body_are_refused() {
     assert_eq!(server.calls().len(), 1);
 }
 
-/// Results of tasks are read with `tasks/result`, which would bypass the gate for results.
+/// `tasks/result` would return a tool's result without the policies on results, so the gateway
+/// refuses all `tasks/` requests.
 #[test]
 fn requests_for_tasks_are_refused() {
     let server = McpServer::scripted(vec![tool("read")], |seen| {

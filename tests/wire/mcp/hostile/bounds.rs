@@ -13,13 +13,13 @@ use super::client::{Client, ERAS, Era, Gateway, SECOND, text};
 use super::isolation::probing;
 use super::server::{Answer, McpServer, Seen, event, text_result, tool};
 
-/// The most memory that the proxy may grow by, in KiB: some messages of the maximum length (8 MiB)
-/// with their parsed form.
+/// Limit on the growth of the proxy's resident memory, in KiB: room for several messages of the
+/// maximum length (8 MiB) and their parsed forms.
 const GROWTH: u64 = 96 * 1024;
-/// Time limit of a call to another server meanwhile.
+/// Time limit of a call to another server during a flood.
 const MEANWHILE: Duration = Duration::from_secs(5);
 
-/// A gateway with a flooding server, with a time-out of 2 s, and a well-behaved one.
+/// A gateway with a flooding server, whose timeout is 2 s, and a well-behaved server.
 fn beside(flood: &McpServer, quiet: &McpServer) -> Gateway {
     let mut mount = flood.mount();
     mount["timeout"] = "2s".into();
@@ -30,7 +30,7 @@ fn quiet() -> McpServer {
     McpServer::start(vec![tool("read")])
 }
 
-/// Asserts that both containers can call the other server.
+/// Asserts that both containers can call the well-behaved server.
 fn assert_others_go_on(gateway: &Gateway) {
     for source in [super::client::FIRST, SECOND] {
         let client = Client::of(gateway, Era::Legacy, source);
@@ -41,7 +41,7 @@ fn assert_others_go_on(gateway: &Gateway) {
     }
 }
 
-/// Writes until the proxy closes the connection or has read far too much.
+/// Writes until the proxy closes the connection or has read about 1 GiB.
 fn endless(stream: &mut TcpStream, piece: &[u8]) -> std::io::Result<()> {
     const TOO_MUCH: usize = 1 << 30;
     for _ in 0..TOO_MUCH / piece.len() {
@@ -53,7 +53,7 @@ fn endless(stream: &mut TcpStream, piece: &[u8]) -> std::io::Result<()> {
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
     connection: close\r\n\r\n";
 
-/// The flood that the called tool is named after.
+/// The flood that the called tool names; `None` for a request that is not a tool call.
 fn flood(seen: &Seen) -> Option<Answer> {
     let id = seen.message["id"].clone();
     let write: fn(&mut TcpStream) -> std::io::Result<()> = match seen.tool() {
@@ -180,7 +180,7 @@ fn an_endless_list_is_bounded_and_other_servers_work() {
     let good = quiet();
     let gateway = beside(&bad, &good);
     let before = gateway.proxy.memory("VmRSS");
-    // The gateway's list also has pages of 2 MiB.
+    // The gateway divides its own list into pages of at most 2 MiB.
     for source in [super::client::FIRST, SECOND] {
         let client = Client::of(&gateway, Era::Legacy, source);
         let page = client.exchange("tools/list", json!({}));
@@ -188,12 +188,13 @@ fn an_endless_list_is_bounded_and_other_servers_work() {
         assert!(page.body.len() < 3 << 20, "{} bytes", page.body.len());
     }
     assert_others_go_on(&gateway);
-    crate::support::eventually("it stops asking", Duration::from_secs(20), || {
+    crate::support::eventually("no further page is read", Duration::from_secs(20), || {
         let asked = pages.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(1500));
         asked > 1 && pages.load(Ordering::SeqCst) == asked
     });
-    // At most 100 pages and 10,000 tools: 20 pages here. Each container reads its own list.
+    // For each container, the gateway reads at most 100 pages, 10,000 tools and 16 MiB of a list;
+    // here it stops after about 20 pages.
     let asked = pages.load(Ordering::SeqCst);
     assert!(asked <= 100, "{asked} pages");
     let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
@@ -234,7 +235,7 @@ fn a_missing_or_late_answer_affects_only_its_own_call() {
             let took = began.elapsed();
             assert!(took < Duration::from_secs(6), "{name}: {took:?}");
         }
-        // After the late answer has arrived: the next call gets its own.
+        // Waits until the late answer has arrived: the next call must get its own answer.
         std::thread::sleep(Duration::from_secs(2));
         assert!(text(&client.call("bad_soon", json!({}))).starts_with("\"soon\""));
     });
@@ -256,7 +257,7 @@ fn a_flooding_stdio_server_is_bounded_and_other_servers_work() {
         let stream = client.begin(&"flood".into(), "tools/call", params);
         assert_others_go_on(&gateway);
         let ended = read_to_end(stream);
-        // A flood on stderr is not an error: the call is answered, or times out.
+        // A flood on stderr is not an error: the call gets its result, or times out.
         let is_answered = ended.contains("\"error\"") || kind == "stderr";
         assert!(is_answered, "{ended}");
         assert_others_go_on(&gateway);

@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::support::{Origin, Proxy, Reply, SOON, Setup, eventually, free_address, read_reply};
 
-/// Two containers.
+/// Source addresses of the two containers.
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -36,12 +36,12 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts it with the content of `mcp.yaml`.
+    /// Starts the proxy with this content of `mcp.yaml`.
     pub fn start(mcp: &Value) -> Self {
         Self::with(mcp, |_| {})
     }
 
-    /// Starts it with the content of `mcp.yaml` and a changed set-up.
+    /// Starts the proxy with this content of `mcp.yaml` and a changed set-up.
     pub fn with(mcp: &Value, change: impl FnOnce(&mut Setup)) -> Self {
         let mut setup = Setup::new(&Origin::start());
         let address = free_address();
@@ -57,8 +57,8 @@ impl Gateway {
         Self { proxy, address }
     }
 
-    /// Sends a request of an operator: resets a container's level and latch, or accepts a
-    /// definition.
+    /// Sends an operator's POST to the admin API, for example to reset a container's level and
+    /// latch or to accept a definition. Panics unless the status is 200.
     pub fn operate(&self, path: &str) {
         let reply = self.proxy.admin("POST", path, None);
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -74,7 +74,7 @@ impl Gateway {
         health["servers"][server].as_str().unwrap().to_owned()
     }
 
-    /// A connection of a container.
+    /// Opens a connection to the gateway from a container's address.
     pub fn connect(&self, source: Ipv4Addr) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
@@ -99,7 +99,7 @@ fn capabilities() -> Value {
     json!({ "elicitation": { "form": {} }, "sampling": {} })
 }
 
-/// Adds tasks, which no server may see.
+/// Adds the capability for tasks, which the gateway must hide from servers.
 fn with_tasks(mut capabilities: Value) -> Value {
     capabilities["tasks"] = json!({ "list": {}, "cancel": {} });
     capabilities["extensions"] = json!({ "io.modelcontextprotocol/tasks": {} });
@@ -107,11 +107,12 @@ fn with_tasks(mut capabilities: Value) -> Value {
 }
 
 impl<'g> Client<'g> {
-    /// A client of the first container.
+    /// Makes a client of the first container.
     pub fn open(gateway: &'g Gateway, era: Era) -> Self {
         Self::of(gateway, era, FIRST)
     }
 
+    /// Makes a client of the container at `source`; in the legacy era, opens a session.
     pub fn of(gateway: &'g Gateway, era: Era, source: Ipv4Addr) -> Self {
         let mut client = Self {
             gateway,
@@ -155,7 +156,7 @@ impl<'g> Client<'g> {
         self.next.fetch_add(1, Ordering::Relaxed).into()
     }
 
-    /// Waits until the list has all of these tools.
+    /// Waits until the list of tools has all of these names.
     pub fn wait_for(self, tools: &[&str]) -> Self {
         eventually(&format!("all of {tools:?} are listed"), SOON, || {
             let listed = self.tools();
@@ -181,7 +182,7 @@ impl<'g> Client<'g> {
         response["result"]["tools"].as_array().unwrap().clone()
     }
 
-    /// The response to a call.
+    /// Calls a tool; returns the JSON-RPC response.
     #[track_caller]
     pub fn call(&self, tool: &str, arguments: Value) -> Value {
         self.request(
@@ -190,13 +191,13 @@ impl<'g> Client<'g> {
         )
     }
 
-    /// The response to a request.
+    /// Sends a request; returns the JSON-RPC response.
     #[track_caller]
     pub fn request(&self, method: &str, params: Value) -> Value {
         response(&self.exchange(method, params))
     }
 
-    /// The whole answer to a request.
+    /// Sends a request; returns the HTTP response.
     pub fn exchange(&self, method: &str, params: Value) -> Reply {
         let mut stream = self.begin(&self.next_id(), method, params);
         read_reply(&mut stream).unwrap()
@@ -208,7 +209,7 @@ impl<'g> Client<'g> {
         assert_eq!(reply.status, 202, "{}", reply.text());
     }
 
-    /// Sends a request, and returns before its answer.
+    /// Sends a request; returns the connection without reading the response.
     pub fn begin(&self, id: &Value, method: &str, params: Value) -> TcpStream {
         let mut message = message(id, method, params);
         if self.era == Era::Modern {
@@ -231,12 +232,13 @@ impl<'g> Client<'g> {
         self.send("POST", &headers, message.to_string().as_bytes())
     }
 
-    /// Posts a body.
+    /// Posts a body to `/mcp`; returns the HTTP response.
     pub fn post(&self, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         read_reply(&mut self.send("POST", headers, body)).unwrap()
     }
 
-    /// Sends an HTTP request to `/mcp`. `headers` replace the default ones.
+    /// Sends an HTTP request to `/mcp`; returns the connection without reading the response.
+    /// `headers` replace default header fields of the same name.
     pub fn send(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
         let length = body.len().to_string();
         let host = self.gateway.address.to_string();
@@ -262,18 +264,18 @@ impl<'g> Client<'g> {
             fields.collect::<String>()
         );
         let mut stream = self.gateway.connect(self.source);
-        // A denial may close the connection while a body is being sent.
+        // The proxy may close the connection after a denial, while the body is still being sent.
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
         stream
     }
 }
 
-/// A request.
+/// Makes a JSON-RPC request.
 pub fn message(id: &Value, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
 }
 
-/// Encodes a name that is not ASCII for a header field.
+/// Encodes a name for a header field: in Base64 if the name has bytes other than visible ASCII.
 fn encoded(name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_graphic());
     match is_plain {
@@ -282,7 +284,7 @@ fn encoded(name: &str) -> String {
     }
 }
 
-/// The JSON-RPC response in an answer, which is JSON or a stream of events.
+/// The JSON-RPC response in an HTTP response, which is JSON or a stream of events.
 #[track_caller]
 pub fn response(reply: &Reply) -> Value {
     let text = reply.text();
@@ -326,7 +328,7 @@ impl Events {
         Self { reader }
     }
 
-    /// The next message, with the last event id before it; `None` at the end.
+    /// The next message, with the last event id before it; `None` at the end of the connection.
     pub fn next(&mut self) -> Option<(Option<String>, Value)> {
         let mut id = None;
         loop {

@@ -1,4 +1,4 @@
-//! Definitions that change after they were pinned.
+//! Tool definitions that change after the gateway has pinned them, and suspicious results.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -57,7 +57,7 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
         text(&client.call("kb_read", json!({})));
         server.list(vec![changed.clone(), tool("touch")]);
         text(&client.call("kb_touch", json!({})));
-        eventually("it is blocked", SOON, || {
+        eventually("the tool is blocked", SOON, || {
             client.tools();
             code(&client.call("kb_read", json!({}))) == Some(DENIED)
         });
@@ -65,7 +65,7 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
         let reached = server.calls().len();
         let listed = client.tools();
         assert!(!listed.iter().any(|name| name == "kb_read"), "{listed:?}");
-        // Other sessions, containers and a restart see the same.
+        // The tool is also blocked in other sessions and containers, and after a restart.
         for source in [super::client::FIRST, SECOND] {
             let other = Client::of(&gateway, era, source).wait_for(&["kb_touch"]);
             let denied = other.call("kb_read", json!({}));
@@ -80,10 +80,10 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
         gateway.operate("/internal/mcp/definitions/kb/read/accept");
         let client = client.wait_for(&["kb_read"]);
         text(&client.call("kb_read", json!({})));
-        // Any other definition than the accepted one is a change, also the original one.
+        // Any definition other than the accepted one is a change, even the original one.
         server.list(vec![described("Read a file"), tool("touch")]);
         text(&client.call("kb_touch", json!({})));
-        eventually("it is blocked again", SOON, || {
+        eventually("the tool is blocked again", SOON, || {
             client.tools();
             code(&client.call("kb_read", json!({}))) == Some(DENIED)
         });
@@ -103,7 +103,7 @@ fn a_definition_that_changed_while_the_proxy_was_down_is_blocked() {
     assert_eq!(server.calls().len(), 1);
 }
 
-/// `on_definition_change: log` is the operator's choice.
+/// With `on_definition_change: log`, the gateway only logs and counts a changed definition.
 #[test]
 fn a_changed_definition_passes_with_on_definition_change_log() {
     let server = server();
@@ -113,7 +113,7 @@ fn a_changed_definition_passes_with_on_definition_change_log() {
     let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_read"]);
     server.list(vec![described("Read another file"), tool("touch")]);
     text(&client.call("kb_touch", json!({})));
-    eventually("the change is seen", SOON, || {
+    eventually("the list has the changed tool", SOON, || {
         let listed = client.list();
         listed
             .iter()
@@ -138,7 +138,7 @@ fn a_result_that_looks_like_an_instruction_passes_and_is_flagged() {
         text(&client.call("kb_plain", json!({})));
     });
     let is_flagged = |tool: &str| {
-        eventually("the calls are in the audit", SOON, || {
+        eventually("the calls are in the audit log", SOON, || {
             calls(&gateway, tool).len() == 2
         });
         let lines = calls(&gateway, tool);

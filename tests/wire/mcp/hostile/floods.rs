@@ -11,7 +11,7 @@ use crate::support::read_reply;
 
 /// The limit of sessions and of streams of one container, from `src/mcp/gateway/limits.rs`.
 const MOST: usize = 1024;
-/// The most memory that they may take, in KiB.
+/// Limit on the growth of the proxy's resident memory, in KiB.
 const GROWTH: u64 = 64 * 1024;
 
 fn gateway(server: &McpServer) -> Gateway {
@@ -43,7 +43,7 @@ fn a_flood_of_sessions_closes_none_of_another_container() {
     let list = message(&1.into(), "tools/list", json!({})).to_string();
     assert_eq!(client.post(&[], list.as_bytes()).status, 404);
     text(&other.call("kb_read", json!({})));
-    // One session with the server serves them all.
+    // The sessions of a container share one session with the server.
     assert!(server.of("initialize").len() <= 2);
 }
 
@@ -79,8 +79,8 @@ fn streams_are_bounded_for_each_container() {
     text(&other.call("kb_read", json!({})));
     text(&client.call("kb_read", json!({})));
     drop(opened);
-    // Closed streams make room.
-    crate::support::eventually("there is room again", crate::support::SOON, || {
+    // Closed streams no longer count against the limit.
+    crate::support::eventually("a stream is accepted", crate::support::SOON, || {
         listen(&client, 0).1 == "200"
     });
 }

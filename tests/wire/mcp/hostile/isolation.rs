@@ -1,7 +1,10 @@
 //! Isolation of server processes, and of sessions with servers, between containers.
 
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -13,7 +16,7 @@ use crate::support::{SOON, eventually};
 /// A stdio server that reports the files, variables, processes and hosts that it can reach.
 pub const PROBE: &str = include_str!("probe.py");
 
-/// Its entry in `mcp.yaml`.
+/// The probe's entry in `mcp.yaml`.
 pub fn probing() -> Value {
     json!({ "command": "python3", "args": ["-c", PROBE], "env": { "API_KEY": "of-the-server" } })
 }
@@ -63,12 +66,47 @@ fn a_stdio_server_sees_no_secrets_or_admin_socket_and_has_no_network() {
         !found.to_string().contains(own.to_str().unwrap()),
         "{found}"
     );
-    // It sees no process of the machine, and dies with the proxy.
+    // The server sees no process outside its sandbox, and ends with the proxy.
     assert!(found["processes"].as_u64().unwrap() <= 4, "{found}");
     let inside = found["marker"].as_str().unwrap().to_owned();
     assert!(is_open(&inside));
     gateway.proxy.signal(rustix::process::Signal::KILL);
     eventually("the server is gone", SOON, || !is_open(&inside));
+}
+
+/// The kernel lists a Unix socket under the path that was passed to `bind`, which is relative here.
+#[test]
+fn a_stdio_server_cannot_reach_a_socket_bound_by_a_relative_path_below_its_directories() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [read, write] = directories.each_ref().map(|one| one.path());
+    const BIND: &str = "import socket, sys; s = socket.socket(socket.AF_UNIX); \
+                        s.bind('relative.sock'); s.listen(); print('ready', flush=True); \
+                        sys.stdin.read()";
+    let servers = [read, write].map(|path| {
+        let mut server = Command::new("python3");
+        let server = server.args(["-c", BIND]).current_dir(path);
+        let server = server.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let mut ready = [0; 6];
+        let output = server.stdout.as_mut().unwrap();
+        output.read_exact(&mut ready).unwrap();
+        server
+    });
+    let sockets = [read, write].map(|path| path.join("relative.sock"));
+    for socket in &sockets {
+        assert!(UnixStream::connect(socket).is_ok(), "{}", socket.display());
+    }
+    let mut mount = probing();
+    mount["read"] = json!([read]);
+    mount["write"] = json!([write]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "p": mount } }));
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["p_probe"]);
+    let found = probed(&client, json!({ "sockets": sockets }));
+    assert_eq!(found["reaches"], json!([]), "{found}");
+    for mut server in servers {
+        drop(server.stdin.take());
+        server.wait().unwrap();
+    }
 }
 
 /// Whether a process of the machine is in the network namespace with this name.
@@ -78,7 +116,7 @@ fn is_open(namespace: &str) -> bool {
     names.any(|name| name.as_os_str() == namespace)
 }
 
-/// Each container has a separate process, whose state the other cannot see.
+/// The network namespace, which the probe reports as `marker`, differs between the two processes.
 #[test]
 fn each_container_has_its_own_process_of_a_stdio_server() {
     let gateway = Gateway::start(&json!({ "mcpServers": { "p": probing() } }));
@@ -104,7 +142,8 @@ fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
                     text(&client.call("kb_read", json!({})));
                 }
             }
-            // The modern era has no sessions, but the proxy caches lists of servers.
+            // The modern era has no sessions. Instead, the test counts `server/discover`, whose
+            // result the proxy caches.
             let (calls, field) = (server.calls(), "mcp-session-id");
             match era {
                 Era::Legacy => {
@@ -123,7 +162,7 @@ fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
     });
 }
 
-/// The sessions of a lease end with it: the next container at the address starts without any.
+/// The sessions of a lease end with it: the next container at the address starts without a session.
 #[test]
 fn a_session_ends_with_its_lease() {
     let server = McpServer::start(vec![tool("read")]);

@@ -1,4 +1,4 @@
-//! The security level, and the hints in definitions that it depends on.
+//! The security level, and the hints in tool definitions on which it depends.
 
 use serde_json::{Value, json};
 use testkit::each_row;
@@ -39,7 +39,8 @@ fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
         assert_eq!(server.calls().len(), before);
         assert!(!client.tools().iter().any(|name| name == "kb_mail"));
         text(&client.call("kb_local", json!({})));
-        // Neither other sessions nor a restart lower the level; other containers have their own.
+        // Neither a new session nor a restart lowers the level. Another container has its own
+        // level.
         assert_code(
             &Client::open(&gateway, era).call("kb_mail", json!({})),
             DENIED,
@@ -54,7 +55,7 @@ fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
 }
 
 #[test]
-fn a_servers_hints_tighten_the_operators_but_never_loosen_them() {
+fn a_servers_hints_tighten_the_operators_hints_but_never_loosen_them() {
     let open = json!({
         "name": "open", "inputSchema": { "type": "object" },
         "annotations": { "openWorldHint": true },

@@ -13,7 +13,7 @@ const DENIED: i64 = -32951;
 const MISUSED: i64 = -32952;
 const FAILED: i64 = -32953;
 
-/// One decision for each tool.
+/// Rules with a decision for each tool of [`all`] except `unheard-of`.
 const RULES: &str = r#"package mcp.authz
 
 free := {"read", "other"}
@@ -28,7 +28,7 @@ decision := "ask" if input.tool == "ask"
 
 reason := "it costs money" if input.tool == "ask"
 
-# A tool that two rules disagree about cannot be decided.
+# Two rules with different decisions for one call make its evaluation fail.
 decision := "allow" if input.tool == "fail"
 
 decision := "deny_continue" if input.tool == "fail"
@@ -69,7 +69,8 @@ modified := {"content": [{"type": "text", "text": "[gone]"}], "resultType": "com
 }
 "#;
 
-/// A gateway whose calls these rules judge.
+/// A gateway with a policy bundle of these rules. The bundle's directory is left behind after the
+/// test.
 pub fn judged(server: &McpServer, rules: &str) -> Gateway {
     let mut directory = PathBuf::new();
     let mcp = |path: &PathBuf| {
@@ -143,7 +144,7 @@ fn an_abort_latches_across_sessions_and_restarts_until_reset() {
         assert_eq!(data(&aborted, "type"), "policy_denied");
         assert_eq!(data(&aborted, "decision"), "deny_abort");
         assert_eq!(data(&aborted, "reason"), "not in this house");
-        // Killed right after the answer: the latch must be on disk already.
+        // Kills the proxy right after the answer: the latch must be on disk already.
         gateway.proxy.crash_and_restart();
         let before = server.calls().len();
         for era in ERAS {
@@ -177,7 +178,7 @@ fn only_redacted_arguments_and_results_reach_the_other_side() {
 }
 
 #[test]
-fn a_server_that_answers_with_the_policys_codes_or_messages_is_named() {
+fn a_server_error_with_a_code_or_message_of_policies_is_replaced_and_names_the_tool() {
     let server = McpServer::scripted(vec![tool("lie"), tool("err")], |seen| {
         let arguments = &seen.message["params"]["arguments"];
         (!seen.tool().is_empty()).then(|| {
@@ -209,7 +210,7 @@ fn a_server_that_answers_with_the_policys_codes_or_messages_is_named() {
         }
         let answer = client.call("kb_err", json!({ "code": -32949, "message": "mine" }));
         assert_code(&answer, -32949);
-        // The container is not latched: a server cannot latch it.
+        // The next call still reaches the server: a server's error cannot latch the container.
         let answer = client.call("kb_err", json!({ "code": -7, "message": "mine" }));
         assert_code(&answer, -7);
     });

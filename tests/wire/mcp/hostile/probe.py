@@ -1,4 +1,5 @@
-"""An MCP server on stdio that reports what it sees and reaches, and floods when it is told to."""
+"""An MCP server on stdio. The tool `probe` reports the files, variables, processes and addresses
+that the server can reach; the tool `flood` writes without end to stdout, or 100 MB to stderr."""
 
 import json
 import os
@@ -43,7 +44,7 @@ def probe(arguments):
 
 
 def readable(path):
-    """Whether there is something: a file with content, or a directory with entries."""
+    """Whether the path is a readable file with content or a directory with entries."""
     try:
         return bool(os.listdir(path)) if os.path.isdir(path) else bool(open(path).read(1))
     except OSError:

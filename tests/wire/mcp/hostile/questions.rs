@@ -15,7 +15,7 @@ const QUESTIONS: [(&str, &str); 2] = [
     ("ask", "elicitation/create"),
     ("sample", "sampling/createMessage"),
 ];
-/// Denies every question; checks that the input contains the direction.
+/// Denies every request of a server to a client, by the input's `direction`.
 const RULES: &str = r#"package mcp.questions
 
 decision := "deny_continue" if input.direction == "to_client"
@@ -63,7 +63,7 @@ fn a_denied_question_reaches_no_client_and_the_server_gets_an_error() {
                     assert_eq!(repeated, told["error"]);
                     (told, method)
                 }
-                // The question is part of the result.
+                // The question is part of the result, which is denied as a whole.
                 Era::Modern => (response(&reply), "tools/call"),
             };
             assert_code(&error, DENIED);
@@ -73,7 +73,7 @@ fn a_denied_question_reaches_no_client_and_the_server_gets_an_error() {
             }));
             let calls = server.calls();
             let calls = calls.iter().filter(|seen| seen.tool() == tool);
-            assert_eq!(calls.count(), 1, "nothing is repeated with an answer");
+            assert_eq!(calls.count(), 1, "the gateway repeats no call");
         }
         // The bundle does not judge a call without questions.
         text(&client.call("kb_echo", json!({})));

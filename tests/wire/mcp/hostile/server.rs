@@ -1,4 +1,5 @@
-//! An MCP server over HTTP for both eras, with scripted answers.
+//! A scripted MCP server over HTTP that speaks both protocol eras: 2025-11-25 with sessions, and
+//! 2026-07-28 without.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,12 +45,12 @@ type Raw = dyn FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send;
 
 /// An answer of the server.
 pub enum Answer {
-    /// A status, a field and a body.
+    /// A status, header lines without the last line break, and a body.
     Http(u16, String, String),
     Result(Value),
     /// A JSON-RPC error.
     Error(Value),
-    /// Messages, one event each, and the end.
+    /// Messages, each as one event; then the response ends.
     Events(Vec<Value>),
     /// Arbitrary bytes that the test writes.
     Raw(Box<Raw>),
@@ -78,12 +79,12 @@ impl Answer {
     }
 }
 
-/// A result of a tool that is one text.
+/// The result of a tool call, with one text.
 pub fn text_result(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }], "resultType": "complete" })
 }
 
-/// One event.
+/// A message as one event of a stream.
 pub fn event(message: &Value) -> String {
     format!("event: message\ndata: {message}\n\n")
 }
@@ -95,7 +96,7 @@ pub fn tool(name: &str) -> Value {
 
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
-/// The server's lists, and the requests that it received.
+/// The server's tools, its script, and the requests that it received.
 pub struct Journal {
     tools: Mutex<Vec<Value>>,
     seen: Mutex<Vec<Seen>>,
@@ -108,7 +109,7 @@ impl Journal {
         self.seen.lock().clone()
     }
 
-    /// The client's answer to the server's request with this id.
+    /// The client's answer to the server's request with this id; `None` before it arrives.
     pub fn answer_to(&self, id: &str) -> Option<Value> {
         let seen = self.seen();
         let mut answers = seen.iter().map(|seen| &seen.message);
@@ -116,7 +117,8 @@ impl Journal {
         answer.cloned()
     }
 
-    /// Waits for the client's answer to the server's request with this id.
+    /// Waits for the client's answer to the server's request with this id; fails with `TimedOut`
+    /// after 20 s.
     pub fn wait_for_answer(&self, id: &str) -> io::Result<Value> {
         for _ in 0..1000 {
             if let Some(answer) = self.answer_to(id) {
@@ -135,12 +137,13 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    /// Starts a server that answers every call with its tool and arguments.
+    /// Starts a server that answers every call with the name and arguments of the called tool.
     pub fn start(tools: Vec<Value>) -> Self {
         Self::scripted(tools, |_| None)
     }
 
-    /// Starts a server with a script, which may answer requests first.
+    /// Starts a server with a script. If the script returns `None` for a request, the server gives
+    /// its default answer.
     pub fn scripted(
         tools: Vec<Value>,
         script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
@@ -163,7 +166,7 @@ impl McpServer {
         Self { address, journal }
     }
 
-    /// Its entry in `mcp.yaml`.
+    /// The server's entry in `mcp.yaml`.
     pub fn mount(&self) -> Value {
         json!({ "type": "http", "url": format!("http://{}/mcp", self.address) })
     }
@@ -177,7 +180,7 @@ impl McpServer {
         self.journal.seen()
     }
 
-    /// The requests with a method.
+    /// The requests with this JSON-RPC method.
     pub fn of(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen();
         seen.into_iter()
@@ -276,6 +279,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Seen>> {
     }))
 }
 
+/// The default answer to a request.
 fn usual(seen: &Seen, journal: &Journal) -> Answer {
     let params = &seen.message["params"];
     let capabilities = json!({

@@ -19,7 +19,7 @@ fn asking() -> McpServer {
     McpServer::scripted(vec![tool("ask"), tool("hold")], ask)
 }
 
-/// Like [`asking`], but without 2026-07-28.
+/// Like [`asking`], but the server does not know revision 2026-07-28.
 fn asking_of_legacy_clients() -> McpServer {
     McpServer::scripted(vec![tool("ask"), tool("hold")], |seen| {
         let unknown = json!({ "code": -32601, "message": "Method not found" });
@@ -43,7 +43,7 @@ fn ask(seen: &Seen) -> Option<Answer> {
         })),
         "hold" => Some(Answer::stream(|stream, _| {
             stream.write_all(b": wait\n\n")?;
-            // Until the proxy closes the connection.
+            // Reads until the proxy closes the connection.
             std::io::copy(stream, &mut std::io::sink()).map(drop)
         })),
         _ => None,
@@ -69,7 +69,7 @@ fn answer(id: &Value, by: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "result": accepted(by) }).to_string()
 }
 
-/// A client that uses the session of another container.
+/// A client of the second container that uses the session of `of`.
 fn thief<'g>(gateway: &'g Gateway, of: &Client<'_>) -> Client<'g> {
     let mut thief = Client::of(gateway, Era::Legacy, SECOND);
     thief.session.clone_from(&of.session);
@@ -88,7 +88,7 @@ fn the_session_of_another_container_is_not_found() {
         let reply = read_reply(&mut stream).unwrap();
         assert_eq!(reply.status, 404, "{method}: {}", reply.text());
     });
-    // Its owner still finds it.
+    // The owner can still use the session.
     assert!(!owner.tools().is_empty());
     let guessed = [("mcp-session-id", "0123456789abcdef0123456789abcdef")];
     assert_eq!(owner.post(&guessed, list.as_bytes()).status, 404);
@@ -106,7 +106,7 @@ fn a_question_is_answered_only_by_its_own_session() {
     let (_, question) = events.next().unwrap();
     assert_eq!(question["method"], "elicitation/create");
     let id = &question["id"];
-    // The id is the gateway's, not the server's.
+    // The gateway replaces the server's id.
     assert_ne!(*id, "question");
 
     let beside = Client::open(&gateway, Era::Legacy);
@@ -122,7 +122,7 @@ fn a_question_is_answered_only_by_its_own_session() {
     let modern = Client::open(&gateway, Era::Modern);
     let reply = modern.post(&[], answer(id, "a modern stranger").as_bytes());
     assert_eq!(reply.status, 400, "{}", reply.text());
-    // Similar ids, in the right session.
+    // In the right session, an answer with another id does not reach the server either.
     for other in [json!(id.to_string()), json!(99), json!("question")] {
         asked.post(&[], answer(&other, "a guess").as_bytes());
     }
@@ -191,17 +191,17 @@ fn a_call_is_cancelled_only_by_its_own_session() {
             client.notify(cancelled, json!({ "requestId": id }));
         }
     }
-    // Neither the id at the server nor the id as a string cancels it.
+    // Neither the id at the server nor the client's id as a string cancels the call.
     if at_server != 4711 {
         owner.notify(cancelled, json!({ "requestId": at_server }));
     }
     owner.notify(cancelled, json!({ "requestId": "4711" }));
-    // A cancellation would have reached the server before this call.
+    // A cancellation would have reached the server before the response to this call.
     let quick = Client::open(&gateway, Era::Legacy);
     assert_code(&quick.call("kb_nothing", json!({})), -32602);
     assert_eq!(server.of(cancelled).len(), 0);
     owner.notify(cancelled, json!({ "requestId": 4711 }));
-    eventually("the server is told", SOON, || {
+    eventually("the cancellation reaches the server", SOON, || {
         server.of(cancelled).len() == 1
     });
     assert_eq!(
@@ -213,7 +213,7 @@ fn a_call_is_cancelled_only_by_its_own_session() {
     assert!(!reply.text().contains("result"), "{}", reply.text());
 }
 
-/// A stream keeps judged messages, not those that the server sent.
+/// The gateway keeps the judged messages of a stream, not those that the server sent.
 #[test]
 fn a_resumed_stream_holds_no_result_that_was_denied_or_redacted() {
     let rules = r#"package mcp.authz
@@ -265,7 +265,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
             .map(str::to_owned)
             .collect();
         assert!(ids.len() >= 3, "{text}");
-        // After the first event, all others are sent again.
+        // A client that resumes after any event but the last gets the judged result again.
         for (at, id) in ids.iter().enumerate() {
             let mut stream = client.send("GET", &[("last-event-id", id)], b"");
             let again = read_reply(&mut stream).unwrap();
@@ -277,7 +277,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
         }
         seen.extend(ids);
     });
-    // The events belong to that session: another one cannot resume their streams.
+    // The events belong to the client's session: another session cannot resume their streams.
     let others = [
         Client::open(&gateway, Era::Legacy),
         Client::of(&gateway, Era::Legacy, SECOND),
@@ -291,7 +291,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
     }
 }
 
-/// The session id of HTTP+SSE is in the URL, and belongs to the container as well.
+/// In HTTP+SSE the session id is in the URL. The session belongs to its container here too.
 #[test]
 fn the_message_endpoint_of_another_container_is_not_found() {
     let server = asking();
@@ -329,7 +329,8 @@ fn endpoint_of(stream: &mut TcpStream) -> String {
     data.unwrap()
 }
 
-/// A second request with an id in use is refused, so that their answers cannot be confused.
+/// The gateway refuses a second request with an id in use, so that the answers to the two requests
+/// cannot be confused.
 #[test]
 fn a_request_id_in_use_is_refused() {
     let server = asking();

@@ -15,7 +15,8 @@ use super::{Login, OauthSettings, TokenFile};
 use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// One login and its token file. Kept over reloads, so that no two refreshes of it overlap.
+/// One login and its token file. A reload keeps it if the entry is unchanged, so that no two
+/// refreshes of the login overlap.
 ///
 /// The lock on `known` is never held during I/O. Files are read and written on blocking threads.
 pub struct OauthTokens {
@@ -35,8 +36,9 @@ pub struct OauthTokens {
 }
 
 impl OauthTokens {
-    /// Reads the token file; blocks. `others` may include an entry with the same file that a reload
-    /// changed: its refresh may still be under way, so its lock is shared.
+    /// Reads the token file; blocks. `others` may include the former version of an entry that a
+    /// reload changed. Its refresh may still be under way, so entries with the same file share the
+    /// refresh lock.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -102,8 +104,8 @@ impl OauthTokens {
         &self.settings.login
     }
 
-    /// Runs `work` on a blocking thread, under the lock on the file. It goes on if the receiver is
-    /// dropped.
+    /// Runs `work` on a blocking thread, under the lock on the file. `work` goes on if the receiver
+    /// is dropped.
     fn with_file<T: Send + 'static>(
         self: &Arc<Self>,
         file_access: OwnedMutexGuard<()>,
@@ -141,8 +143,9 @@ impl OauthTokens {
         known.unreadable = taken.err().map(shown);
     }
 
-    /// Takes over a file that was read. Different tokens are a new login. With equal tokens only
-    /// the file's metadata changed, and the tokens in use may be newer.
+    /// Takes over a file that was read. If its tokens differ from those read last, it is a new
+    /// login. Otherwise only other fields or the metadata changed, and the tokens in use may be
+    /// newer than those in the file. Fails if the file holds no tokens.
     fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
         let is_known =
@@ -163,7 +166,8 @@ impl OauthTokens {
         Ok(())
     }
 
-    /// Prepares tokens to be sent. The inner error says why the access token is unusable.
+    /// Prepares the tokens of a file to be sent. The outer error says why the file has none, the
+    /// inner one why the access token is unusable.
     fn ready(&self, file: TokenFile) -> Result<(CurrentTokens, Result<(), String>), String> {
         let tokens = self.login().tokens(&file)?;
         let earlier = self.known.lock().earlier();
@@ -191,7 +195,7 @@ impl OauthTokens {
             drop(file_access);
         } else {
             let looked = self.with_file(file_access, Self::reread).await;
-            looked.map_err(|_| "its file could not be looked at".to_owned())?;
+            looked.map_err(|_| "the task that reads the token file ended without a result")?;
         }
         let (answer, is_due) = {
             let known = self.known.lock();
@@ -210,9 +214,9 @@ impl OauthTokens {
         // In a separate task: if the client disconnects, the endpoint's answer must still be
         // stored, since the old refresh token may be spent.
         let refreshed = self.start(guard).await;
-        refreshed.map_err(|_| "the refresh broke off".to_owned())?;
+        refreshed.map_err(|_| "the task that refreshes the token ended without a result")?;
         let answer = self.known.lock().answer();
-        answer.unwrap_or_else(|| Err("its file was replaced meanwhile".to_owned()))
+        answer.unwrap_or_else(|| Err("the token file was replaced during the refresh".to_owned()))
     }
 
     /// Starts a refresh that no flow waits for, unless one is under way.
@@ -245,7 +249,8 @@ impl TokenSource for OauthSource {
             let known = tokens.known.lock();
             (known.to_send()?, known.is_fresh(), known.is_due())
         };
-        // While the file is read or written, the current token is still used.
+        // The file must be checked first, by `fetch`. While another flow reads or writes the file,
+        // the current token is sent.
         if !is_fresh && tokens.file_access.try_lock().is_ok() {
             return None;
         }

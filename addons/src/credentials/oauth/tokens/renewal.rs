@@ -1,4 +1,5 @@
-//! Refreshes a login: one request to its token endpoint, whose tokens are written to its file.
+//! Refreshes a login: sends one request to its token endpoint, and writes the tokens of the answer
+//! to its file.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::contract::Replacement;
 use crate::credentials::oauth::{Refusal, TokenFile};
 use crate::credentials::wiped::wipe_bytes;
 
-/// A refresh request, and the data that its answer needs.
+/// A refresh request, and the data to store the tokens of its answer.
 pub(super) struct RefreshRequest {
     pub(super) request: Request<Bytes>,
     /// The refresh token in the request.
@@ -31,7 +32,7 @@ impl OauthTokens {
         let _lock = match locked.await {
             Ok(Ok(lock)) => lock,
             Ok(Err(why)) => return self.failed(transient(why)),
-            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
+            Err(_) => return self.failed(no_result("locks the token file")),
         };
         let prepared = self
             .with_file(self.file_access().await, Self::prepare)
@@ -40,7 +41,7 @@ impl OauthTokens {
             Ok(Ok(Some(request))) => request,
             Ok(Ok(None)) => return,
             Ok(Err(why)) => return self.failed(transient(why)),
-            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
+            Err(_) => return self.failed(no_result("prepares the refresh")),
         };
         let RefreshRequest {
             request,
@@ -57,12 +58,12 @@ impl OauthTokens {
             .await
             .is_err()
         {
-            self.failed(transient("the refresh broke off".to_owned()));
+            self.failed(no_result("stores the new tokens"));
         }
     }
 
-    /// The refresh request, if one is due. Tokens that are not in the file yet are written instead:
-    /// requesting further ones could lose them. Blocks.
+    /// The refresh request; `None` if none is due. If the tokens in use are not in the file yet,
+    /// writes them instead and returns `None`: a further refresh could lose them. Blocks.
     pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
         self.reread();
         let (refresh, unwritten) = {
@@ -75,7 +76,7 @@ impl OauthTokens {
         let path = &self.settings.token_file;
         let replacement = self.ports.files.replace(path).map_err(|error| {
             let path = path.display();
-            format!("{path} cannot be rewritten, so it is not refreshed: {error}")
+            format!("{path} cannot be rewritten, so the login is not refreshed: {error}")
         })?;
         if unwritten {
             self.write(replacement);
@@ -93,8 +94,8 @@ impl OauthTokens {
         }))
     }
 
-    /// Stores the tokens of the answer, in memory even if the file cannot be written, since the old
-    /// refresh token may be spent. Blocks.
+    /// Stores the tokens of the answer in memory and in the file. They stay in memory even if the
+    /// file cannot be written, since the old refresh token may be spent. Blocks.
     pub(super) fn keep(
         &self,
         sent: &str,
@@ -125,8 +126,8 @@ impl OauthTokens {
         }
     }
 
-    /// The file updated with the new tokens. `None` if the file holds another login by now, which
-    /// the answer does not belong to.
+    /// The file updated with the new tokens; `None` if a new login replaced the refresh token in
+    /// the file during the request.
     pub(super) fn refreshed(
         &self,
         sent: &str,
@@ -148,7 +149,8 @@ impl OauthTokens {
             .map(Some)
     }
 
-    /// Writes the tokens in use to the file. Blocks.
+    /// Writes the tokens in use to the file, unless the file holds them already or holds a new
+    /// login. Blocks.
     pub(super) fn write(&self, mut replacement: Box<dyn Replacement>) {
         let text = match &self.known.lock().current {
             Some(current) => current.file.text(),
@@ -177,7 +179,7 @@ impl OauthTokens {
             Err(why) => {
                 let path = self.settings.token_file.display();
                 self.failed(transient(format!(
-                    "{path} could not be rewritten, and the new tokens are lost with this process: {why}"
+                    "{path} could not be rewritten, so the new tokens are only in memory: {why}"
                 )));
             }
         }
@@ -185,7 +187,7 @@ impl OauthTokens {
 
     fn failed(&self, refusal: Refusal) {
         let (name, why) = (&self.name, &refusal.why);
-        tracing::warn!(credential = %name, permanent = refusal.permanent, "not refreshed: {why}");
+        tracing::warn!(credential = %name, permanent = refusal.permanent, "OAuth refresh failed: {why}");
         self.count(if refusal.permanent {
             "refused"
         } else {
@@ -198,6 +200,11 @@ impl OauthTokens {
         let provider = self.login().provider.as_str();
         self.refreshes.with_label_values(&[provider, outcome]).inc();
     }
+}
+
+/// The failure if a task panicked; `work` says what the task does.
+fn no_result(work: &str) -> Refusal {
+    transient(format!("the task that {work} ended without a result"))
 }
 
 fn transient(why: String) -> Refusal {

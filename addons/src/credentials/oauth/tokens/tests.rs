@@ -62,7 +62,7 @@ impl Outbound for Endpoint {
         _: &'a Arc<Container>,
         _: Request<Bytes>,
     ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
-        unreachable!("tokens are nobody's look-up");
+        unreachable!("no token is fetched by a look-up");
     }
 }
 
@@ -135,7 +135,7 @@ impl Fixture {
         access.unwrap().to_string()
     }
 
-    fn is_lent(&self) -> bool {
+    fn has_token_to_send(&self) -> bool {
         self.tokens.known.lock().to_send().is_some()
     }
 
@@ -156,19 +156,19 @@ fn touching_the_file_during_a_refresh_loses_no_token() {
     login.tokens.reread();
     login.answer(request, "second");
     assert_eq!(login.in_file("refresh_token"), "rotated");
-    assert!(login.is_lent());
+    assert!(login.has_token_to_send());
 }
 
 #[test]
 fn a_login_during_a_refresh_is_never_overwritten() {
     let login = start();
     let request = login.prepare();
-    login.write("anew");
+    login.write("newer");
     login.answer(request, "second");
-    assert_eq!(login.in_file("access_token"), "anew");
-    assert_eq!(login.in_use(), "anew");
+    assert_eq!(login.in_file("access_token"), "newer");
+    assert_eq!(login.in_use(), "newer");
 
-    // Nor a login while the new tokens are being written.
+    // A login while the new tokens are being written is not overwritten either.
     let request = login.prepare();
     let tokens = &login.tokens;
     let answered = br#"{ "access_token": "second", "refresh_token": "rotated" }"#;
@@ -191,14 +191,14 @@ fn tokens_that_could_not_be_written_are_sent_and_written_before_the_next_refresh
     assert!(!login.tokens.known.lock().is_valid());
     assert!(
         login.files.text(path).is_none(),
-        "who took it away is right"
+        "a removed file is not created again"
     );
     login.files.rename(aside, path);
     login.tokens.reread();
-    assert!(login.is_lent());
+    assert!(login.has_token_to_send());
     assert!(
         !login.tokens.known.lock().is_valid(),
-        "it is not written yet"
+        "the new tokens are not written yet"
     );
     assert_eq!(login.in_use(), "second");
     login.wait();
@@ -213,12 +213,15 @@ fn a_rotated_refresh_token_is_kept_even_if_the_access_token_is_unusable() {
     for wait in [5, 10, 20] {
         login.answer(login.prepare(), "not\na token");
         assert_eq!(login.in_file("refresh_token"), "rotated");
-        assert!(!login.is_lent());
-        assert!(login.tokens.prepare().unwrap().is_none(), "it waits");
+        assert!(!login.has_token_to_send());
+        assert!(
+            login.tokens.prepare().unwrap().is_none(),
+            "no refresh is due right after a failure"
+        );
         assert_eq!(login.wait(), Duration::from_secs(wait));
     }
     login.answer(login.prepare(), "second");
-    assert!(login.is_lent() && login.tokens.known.lock().is_valid());
+    assert!(login.has_token_to_send() && login.tokens.known.lock().is_valid());
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn the_current_token_is_sent_while_its_file_is_read() {
     let container = container("web");
     assert!(
         source.current(&container).is_none(),
-        "it is looked at first"
+        "the file is checked first"
     );
     let _at_file = login.tokens.file_access.try_lock().unwrap();
     assert!(source.current(&container).is_some());

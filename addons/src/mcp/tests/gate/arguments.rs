@@ -18,7 +18,7 @@ fn rule(hide: &[&str], defaults: &[(&str, Value)]) -> OverrideRule {
 }
 
 #[tokio::test]
-async fn hidden_fields_of_the_caller_are_dropped_and_defaults_win() {
+async fn hidden_fields_are_removed_and_defaults_replace_the_callers_values() {
     let gate = gate(with_rule(rule(
         &["debug", "opts.raw"],
         &[("units", json!("metric")), ("opts.lang", json!("en"))],
@@ -30,7 +30,7 @@ async fn hidden_fields_of_the_caller_are_dropped_and_defaults_win() {
                 json!({ "debug": 1, "q": 2, "units": "us" }),
                 json!({ "q": 2, "units": "metric", "opts": { "lang": "en" } }),
             ),
-            // Servers that compare names case-insensitively would accept them.
+            // Servers that compare names case-insensitively would accept these fields.
             (
                 json!({ "Debug": 1, "DEBUG": 2, "Units": 3, "opts": { "RAW": 1, "a": 2, "Lang": 3 } }),
                 json!({ "opts": { "a": 2, "lang": "en" }, "units": "metric" }),
@@ -48,7 +48,7 @@ async fn hidden_fields_of_the_caller_are_dropped_and_defaults_win() {
 }
 
 #[tokio::test]
-async fn a_declared_field_is_not_a_spelling_of_a_hidden_one() {
+async fn a_declared_field_that_differs_from_a_hidden_one_only_in_case_passes() {
     let gate = gate(with_rule(rule(&["id"], &[])));
     let schema = json!({ "properties": { "id": {}, "ID": {} } });
     let definition = tool(json!({ "name": "fetch", "inputSchema": schema }).to_string());
@@ -76,7 +76,7 @@ async fn uuid_and_now_are_computed_for_each_call() {
 }
 
 #[tokio::test]
-async fn params_without_an_override_stay_as_they_were_sent() {
+async fn params_pass_byte_for_byte_and_an_override_keeps_the_notation_of_numbers() {
     let gate = gate(settings());
     let text =
         r#"{ "name":"fetch", "arguments":{"n":1.0,"m":1e400,"z":[],"a":{}},"_meta":{"x":1} }"#;

@@ -46,7 +46,10 @@ impl Evaluator for Policies {
         Box::pin(async move {
             // Not ready at once, like an evaluation on another thread.
             tokio::task::yield_now().await;
-            let input: Value = serde_json::from_str(&question.input).unwrap();
+            let members = question.input.members();
+            let members =
+                members.map(|(name, json)| (name.to_owned(), serde_json::from_str(json).unwrap()));
+            let input = Value::Object(members.collect());
             let answer = (self.answer)(&input);
             self.asked.lock().push(input);
             let mut all = answer?.split_off(question.decided);
@@ -58,7 +61,7 @@ impl Evaluator for Policies {
     }
 }
 
-/// Records the writes to disk.
+/// Records the levels and latches that the addon would write to disk.
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) written: Mutex<Vec<String>>,
@@ -100,7 +103,7 @@ impl Approvals for People {
     }
 }
 
-/// The addon over servers `kb` and `weather`.
+/// The addon with the servers `kb` and `weather`, and its ports.
 pub(super) struct Gate {
     pub(super) addon: Mcp,
     pub(super) records: Arc<Records>,
@@ -196,7 +199,7 @@ impl Gate {
         start(&self.web, "tools/call", Some("fetch")).begin()
     }
 
-    /// Calls `fetch`; returns the params that are sent to the server.
+    /// Calls `fetch`; returns the arguments that are sent to the server.
     pub(super) async fn fetch(&self, arguments: Value) -> Result<Value, Denial> {
         let (mut flow, mut frame) = (self.flow(), fetch(&arguments));
         self.request(&mut flow, &mut frame).await?;
@@ -219,7 +222,7 @@ impl Gate {
         (flow, judged.map(|()| frame))
     }
 
-    /// The inputs of the policies so far.
+    /// The inputs that the policies have received so far.
     pub(super) fn asked(&self) -> Vec<Value> {
         self.policies.asked.lock().clone()
     }

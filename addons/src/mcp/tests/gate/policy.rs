@@ -48,7 +48,7 @@ fn the_strictest_decision_counts_in_any_order() {
 }
 
 #[tokio::test]
-async fn an_abort_is_on_disk_before_it_is_answered() {
+async fn a_latch_is_on_disk_before_the_call_is_denied() {
     let gate = deciding(vec![decision("a", Effect::DenyAbort)]);
     let denial = gate.fetch(json!({})).await.unwrap_err();
     assert_eq!(denial.detail("type"), Some("policy_denied"));
@@ -61,7 +61,7 @@ async fn an_abort_is_on_disk_before_it_is_answered() {
 }
 
 #[tokio::test]
-async fn an_abort_that_cannot_be_stored_still_denies() {
+async fn a_latch_that_cannot_be_stored_still_denies_calls() {
     let mut gate = deciding(vec![decision("a", Effect::DenyAbort)]);
     gate.addon.ports.records = Arc::new(Records {
         broken: true,
@@ -105,7 +105,7 @@ async fn a_failed_evaluation_denies() {
         assert_eq!(denial.detail("name"), Some("kb_fetch"));
         assert_eq!(denial.detail("reason"), Some(&*reason));
     }
-    // No decision denies.
+    // An evaluation without a decision denies.
     let gate = deciding(Vec::new());
     assert_eq!(
         code(&gate.fetch(json!({})).await),
@@ -271,7 +271,7 @@ async fn the_input_has_original_names_and_the_params_to_be_sent() {
 }
 
 #[tokio::test]
-async fn messages_of_both_sides_are_evaluated_if_a_bundle_covers_them() {
+async fn requests_of_servers_are_evaluated_if_a_bundle_covers_their_method() {
     let gate = with_policy(settings(), &["elicitation/create"], |input| {
         let effect = match input["params"]["message"] == "password?" {
             true => Effect::DenyContinue,
@@ -314,7 +314,7 @@ async fn a_dry_run_evaluates_policies_and_changes_nothing() {
         .await;
     assert_eq!(code(&judged), Some(Code::PolicyDenied));
     assert!(gate.written().is_empty() && !gate.web.is_aborted());
-    let said = |note: &crate::contract::Note| note.text.contains("deny_abort a says so");
+    let said = |note: &crate::contract::Note| note.text.contains("deny_abort: a says so");
     assert!(flow.notes().iter().any(said), "{:?}", flow.notes());
     let mut asking = deciding(vec![decision("a", Effect::Ask)]);
     asking.addon.ports.approvals = Arc::new(People(Answered::Approved));
@@ -326,7 +326,7 @@ async fn a_dry_run_evaluates_policies_and_changes_nothing() {
     assert_eq!(
         code(&judged),
         Some(Code::PolicyDeniedContinue),
-        "nobody was asked"
+        "a dry run asks no person"
     );
 }
 

@@ -96,7 +96,7 @@ async fn a_classified_result_raises_the_level_on_disk_before_it_passes() {
 }
 
 #[tokio::test]
-async fn a_result_whose_level_cannot_be_stored_does_not_pass_then_or_later() {
+async fn a_result_is_denied_until_its_level_is_stored() {
     let mut gate = gate(with_rule(classified(Level::Secret)));
     gate.addon.ports.records = Arc::new(Records {
         broken: true,
@@ -109,7 +109,7 @@ async fn a_result_whose_level_cannot_be_stored_does_not_pass_then_or_later() {
     for _ in 0..2 {
         let (_, judged) = gate.answer(ok(json!({}))).await;
         assert_eq!(code(&judged), Some(Code::RegistryUnavailable));
-        assert_eq!(gate.web.level(), Level::Secret, "it holds all the same");
+        assert_eq!(gate.web.level(), Level::Secret, "it is raised in memory");
     }
     gate.addon.ports.records = Arc::clone(&gate.records) as _;
     for _ in 0..2 {
@@ -121,7 +121,7 @@ async fn a_result_whose_level_cannot_be_stored_does_not_pass_then_or_later() {
     assert_eq!(
         gate.written().len(),
         2,
-        "an operator took it back meanwhile"
+        "after a reset, the level is stored again"
     );
 }
 
@@ -178,7 +178,7 @@ async fn policies_see_the_result_with_its_request() {
     assert_eq!(
         code(&judged),
         Some(Code::PolicyDeniedContinue),
-        "by the level"
+        "denied by the level"
     );
     let [_, asked] = &gate.asked()[..] else {
         panic!("{:?}", gate.asked())
@@ -239,13 +239,13 @@ async fn a_denied_result_does_not_reach_the_client() {
 }
 
 #[tokio::test]
-async fn a_redacted_result_replaces_the_servers() {
+async fn a_redacted_outcome_replaces_that_of_the_server() {
     let gate = about_responses(Effect::Redact(raw(r#"{"content":[]}"#)));
     let (_, judged) = gate.answer(ok(json!({ "content": [1], "x": 2 }))).await;
     assert_eq!(result(&judged.unwrap()), json!({ "content": [] }));
     let gate = about_responses(Effect::Redact(raw(r#"{"content":[]}"#)));
     let (_, judged) = gate.answer(error(1, "words")).await;
-    assert_eq!(code(&judged), Some(Code::PolicyEvaluatorError), "no error");
+    assert_eq!(code(&judged), Some(Code::PolicyEvaluatorError), "a result");
     let gate = about_responses(Effect::Redact(raw(r#"{"code":1,"message":"***"}"#)));
     let (_, judged) = gate.answer(error(1, "words")).await;
     match judged.unwrap().body {
@@ -281,7 +281,7 @@ async fn redactions_of_a_response_apply_in_the_order_of_the_file() {
     assert_eq!(asked.last().unwrap()["error"]["content"], "***");
 }
 
-/// Denies questions for passwords, and shortens others.
+/// A gate with a policy that denies the question `password?`, shortens `long` and allows any other.
 fn about_questions() -> Gate {
     with_policy(settings(), &["elicitation/create"], |input| {
         let message = input["params"]["message"].as_str().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Denials that are independent of policies: latch, pin, level, servers of other containers.
+//! Denials that are independent of policies: by the abort latch, a changed definition, the level,
+//! an unknown tool, or a server that is not mounted for the container.
 
 use testkit::each_row_async;
 
@@ -79,7 +80,7 @@ async fn the_level_is_checked_again_after_the_policies() {
 }
 
 #[tokio::test]
-async fn a_latch_that_another_call_set_meanwhile_denies() {
+async fn a_latch_that_is_set_during_the_evaluation_denies_the_call() {
     let web = container("web");
     let latched = Arc::clone(&web);
     let mut gate = with_policy(settings(), &["tools/call"], move |_| {
@@ -184,7 +185,7 @@ async fn a_changed_definition_blocks_the_tool_unless_changes_are_only_logged() {
 }
 
 #[tokio::test]
-async fn an_unlisted_tool_is_unknown() {
+async fn unlisted_tools_and_unmounted_servers_are_unknown() {
     let gate = gate(settings());
     let mut other = (*server("db")).clone();
     other.containers = vec!["db-*".into()];
@@ -255,7 +256,7 @@ async fn a_flow_without_a_principal_is_denied() {
 }
 
 #[tokio::test]
-async fn verdicts_are_immediate_if_nothing_waits_and_dry_runs_explain_them() {
+async fn verdicts_are_immediate_without_policies_and_dry_runs_explain_them() {
     let gate = gate(settings());
     let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
     let mut frame = fetch(&json!({}));
@@ -263,7 +264,7 @@ async fn verdicts_are_immediate_if_nothing_waits_and_dry_runs_explain_them() {
     assert!(verdict.unwrap().is_ok());
     let notes: Vec<_> = flow.notes().into_iter().map(|note| note.text).collect();
     each_row_async(
-        ["kb_fetch may be called", "no policy is for tools/call"],
+        ["kb_fetch may be called", "no policy covers tools/call"],
         async |note| assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:?}"),
     )
     .await;

@@ -16,11 +16,12 @@ use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, write_response};
 
 /// Delay before a stream is requested again, unless the gateway sets one.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// Number of consecutive connections without an event after which a stream is given up.
+/// Number of consecutive reconnections without an event after which a stream is given up.
 const FRUITLESS: u32 = 5;
 
 impl Bridge {
-    /// Reads the response to a request; relays the messages before it.
+    /// Reads the response to a request, and relays the messages before it. The response gets the
+    /// request's id.
     pub async fn read(
         &self,
         answer: Answer,
@@ -39,8 +40,8 @@ impl Bridge {
             Ok(Message::Response { id: of, outcome }) => {
                 let text = match of.as_ref() == Some(id) {
                     true => body,
-                    // `null` if the gateway could not parse the request. The client needs its own
-                    // id whatever id the response has.
+                    // The id is `null` if the gateway could not parse the request. The client
+                    // matches responses by the request's id, so the response gets that id.
                     false => write_response(Some(id), &outcome).into(),
                 };
                 Ok(Response { text, outcome })
@@ -50,7 +51,7 @@ impl Bridge {
         }
     }
 
-    /// Reads the answer to a notification or a response.
+    /// Reads the answer to a notification or a response. Fails unless the status is 2xx.
     pub async fn accepted(
         &self,
         answer: Answer,
@@ -73,7 +74,9 @@ impl Bridge {
         }
     }
 
-    /// Reads the stream of a request; resumes it over further connections.
+    /// Reads the stream of a request up to the response. If the connection ends before, resumes the
+    /// stream over another connection. Fails if that is not possible, since there is no session or
+    /// the gateway sent no event id, or after [`FRUITLESS`] reconnections without an event.
     async fn follow(
         &self,
         mut answer: Answer,
@@ -133,15 +136,16 @@ impl Bridge {
                 return Some(Response { text, outcome });
             }
             Ok(Message::Response { .. }) => {
-                warn("an answer to no request of this stream is dropped")
+                warn("dropped a response of the gateway: no request of its stream has its id")
             }
             Ok(_) => self.output.message(data).await,
-            Err(error) => warn(format_args!("an event is dropped: {error}")),
+            Err(error) => warn(format_args!("dropped an event of the gateway: {error}")),
         }
         None
     }
 }
 
+/// Whether the gateway answers that it does not know the session.
 fn is_gone(answer: &Answer, session: Option<&Arc<Session>>) -> bool {
     answer.status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.has_id())
 }

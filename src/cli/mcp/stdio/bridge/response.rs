@@ -7,14 +7,14 @@ use thiserror::Error;
 use crate::cli::mcp::http_client::{HttpError, MAX_MESSAGE};
 use crate::mcp::{EventReader, Outcome};
 
-/// The response to a request.
+/// The gateway's response to a request.
 pub struct Response {
-    /// The received text, with the request's id.
+    /// The received JSON text, with the request's id.
     pub text: Bytes,
     pub outcome: Outcome,
 }
 
-/// Why there is no response.
+/// Why a message has no response.
 #[derive(Debug, Error)]
 pub enum CallFailure {
     /// The gateway does not know the session.
@@ -22,7 +22,7 @@ pub enum CallFailure {
     SessionGone,
     #[error("{0}")]
     Http(#[from] HttpError),
-    /// An HTTP error without a JSON-RPC response.
+    /// The gateway answered with an HTTP error, or did not accept a message.
     #[error("{}", .0.message)]
     Refused(RpcError),
     #[error("the gateway closed the connection before it answered")]
@@ -33,7 +33,7 @@ pub enum CallFailure {
     TooLong,
 }
 
-/// The data of the next event that a piece completes.
+/// Returns the data of the next event that `piece` completes; `None` if it completes none.
 pub fn next(reader: &mut EventReader, piece: &mut Bytes) -> Result<Option<Vec<u8>>, CallFailure> {
     let event = reader.next(piece).map_err(|_| CallFailure::TooLong)?;
     Ok(event.map(|event| event.data))

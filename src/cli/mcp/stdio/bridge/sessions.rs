@@ -23,7 +23,7 @@ const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_
 pub struct Session {
     id: Option<HeaderValue>,
     version: Option<HeaderValue>,
-    /// Cancelled when another session replaces it, or at the end.
+    /// Cancelled when another session replaces this one, and when the bridge ends.
     ended: CancellationToken,
 }
 
@@ -49,7 +49,7 @@ impl Session {
 #[derive(Default)]
 pub struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
-    /// The client's `initialize`, with its id.
+    /// The id and the text of the client's `initialize`.
     handshake: Mutex<Option<(Id, Bytes)>>,
     /// Held while another session is opened.
     renewing: tokio::sync::Mutex<()>,
@@ -60,8 +60,8 @@ impl Sessions {
         self.current.lock().clone()
     }
 
-    /// Ends the session locally; returns the header fields of the request that ends it at the
-    /// gateway.
+    /// Ends the session locally. Returns the header fields of the request that ends it at the
+    /// gateway; `None` if there is no session or it has no id.
     pub fn end(&self) -> Option<HeaderMap> {
         let session = self.current.lock().take()?;
         session.ended.cancel();
@@ -70,7 +70,7 @@ impl Sessions {
 }
 
 impl Bridge {
-    /// Sends the client's `initialize`, and starts a session.
+    /// Ends the present session, sends the client's `initialize`, and starts another session.
     pub async fn initialize(&self, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
         if let Some(fields) = self.sessions.end() {
             let _ = self.http.delete(fields).await;
@@ -96,7 +96,9 @@ impl Bridge {
         Ok(response)
     }
 
-    /// Replaces a session that the gateway has ended, with the client's own `initialize`.
+    /// Replaces a session that the gateway has ended, by sending the client's `initialize` again.
+    /// If another task has already replaced the session, returns the new one. Fails if the client
+    /// has not sent `initialize`, or if the gateway refuses it.
     pub async fn renew(
         self: &Arc<Self>,
         gone: Option<&Arc<Session>>,
@@ -114,12 +116,13 @@ impl Bridge {
         let session = self.sessions.current().ok_or(CallFailure::SessionGone)?;
         let ready = write_request(None, "notifications/initialized", None);
         self.post_accepted(ready.into(), Some(&session)).await?;
-        warn("the gateway had ended the session; another one was begun");
+        warn("the gateway ended the session; a new session was started");
         self.listen();
         Ok(session)
     }
 
-    /// Reads the session's standalone stream while the session lasts, if the gateway offers one.
+    /// Starts a task that reads the session's standalone stream, if the gateway offers one. When
+    /// the gateway ends the session, the task renews it.
     pub fn listen(self: &Arc<Self>) {
         let Some(session) = self.sessions.current() else {
             return;
@@ -136,8 +139,8 @@ impl Bridge {
         });
     }
 
-    /// Reads the stream until the gateway refuses it; returns whether the gateway has ended the
-    /// session.
+    /// Reads the stream, over further connections if necessary, until the gateway refuses it.
+    /// Returns whether the gateway has ended the session.
     async fn read_own_stream(&self, session: &Arc<Session>) -> bool {
         let mut reader = EventReader::new(MAX_MESSAGE);
         let (first, longest) = RECONNECT;

@@ -1,4 +1,4 @@
-//! Looks up at a forge which repository a number or a node belongs to, on behalf of a container.
+//! Looks up at a forge which repository a number or a node id belongs to, on behalf of a container.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,13 @@ use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Forge, Node, Requester};
-use crate::contract::{BoxFuture, Code, Denial, Fault, Outbound, OutboundError};
+use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundError};
 
-/// How long an answer is cached: repositories are renamed and issues move.
+/// How long an answer is cached. Limited, since repositories are renamed and issues move.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// The most cached answers of a lease.
+/// The most cached answers of a lease. A full cache drops its expired answers, or else all answers.
 const KEPT: usize = 4096;
-/// Bytes of the longest node id; a longer one is unknown.
+/// The longest node id in bytes that is looked up; a longer one counts as unknown.
 const MAX_ID: usize = 256;
 
 /// The query for nodes: every type with a repository, and accounts. Nodes of other types stay
@@ -33,20 +32,99 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
     ...on Ref{repository{nameWithOwner}}\
     ...on Release{repository{nameWithOwner}}}}";
 
-/// Client of a forge's API, with the container's own credential, through the chain.
-pub struct ForgeClient {
+/// The container that a look-up is made for, and the forge's endpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Requester {
+    /// The lease whose request needs the answer.
+    pub container: Arc<Container>,
+    /// The host of the container's request.
+    pub host: Host,
+    /// The port of the container's request.
+    pub port: u16,
+    /// The path prefix of the API on this host: empty, or `/api`.
+    pub prefix: &'static str,
+}
+
+/// The object of a node id: a repository, an object in one, or an account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// The `owner/name` of the repository; `None` for an account.
+    pub repo: Option<String>,
+    /// The name of the label; `None` unless the node is a label.
+    pub label: Option<String>,
+    /// The login; `None` unless the node is the account of a person or a bot.
+    pub login: Option<String>,
+}
+
+/// Client of a forge's API. Looks up repositories and nodes with the container's credential, within
+/// the container's policy and budgets. Caches answers in the lease. Returns `None` for an object
+/// that the container cannot see, so that the caller denies the request, and an error if the
+/// look-up failed.
+pub struct Forge {
     outbound: Arc<dyn Outbound>,
 }
 
-impl ForgeClient {
-    /// A client that sends its requests through `outbound`.
+impl Forge {
+    /// Creates a client that sends its requests through `outbound`.
     #[must_use]
     pub fn new(outbound: Arc<dyn Outbound>) -> Self {
         Self { outbound }
     }
 
-    /// The forge's answer; `None` if policy or the forge denies the container access, or the answer
-    /// is not JSON.
+    /// The `owner/name` of the repository with this number.
+    pub(super) async fn repo_of_id(
+        &self,
+        requester: Requester,
+        id: u64,
+    ) -> Result<Option<String>, Denial> {
+        let known = requester.container.state_or_init(Known::default);
+        let key = Key::new(&requester, ObjectId::Number(id));
+        if let Some(node) = known.find(&key) {
+            return Ok(node.repo);
+        }
+        let repo = self.ask_repo(&requester, id).await?;
+        if repo.is_some() {
+            let node = Node {
+                repo: repo.clone(),
+                label: None,
+                login: None,
+            };
+            known.keep(key, node);
+        }
+        Ok(repo)
+    }
+
+    /// The nodes with these ids, at most 100, in the order of the ids.
+    pub(super) async fn nodes(
+        &self,
+        requester: &Requester,
+        ids: &[String],
+    ) -> Result<Vec<Option<Node>>, Denial> {
+        let known = requester.container.state_or_init(Known::default);
+        let key = |id: &String| Key::new(requester, ObjectId::Node(id.clone()));
+        let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
+        let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
+            .iter()
+            .zip(&mut nodes)
+            .filter(|(id, node)| node.is_none() && id.len() <= MAX_ID)
+            .collect();
+        let asked: Vec<&String> = unknown.iter().map(|(id, _)| *id).collect();
+        if asked.is_empty() {
+            return Ok(nodes);
+        }
+        let answers = self.ask_nodes(requester, &asked).await?;
+        for ((id, node), answer) in unknown.iter_mut().zip(answers) {
+            if let Some(answer) = &answer {
+                known.keep(key(id), answer.clone());
+            }
+            **node = answer;
+        }
+        Ok(nodes)
+    }
+
+    /// Sends a request and returns the forge's JSON; `None` if policy denies the request, or the
+    /// response has another status than 200 or is not JSON. Returns a denial if the look-up fails
+    /// for another reason, such as a rate limit or a server error.
     async fn ask(
         &self,
         requester: &Requester,
@@ -96,7 +174,7 @@ impl ForgeClient {
             .body(body.to_string().into());
         let answer = self.ask(requester, request).await?.unwrap_or_default();
         let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
-        // Answers belong to ids by position, so a list of another length is discarded.
+        // Nodes are matched with ids by position, so a list of another length is discarded.
         let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
         Ok(nodes.map_or_else(Vec::new, |nodes| nodes.iter().map(node).collect()))
     }
@@ -105,61 +183,6 @@ impl ForgeClient {
 /// Whether policy denies the request. Any other denial, such as a rate limit, is transient.
 fn is_policy(denial: &Denial) -> bool {
     denial.code().fault() == Fault::Policy && denial.retry_after_seconds().is_none()
-}
-
-impl Forge for ForgeClient {
-    fn repo_of_id<'a>(
-        &'a self,
-        requester: Requester,
-        id: u64,
-    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
-        Box::pin(async move {
-            let known = requester.container.state_or_init(Known::default);
-            let key = Key::new(&requester, ObjectId::Number(id));
-            if let Some(node) = known.find(&key) {
-                return Ok(node.repo);
-            }
-            let repo = self.ask_repo(&requester, id).await?;
-            if repo.is_some() {
-                let node = Node {
-                    repo: repo.clone(),
-                    label: None,
-                    login: None,
-                };
-                known.keep(key, node);
-            }
-            Ok(repo)
-        })
-    }
-
-    fn nodes<'a>(
-        &'a self,
-        requester: Requester,
-        ids: Vec<String>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
-        Box::pin(async move {
-            let known = requester.container.state_or_init(Known::default);
-            let key = |id: &String| Key::new(&requester, ObjectId::Node(id.clone()));
-            let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
-            let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
-                .iter()
-                .zip(&mut nodes)
-                .filter(|(id, node)| node.is_none() && id.len() <= MAX_ID)
-                .collect();
-            let asked: Vec<&String> = unknown.iter().map(|(id, _)| *id).collect();
-            if asked.is_empty() {
-                return Ok(nodes);
-            }
-            let answers = self.ask_nodes(&requester, &asked).await?;
-            for ((id, node), answer) in unknown.iter_mut().zip(answers) {
-                if let Some(answer) = &answer {
-                    known.keep(key(id), answer.clone());
-                }
-                **node = answer;
-            }
-            Ok(nodes)
-        })
-    }
 }
 
 fn url(requester: &Requester, path: &str) -> String {

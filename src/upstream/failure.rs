@@ -1,0 +1,23 @@
+//! Denials for upstreams that sent no valid or no complete response.
+
+use addons::contract::{Code, Denial, Host, Stage};
+
+/// `why` completes the sentence "HOST …".
+pub fn not_answered(host: &Host, why: &str) -> Denial {
+    Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
+}
+
+/// The denial for a connection that failed before the response's head was complete.
+pub fn broke_off(host: &Host, error: &hyper::Error) -> Denial {
+    let why = match error.is_parse() {
+        true => "sent a malformed HTTP response",
+        false => "closed the connection",
+    };
+    not_answered(host, why)
+}
+
+/// The denial for a response that did not begin, or was not complete, in time.
+pub fn not_answered_in_time(host: &Host) -> Denial {
+    let sentence = format!("{host} did not answer in time");
+    Denial::new(Code::UpstreamTimeout, sentence).at(Stage::Response)
+}
