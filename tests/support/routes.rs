@@ -53,7 +53,9 @@ pub async fn answer(
     }
     if path.contains("/info/lfs/") || segments[0] == "lfs-store" {
         let body = collect(body, &seen, usize::MAX).await.unwrap_or_default();
-        return Ok(origin.large_files.answer(&parts, &body));
+        // A long batch would delay the responses to other connections.
+        let answer = || origin.large_files.answer(&parts, &body);
+        return Ok(tokio::task::block_in_place(answer));
     }
     if is_git(&path) {
         return Ok(match collect(body, &seen, usize::MAX).await {
