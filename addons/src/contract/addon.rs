@@ -1,14 +1,13 @@
 //! The trait of an addon, and the results of its hooks.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
+use super::body::BoxFuture;
 use super::denial::Verdict;
-use super::dns::{DnsAnswer, DnsQuery};
 use super::flow::Flow;
 use super::mcp::Frame;
-use super::message::{Request, Response};
+use super::message::{DnsAnswer, DnsQuery, Request, Response};
 use super::outcome::Outcome;
 use super::permit::Addresses;
 use super::slots::Slot;
@@ -22,7 +21,7 @@ pub struct Step<'a>(pub(super) StepKind<'a>);
 pub(super) enum StepKind<'a> {
     Ready(Verdict),
     Wait {
-        future: Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+        future: BoxFuture<'a, Verdict>,
         limit: Option<Duration>,
     },
 }
@@ -48,9 +47,7 @@ impl<'a> Step<'a> {
             limit: Some(limit),
         })
     }
-}
 
-impl Step<'_> {
     /// The verdict; `None` if the hook waits. For tests of a single addon.
     #[must_use]
     pub fn ready(self) -> Option<Verdict> {

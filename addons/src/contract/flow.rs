@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
@@ -253,6 +253,17 @@ impl FlowStart {
     pub fn known_container(&self) -> Option<&Arc<Container>> {
         let lease = self.principal.as_ref()?.lease()?;
         Some(lease)
+    }
+
+    /// The denial of a flow that is over a limit of its container. `wait` is the time until a retry
+    /// can succeed.
+    pub fn rate_limited(&self, wait: Duration) -> Denial {
+        let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
+        let denial = match self.known_container() {
+            Some(container) => denial.with("container_id", container.id.as_str()),
+            None => denial,
+        };
+        denial.with("upstream", self.upstream()).retry_after(wait)
     }
 
     /// The metric label of the upstream: the allowlist entry that matched, the MCP server, or

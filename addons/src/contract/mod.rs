@@ -9,7 +9,6 @@ mod body;
 mod chain;
 mod container;
 mod denial;
-mod dns;
 mod endpoint;
 mod entry;
 mod facts;
@@ -40,7 +39,6 @@ pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
-pub use dns::{DnsAnswer, DnsQuery};
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
@@ -57,7 +55,7 @@ pub use mcp::{
     Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,
     McpSubject, Pin, RpcError, RpcOutcome,
 };
-pub use message::{Request, Response};
+pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};
 pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};

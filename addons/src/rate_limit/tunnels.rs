@@ -6,10 +6,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 
+use super::take;
 use crate::contract::Container;
 
 /// The burst, as a multiple of the tunnels per second: programs open many tunnels when they start.
@@ -30,24 +30,28 @@ impl TunnelBudget {
 
     /// Counts a tunnel. Over the limit, the error is the time to wait.
     pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
-        let current = container.state_or_init(|| TunnelLimiter(Mutex::new((self, self.limiter()))));
-        let mut current = current.0.lock();
+        let mut current = container.state_or_init(|| Mutex::new(self.bucket())).lock();
         // A reload may change the budget of a lease that has begun.
-        if current.0 != self {
-            *current = (self, self.limiter());
+        if current.budget != self {
+            *current = self.bucket();
         }
-        let counted = current.1.check();
-        counted.map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
+        take(&current.limiter)
     }
 
-    fn limiter(self) -> DefaultDirectRateLimiter {
-        RateLimiter::direct(Quota::per_second(self.per_second).allow_burst(self.burst()))
+    fn bucket(self) -> TunnelBucket {
+        let quota = Quota::per_second(self.per_second).allow_burst(self.burst());
+        TunnelBucket {
+            budget: self,
+            limiter: RateLimiter::direct(quota),
+        }
     }
 }
 
-/// The token bucket of a lease's tunnels, and the budget that it was made for. Owned by the lease
-/// and freed with it.
-struct TunnelLimiter(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
+/// The token bucket of a lease's tunnels, and the budget that it was made for.
+struct TunnelBucket {
+    budget: TunnelBudget,
+    limiter: DefaultDirectRateLimiter,
+}
 
 #[cfg(test)]
 mod tests {
