@@ -94,23 +94,15 @@ pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
         }
     }
     let mut provided = Vec::new();
-    for (at, link) in links.iter().enumerate() {
+    for link in links {
         let order = link.order();
         let name = link.name();
-        for other in order.after {
-            if place(other).is_some_and(|place| place > at) {
-                errors.push(OrderError::Before {
-                    first: other,
-                    second: name,
-                });
-            }
-        }
-        for other in order.before {
-            if place(other).is_some_and(|place| place < at) {
-                errors.push(OrderError::Before {
-                    first: name,
-                    second: other,
-                });
+        let after = order.after.iter().map(|other| (*other, name));
+        let before = order.before.iter().map(|other| (name, *other));
+        for (first, second) in after.chain(before) {
+            let places = place(first).zip(place(second));
+            if places.is_some_and(|(first, second)| first > second) {
+                errors.push(OrderError::Before { first, second });
             }
         }
         for slot in order.needs {
