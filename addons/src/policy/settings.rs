@@ -47,7 +47,7 @@ impl PolicySettings {
         for rule in &self.rules {
             passthrough.refuse_if(|pattern| {
                 rule.must_read(pattern).then(|| {
-                    let (name, origin) = (rule.name(), rule.origin());
+                    let (name, origin) = (&rule.name, &rule.origin);
                     format!(
                         "rule {name} at {origin} judges requests there, so they must be decrypted: remove this pattern from tls.passthrough"
                     )
@@ -75,12 +75,14 @@ fn rule(at: &Setting<'_>, names: &mut HashSet<String>) -> Option<Rule> {
     let hosts = fields.list("hosts", |at| at.parse(HostPattern::parse));
     let methods = fields.list("methods", |at| at.parse(parse_method));
     let paths = fields.list("paths", |at| at.parse(PathPattern::parse));
-    let rule = Rule::new(name?, effect?, at.origin());
-    Some(
-        rule.for_hosts(hosts.into_iter().map(|host| (host, ())).collect())
-            .for_methods(methods)
-            .for_paths(paths),
-    )
+    Some(Rule {
+        name: name?.into(),
+        effect: effect?,
+        hosts: hosts.into_iter().map(|host| (host, ())).collect(),
+        methods,
+        paths,
+        origin: at.origin(),
+    })
 }
 
 fn network(text: &str) -> Result<IpNet, &'static str> {

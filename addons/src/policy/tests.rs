@@ -28,8 +28,14 @@ fn unread() -> Rule {
         file: "policy.yaml".into(),
         line: 4,
     };
-    let rule = Rule::new("unread", Effect::Deny, origin).for_hosts(hosts);
-    rule.for_paths(vec![PathPattern::parse("^/secret").unwrap()])
+    Rule {
+        name: "unread".into(),
+        effect: Effect::Deny,
+        hosts,
+        methods: Vec::new(),
+        paths: vec![PathPattern::parse("^/secret").unwrap()],
+        origin,
+    }
 }
 
 fn tunnel_with(change: impl FnOnce(&mut Flow)) -> Result<(), Denial> {
