@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::container::Container;
 use super::denial::{Code, Denial};
@@ -18,7 +19,6 @@ use super::entry::Entry;
 use super::host::Host;
 use super::mcp::{McpRecord, McpSubject};
 use super::principal::{Client, Principal};
-use super::slots::Slots;
 
 /// The id of a flow in logs and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ impl FlowStart {
         Flow {
             start: self,
             record: Record::default(),
-            slots: Slots::default(),
+            slots: SmallVec::new(),
             dry_run: None,
             _unsized: [],
         }
@@ -327,7 +327,8 @@ impl FlowStart {
 pub struct Flow<Size: ?Sized = [()]> {
     pub(super) start: FlowStart,
     pub(super) record: Record,
-    slots: Slots,
+    /// The values in the slots. A list, since there are few; it has inline room for one box.
+    slots: SmallVec<[Box<dyn Any + Send + Sync>; 1]>,
     dry_run: Option<Box<Mutex<DryRun>>>,
     _unsized: Size,
 }
@@ -375,22 +376,28 @@ impl<Size: ?Sized> Flow<Size> {
 
     /// Stores a value in the slot of its type, for other addons. Replaces an earlier value.
     pub fn put_slot<T: Any + Send + Sync>(&mut self, value: T) {
-        self.slots.put(value);
+        let mut slots = self.slots.iter_mut();
+        match slots.find_map(|slot| slot.downcast_mut::<T>()) {
+            Some(slot) => *slot = value,
+            None => self.slots.push(Box::new(value)),
+        }
     }
 
     /// The value in the slot of this type; `None` if the slot is empty.
     pub fn find_slot<T: Any>(&self) -> Option<&T> {
-        self.slots.find()
+        self.slots.iter().find_map(|slot| slot.downcast_ref::<T>())
     }
 
     /// Takes the value out of the slot of this type; `None` if the slot is empty.
     pub fn take_slot<T: Any>(&mut self) -> Option<T> {
-        self.slots.take()
+        let at = self.slots.iter().position(|slot| slot.is::<T>())?;
+        let value = self.slots.swap_remove(at).downcast().ok()?;
+        Some(*value)
     }
 
     /// The value of a slot that an addon declared to provide; an internal error if it is empty.
     pub fn slot<T: Any>(&self) -> Result<&T, Denial> {
-        self.slots.get()
+        self.find_slot().ok_or_else(Denial::internal)
     }
 
     /// Runs `act`, an effect such as counting, writing a file or sending a request. A dry run does
