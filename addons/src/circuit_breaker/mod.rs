@@ -139,7 +139,6 @@ impl Addon for CircuitBreaker {
         Order {
             after: &[names::IDENTITY],
             before: &[names::CREDENTIALS],
-            ..Order::default()
         }
     }
 

@@ -10,7 +10,6 @@ use super::mcp::Frame;
 use super::message::{DnsAnswer, DnsQuery, Request, Response};
 use super::outcome::Outcome;
 use super::permit::Addresses;
-use super::slots::Slot;
 
 /// A hook's result: a verdict, or a future that resolves to one.
 ///
@@ -68,10 +67,6 @@ impl From<Verdict> for Step<'_> {
 /// violated.
 #[derive(Default)]
 pub struct Order {
-    /// The slots that it fills.
-    pub provides: Vec<Slot>,
-    /// The slots that an earlier addon must fill.
-    pub needs: Vec<Slot>,
     /// The names of addons that must come before it if they are in the chain.
     pub after: &'static [&'static str],
     /// The names of addons that must come after it if they are in the chain.

@@ -395,11 +395,6 @@ impl<Size: ?Sized> Flow<Size> {
         Some(*value)
     }
 
-    /// The value of a slot that an addon declared to provide; an internal error if it is empty.
-    pub fn slot<T: Any>(&self) -> Result<&T, Denial> {
-        self.find_slot().ok_or_else(Denial::internal)
-    }
-
     /// Runs `act`, an effect such as counting, writing a file or sending a request. A dry run does
     /// not run it and returns `None`.
     pub fn effect<T>(&self, act: impl FnOnce() -> T) -> Option<T> {

@@ -30,7 +30,6 @@ mod policy_input;
 mod ports;
 mod principal;
 pub mod settings;
-mod slots;
 mod type_map;
 mod waits;
 
@@ -68,4 +67,3 @@ pub use ports::{
     Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
-pub use slots::Slot;

@@ -32,14 +32,6 @@ pub enum OrderError {
         /// The addon that must come later.
         second: &'static str,
     },
-    /// An addon needs a slot that no earlier addon fills.
-    #[error("{addon} needs {slot}, which no addon before it provides")]
-    Unprovided {
-        /// The addon that needs the slot.
-        addon: &'static str,
-        /// The type of the slot.
-        slot: &'static str,
-    },
 }
 
 /// One link of the chain.
@@ -93,7 +85,6 @@ pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
             errors.push(OrderError::Missing(name));
         }
     }
-    let mut provided = Vec::new();
     for link in links {
         let order = link.order();
         let name = link.name();
@@ -105,15 +96,6 @@ pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
                 errors.push(OrderError::Before { first, second });
             }
         }
-        for slot in order.needs {
-            if !provided.contains(&slot) {
-                errors.push(OrderError::Unprovided {
-                    addon: name,
-                    slot: slot.name(),
-                });
-            }
-        }
-        provided.extend(order.provides);
     }
     errors
 }

@@ -169,7 +169,6 @@ impl Addon for Policy {
         Order {
             after: &[names::IDENTITY],
             before: &[names::CREDENTIALS],
-            ..Order::default()
         }
     }
 
