@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -28,13 +28,11 @@ impl FlowId {
     /// Returns a new id. The first id of a process is derived from the clock, so that no id appears
     /// in the logs of two runs.
     pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        static START: OnceLock<u64> = OnceLock::new();
-        let start = START.get_or_init(|| {
+        static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            now.map_or(0, |since| since.as_micros() as u64) << 8
+            AtomicU64::new(now.map_or(0, |since| since.as_micros() as u64) << 8)
         });
-        Self(start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)))
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The id as a number.

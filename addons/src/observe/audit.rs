@@ -109,8 +109,8 @@ impl Addon for Audit {
         let ended = flow.started.checked_add(outcome.duration);
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);
-        let write = |to| self.limits.sink.write(written.json(), to);
-        if budget.admits(written.json(), ended) {
+        let write = |to| self.limits.sink.write(&written.json, to);
+        if budget.admits(&written.json, ended) {
             write(Destination::Both);
         } else {
             write(Destination::Live);

@@ -61,41 +61,12 @@ impl Metrics {
     /// Registers the metrics. Series whose labels do not depend on the configuration are created
     /// with 0.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self::register(registry)?;
-        for code in Code::ALL {
-            metrics.denials.with_label_values(&[code.as_str()]);
-        }
-        for record_type in RECORD_TYPES.iter().chain(&["other"]) {
-            for outcome in Outcome::LABELS {
-                let labels = [*record_type, outcome];
-                metrics.dns_queries.with_label_values(&labels);
-            }
-        }
-        Ok(metrics)
-    }
-
-    /// Creates the new series of a configuration with 0: those of the allowlist's entries, by
-    /// label, and of the credentials, by name.
-    pub fn create_configured<'c>(
-        &self,
-        upstreams: impl Iterator<Item = &'c str>,
-        credentials: impl Iterator<Item = &'c str>,
-    ) {
-        for upstream in upstreams {
-            self.durations.with_label_values(&[upstream]);
-        }
-        for credential in credentials {
-            self.injected.with_label_values(&[credential]);
-        }
-    }
-
-    fn register(registry: &Registry) -> prometheus::Result<Self> {
         let durations = HistogramOpts::new(
             "proxy_request_duration_seconds",
             "How long requests took, by allowlist entry",
         )
         .buckets(DURATION_BUCKETS.to_vec());
-        Ok(Self {
+        let metrics = Self {
             requests: counters(
                 registry,
                 "proxy_requests_total",
@@ -121,7 +92,32 @@ impl Metrics {
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
-        })
+        };
+        for code in Code::ALL {
+            metrics.denials.with_label_values(&[code.as_str()]);
+        }
+        for record_type in RECORD_TYPES.iter().chain(&["other"]) {
+            for outcome in Outcome::LABELS {
+                let labels = [*record_type, outcome];
+                metrics.dns_queries.with_label_values(&labels);
+            }
+        }
+        Ok(metrics)
+    }
+
+    /// Creates the new series of a configuration with 0: those of the allowlist's entries, by
+    /// label, and of the credentials, by name.
+    pub fn create_configured<'c>(
+        &self,
+        upstreams: impl Iterator<Item = &'c str>,
+        credentials: impl Iterator<Item = &'c str>,
+    ) {
+        for upstream in upstreams {
+            self.durations.with_label_values(&[upstream]);
+        }
+        for credential in credentials {
+            self.injected.with_label_values(&[credential]);
+        }
     }
 
     /// Counts a request, a tunnel, a WebSocket or an MCP message.

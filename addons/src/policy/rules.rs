@@ -45,7 +45,7 @@ impl Rule {
             && (self.hosts.is_empty() || hosts.any(|(host, _)| host.overlaps(pattern)))
     }
 
-    fn has_host(&self, host: &Host) -> bool {
+    fn matches_host(&self, host: &Host) -> bool {
         self.hosts.is_empty() || self.hosts.find(host).is_some()
     }
 
@@ -54,10 +54,10 @@ impl Rule {
         self.methods.is_empty() && self.paths.is_empty()
     }
 
-    /// Whether the rule has the method. HEAD counts as GET. Since frameworks let a form field of a
+    /// Whether the rule matches the method. HEAD counts as GET. Since frameworks let a form field of a
     /// POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
     /// allow.
-    fn has_method(&self, method: &Method) -> bool {
+    fn matches_method(&self, method: &Method) -> bool {
         let stands_for: &[Method] = match *method {
             Method::HEAD => &[Method::GET],
             Method::POST if self.effect != Effect::Allow => {
@@ -72,7 +72,7 @@ impl Rule {
                 .any(|method| self.methods.contains(method))
     }
 
-    fn has_path(&self, path: &str) -> bool {
+    fn matches_path(&self, path: &str) -> bool {
         self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.is_match(path))
     }
 
@@ -105,7 +105,7 @@ impl Rules {
     /// Whether a rule matches paths of this host, so that an ambiguous path must be denied.
     pub(super) fn judge_paths_of(&self, host: &Host) -> bool {
         let mut rules = self.0.iter();
-        rules.any(|rule| !rule.paths.is_empty() && rule.has_host(host))
+        rules.any(|rule| !rule.paths.is_empty() && rule.matches_host(host))
     }
 
     /// Judges a tunnel. Its requests are unknown yet, so a rule with methods or paths cannot
@@ -113,7 +113,7 @@ impl Rules {
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
         let first = self.0.iter().find(|rule| {
             let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
-            decides && rule.has_host(flow.host())
+            decides && rule.matches_host(flow.host())
         });
         match first {
             Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow),
@@ -124,7 +124,7 @@ impl Rules {
     pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Verdict {
         let path = request.path.normal();
         let first = self.0.iter().find(|rule| {
-            rule.has_host(flow.host()) && rule.has_method(&request.method) && rule.has_path(path)
+            rule.matches_host(flow.host()) && rule.matches_method(&request.method) && rule.matches_path(path)
         });
         first.map_or(Ok(()), |rule| rule.decide(flow))
     }

@@ -110,7 +110,7 @@ impl Addon for Trace {
             trace: context.map_or_else(|| begun_by(id), |context| context.trace),
             parent: context.map(|context| context.parent),
             id,
-            line: AuditLine::of(flow, outcome).encode().into_json(),
+            line: AuditLine::of(flow, outcome).encode().json,
             at: flow.at,
             duration: outcome.duration,
         });
