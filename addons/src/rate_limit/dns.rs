@@ -120,26 +120,10 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, verdict};
-    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections, TunnelBudget};
-
-    fn budget(queries: u32, names: u32) -> DnsBudget {
-        DnsBudget {
-            queries_per_minute: NonZeroU32::new(queries).unwrap(),
-            distinct_names_per_minute: NonZeroU32::new(names).unwrap(),
-        }
-    }
+    use crate::rate_limit::{RateLimit, tests};
 
     fn limit(queries: u32, names: u32) -> RateLimit {
-        let settings = RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: NonZeroU32::new(1_000_000).unwrap(),
-            },
-            dns: budget(queries, names),
-            requests: None,
-        };
-        let registry = prometheus::Registry::new();
-        let buckets = RateBuckets::new(&registry).unwrap();
-        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
+        tests::limit(1_000_000, queries, names)
     }
 
     fn ask(limit: &RateLimit, container: &Arc<Container>, name: &str) -> Option<Code> {
@@ -222,7 +206,8 @@ mod tests {
         for n in 0..1000 {
             tunnel(&limit, &container, &format!("{n}.example.com"), n);
         }
-        let usage = container.state_or_init(|| Mutex::new(DnsUsage::new(budget(1, 1))));
+        let unused = || unreachable!("the lease has counted names");
+        let usage: &Mutex<DnsUsage> = container.state_or_init(unused);
         assert!(usage.lock().names.seen.len() <= 10);
     }
 

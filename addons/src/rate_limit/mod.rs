@@ -143,3 +143,32 @@ fn take(limiter: &DefaultDirectRateLimiter) -> Result<(), Duration> {
     let taken = limiter.check();
     taken.map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::settings::at_least_one;
+
+    /// Limits of tunnels a second, and of questions and names a minute. Requests are not counted,
+    /// as with `rate_limits.enabled: false`.
+    pub(super) fn settings(tunnels: u32, queries: u32, names: u32) -> RateLimitSettings {
+        RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: at_least_one(tunnels),
+            },
+            dns: DnsBudget {
+                queries_per_minute: at_least_one(queries),
+                distinct_names_per_minute: at_least_one(names),
+            },
+            requests: None,
+        }
+    }
+
+    /// The addon with the limits of [`settings`].
+    pub(super) fn limit(tunnels: u32, queries: u32, names: u32) -> RateLimit {
+        let registry = prometheus::Registry::new();
+        let buckets = RateBuckets::new(&registry).unwrap();
+        let rejections = Rejections::new(&registry).unwrap();
+        RateLimit::new(settings(tunnels, queries, names), buckets, rejections)
+    }
+}

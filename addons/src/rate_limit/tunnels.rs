@@ -58,30 +58,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contract::OwnedFlow;
-    use crate::contract::{Addon, Code, Kind};
+    use crate::contract::{Addon, Code, Kind, OwnedFlow};
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
-    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections};
+    use crate::rate_limit::{RateLimit, tests};
 
     /// The burst at one tunnel a second, which is too slow for the budget to fill within a test.
     const BURST: usize = 4;
 
     fn limit(per_second: u32, names_per_minute: u32) -> RateLimit {
-        let number = |n| NonZeroU32::new(n).unwrap();
-        let settings = RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: number(per_second),
-            },
-            dns: DnsBudget {
-                queries_per_minute: NonZeroU32::MAX,
-                distinct_names_per_minute: number(names_per_minute),
-            },
-            // As with `rate_limits.enabled: false`.
-            requests: None,
-        };
-        let registry = prometheus::Registry::new();
-        let buckets = RateBuckets::new(&registry).unwrap();
-        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
+        tests::limit(per_second, u32::MAX, names_per_minute)
     }
 
     fn tunnel(container: &Arc<Container>) -> OwnedFlow {
