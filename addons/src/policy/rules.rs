@@ -36,13 +36,27 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the rule denies requests to hosts of the pattern by method or path, so that TLS to
-    /// these hosts must be decrypted.
-    pub(super) fn must_read(&self, pattern: &HostPattern) -> bool {
+    /// Whether the method or path of a request to hosts of the pattern decides if it is denied, so
+    /// that TLS to these hosts must be decrypted: this rule denies some requests, or allows some of
+    /// those that one of the `later` rules would deny.
+    pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
+        let denies_others = |rule: &Self| {
+            let mut hosts = self.hosts.iter();
+            rule.effect != Effect::Allow
+                && rule.is_for_whole_hosts()
+                && rule.overlaps(pattern)
+                && (self.hosts.is_empty()
+                    || hosts.any(|(host, _)| host.overlaps(pattern) && rule.overlaps(&host)))
+        };
+        !self.is_for_whole_hosts()
+            && self.overlaps(pattern)
+            && (self.effect != Effect::Allow || later.iter().any(denies_others))
+    }
+
+    /// Whether the rule matches at least one host of the pattern.
+    fn overlaps(&self, pattern: &HostPattern) -> bool {
         let mut hosts = self.hosts.iter();
-        self.effect != Effect::Allow
-            && !self.is_for_whole_hosts()
-            && (self.hosts.is_empty() || hosts.any(|(host, _)| host.overlaps(pattern)))
+        self.hosts.is_empty() || hosts.any(|(host, _)| host.overlaps(pattern))
     }
 
     fn matches_host(&self, host: &Host) -> bool {

@@ -41,12 +41,14 @@ impl PolicySettings {
         }
     }
 
-    /// Reports an error for each passthrough pattern of hosts to which a rule denies requests by
+    /// Reports an error for each passthrough pattern of hosts at which the rules judge requests by
     /// method or path.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
-        for rule in &self.rules {
+        let mut rules = self.rules.as_slice();
+        while let [rule, later @ ..] = rules {
+            rules = later;
             passthrough.refuse_if(|pattern| {
-                rule.must_read(pattern).then(|| {
+                rule.must_read(pattern, later).then(|| {
                     let (name, origin) = (&rule.name, &rule.origin);
                     format!(
                         "rule {name} at {origin} judges requests there, so they must be decrypted: remove this pattern from tls.passthrough"
