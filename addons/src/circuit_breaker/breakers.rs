@@ -19,7 +19,7 @@ use crate::contract::Container;
 pub struct Breakers {
     /// The circuits of all containers together, for faults of connecting.
     pub(super) shared: Arc<Circuits>,
-    /// The circuits that the leases own, with the tokens of the leases' ends.
+    /// The circuits that each lease owns, and the token that is cancelled when the lease ends.
     leases: Arc<Mutex<Vec<(Weak<Circuits>, CancellationToken)>>>,
     /// The number of circuits, shared and of leases.
     circuit_count: Arc<AtomicUsize>,

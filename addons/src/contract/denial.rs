@@ -247,8 +247,7 @@ impl Denial {
     }
 
     /// The internal error of a hook, a judge or a computation that panicked.
-    #[must_use]
-    pub fn panicked() -> Self {
+    pub(crate) fn panicked() -> Self {
         Self::internal().rule("panic")
     }
 

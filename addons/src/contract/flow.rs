@@ -255,7 +255,7 @@ impl FlowStart {
 
     /// The denial of a flow that is over a limit of its container. `wait` is the time until a retry
     /// can succeed.
-    pub fn rate_limited(&self, wait: Duration) -> Denial {
+    pub(crate) fn rate_limited(&self, wait: Duration) -> Denial {
         let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
         let denial = match self.known_container() {
             Some(container) => denial.with("container_id", container.id.as_str()),
