@@ -56,16 +56,12 @@ impl<'a> Setting<'a> {
 
     /// Reports an error of the value.
     pub fn refuse(&self, message: impl Into<String>) {
-        self.refuse_at(self.node.place, message);
+        self.report.refuse(self.node.place, &self.path, message);
     }
 
     /// Reports an error at the place of the value's key.
     pub fn refuse_key(&self, key: &Key, message: impl Into<String>) {
-        self.refuse_at(key.place, message);
-    }
-
-    fn refuse_at(&self, place: Place, message: impl Into<String>) {
-        self.report.refuse(place, &self.path, message);
+        self.report.refuse(key.place, &self.path, message);
     }
 
     /// Whether the value is `null` or an empty text, for example from an empty variable.
