@@ -19,8 +19,7 @@ use crate::contract::Container;
 pub struct Breakers {
     /// The circuits of all containers together, for faults of connecting.
     pub(super) shared: Arc<Circuits>,
-    /// The circuits that each lease owns, and the token that is cancelled when the lease ends.
-    leases: Arc<Mutex<Vec<(Weak<Circuits>, CancellationToken)>>>,
+    leases: Arc<Mutex<Vec<LeaseCircuits>>>,
     /// The number of circuits, shared and of leases.
     circuit_count: Arc<AtomicUsize>,
     /// The labels of the entries of the allowlist in force.
@@ -28,6 +27,9 @@ pub struct Breakers {
     state: IntGaugeVec,
     failures: IntCounterVec,
 }
+
+/// The circuits that a lease owns, and the token that is cancelled when the lease ends.
+type LeaseCircuits = (Weak<Circuits>, CancellationToken);
 
 impl Breakers {
     /// Registers the metrics.

@@ -138,7 +138,9 @@ impl Rules {
     pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Verdict {
         let path = request.path.normal();
         let first = self.0.iter().find(|rule| {
-            rule.matches_host(flow.host()) && rule.matches_method(&request.method) && rule.matches_path(path)
+            rule.matches_host(flow.host())
+                && rule.matches_method(&request.method)
+                && rule.matches_path(path)
         });
         first.map_or(Ok(()), |rule| rule.decide(flow))
     }

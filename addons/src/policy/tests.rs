@@ -430,7 +430,10 @@ fn hosts_whose_requests_are_judged_by_rules_cannot_be_passed_through() {
         [
             (DENY.to_owned(), false),
             (READS.to_owned(), false),
-            ("{ name: d, effect: deny, methods: [DELETE] }".to_owned(), true),
+            (
+                "{ name: d, effect: deny, methods: [DELETE] }".to_owned(),
+                true,
+            ),
             (
                 "{ name: d, effect: deny, paths: [^/a], hosts: [a.example.com] }".to_owned(),
                 false,

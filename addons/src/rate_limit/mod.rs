@@ -81,11 +81,9 @@ impl RateLimit {
         let (buckets, container) = (&self.buckets, flow.container()?);
         let counted = flow.charge(|| buckets.count(container, flow, bucket, rate));
         counted.map_err(|wait| {
-            flow.rate_limited(wait)
-                .rule("rate_limits")
-                .hint(format!(
-                    "raise the limit of {bucket} under rate_limits in policy.yaml"
-                ))
+            flow.rate_limited(wait).rule("rate_limits").hint(format!(
+                "raise the limit of {bucket} under rate_limits in policy.yaml"
+            ))
         })
     }
 }
