@@ -68,8 +68,8 @@ impl Rule {
         self.methods.is_empty() && self.paths.is_empty()
     }
 
-    /// Whether the rule matches the method. HEAD counts as GET. Since frameworks let a form field of a
-    /// POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
+    /// Whether the rule matches the method. HEAD counts as GET. Since frameworks let a form field of
+    /// a POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
     /// allow.
     fn matches_method(&self, method: &Method) -> bool {
         let stands_for: &[Method] = match *method {
