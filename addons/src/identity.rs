@@ -5,8 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use crate::contract::{
-    Code, Container, Containers, Denial, Flow, Identified, Identify, Order, Principal, Request,
-    Verdict, names,
+    Code, Container, Containers, Denial, Flow, Identified, Identify, Order, Request, Verdict, names,
 };
 use crate::header_names::{folds_to, remove_fields};
 
@@ -68,32 +67,30 @@ impl Identify for Identity {
 
     fn identify(&self, flow: &Flow, request: Option<&mut Request>) -> Identified {
         let claimed = request.and_then(|request| take_claimed_id(&mut request.headers));
-        let denied = |denial| Identified {
-            principal: None,
-            verdict: Err(denial),
-        };
-        match &flow.principal {
-            // The appliance's own flows pass the phases `system`, `dial` and `response`, none of
-            // which calls `identify`.
-            Some(Principal::System(_)) => denied(unknown_source()),
-            Some(_) if !self.containers.available() => denied(registry_unavailable()),
-            Some(Principal::Container(lease)) => Identified {
-                principal: None,
-                verdict: self.admit(flow, lease, claimed.as_deref()),
-            },
-            Some(Principal::Delegated(delegation)) => Identified {
-                principal: None,
-                verdict: self.admit(flow, &delegation.lease, claimed.as_deref()),
-            },
-            None => match self.find(flow) {
+        let Some(principal) = &flow.principal else {
+            return match self.find(flow) {
                 // `principal` is set even if the verdict is a denial, so that the audit names the
                 // container.
                 Ok(container) => Identified {
                     verdict: self.admit(flow, &container, claimed.as_deref()),
                     principal: Some(container.into()),
                 },
-                Err(denial) => denied(denial),
-            },
+                Err(denial) => Identified {
+                    verdict: Err(denial),
+                    principal: None,
+                },
+            };
+        };
+        let verdict = match principal.lease() {
+            // The appliance's own flows pass the phases `system`, `dial` and `response`, none of
+            // which calls `identify`.
+            None => Err(unknown_source()),
+            Some(_) if !self.containers.available() => Err(registry_unavailable()),
+            Some(lease) => self.admit(flow, lease, claimed.as_deref()),
+        };
+        Identified {
+            verdict,
+            principal: None,
         }
     }
 }
@@ -152,8 +149,7 @@ mod tests {
     use time::{Duration, OffsetDateTime};
 
     use super::*;
-    use crate::contract::Kind;
-    use crate::contract::OwnedFlow;
+    use crate::contract::{Kind, OwnedFlow, Principal};
     use crate::fixtures::{self, OneContainer, flow, flow_of, headers, request};
 
     fn identity(container: &Arc<Container>) -> (Arc<OneContainer>, Identity) {

@@ -19,7 +19,7 @@ use crate::contract::Container;
 pub struct Breakers {
     /// The circuits of all containers together, for faults of connecting.
     pub(super) shared: Arc<Circuits>,
-    leases: Arc<Mutex<Vec<Weak<LeaseCircuits>>>>,
+    leases: Arc<Mutex<Vec<LeaseCircuits>>>,
     /// The number of circuits, shared and of leases.
     circuit_count: Arc<AtomicUsize>,
     /// The labels of the entries of the allowlist in force.
@@ -28,11 +28,8 @@ pub struct Breakers {
     failures: IntCounterVec,
 }
 
-/// The circuits of one container, for faulty responses. Owned by its lease.
-pub(super) struct LeaseCircuits {
-    pub(super) circuits: Arc<Circuits>,
-    ended: CancellationToken,
-}
+/// The circuits that a lease owns, and the token that is cancelled when the lease ends.
+type LeaseCircuits = (Weak<Circuits>, CancellationToken);
 
 impl Breakers {
     /// Registers the metrics.
@@ -90,30 +87,26 @@ impl Breakers {
         self.failures.with_label_values(&[upstream]).inc();
     }
 
-    /// The circuits of a lease.
-    pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<LeaseCircuits> {
+    /// The circuits of one container, for faulty responses. Owned by its lease.
+    pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<Circuits> {
         container.state_or_init(|| {
-            let lease = Arc::new(LeaseCircuits {
-                circuits: Arc::new(Circuits::new(Arc::clone(&self.circuit_count))),
-                ended: container.ended().clone(),
-            });
-            self.leases.lock().push(Arc::downgrade(&lease));
-            lease
+            let circuits = Arc::new(Circuits::new(Arc::clone(&self.circuit_count)));
+            let lease = (Arc::downgrade(&circuits), container.ended().clone());
+            self.leases.lock().push(lease);
+            circuits
         })
     }
 
     /// Returns the shared circuits and those of leases that have not ended. Removes ended leases
     /// from the list.
     fn all(&self) -> Vec<Arc<Circuits>> {
-        let mut leases = self.leases.lock();
-        let live: Vec<_> = leases
-            .iter()
-            .filter_map(Weak::upgrade)
-            .filter(|lease| !lease.ended.is_cancelled())
-            .collect();
-        *leases = live.iter().map(Arc::downgrade).collect();
-        let circuits = live.iter().map(|lease| Arc::clone(&lease.circuits));
-        circuits.chain([Arc::clone(&self.shared)]).collect()
+        let mut all = vec![Arc::clone(&self.shared)];
+        self.leases.lock().retain(|(circuits, ended)| {
+            let live = circuits.upgrade().filter(|_| !ended.is_cancelled());
+            all.extend(live.clone());
+            live.is_some()
+        });
+        all
     }
 
     /// The worst state of the circuits of each allowlist entry.

@@ -69,17 +69,6 @@ struct Open {
     probe: Option<usize>,
 }
 
-impl Open {
-    fn begin(now: Instant, thresholds: Thresholds) -> Self {
-        Self {
-            since: now,
-            until: now + thresholds.recovery,
-            successes: 0,
-            probe: None,
-        }
-    }
-}
-
 /// The permit for the one probe of a half-open circuit. Dropping it lets the next probe pass.
 pub struct Probe {
     circuits: Arc<Circuits>,
@@ -203,7 +192,12 @@ impl Circuits {
             Some(open) => began >= open.since,
         };
         if opens {
-            circuit.open = Some(Open::begin(now, thresholds));
+            circuit.open = Some(Open {
+                since: now,
+                until: now + thresholds.recovery,
+                successes: 0,
+                probe: None,
+            });
         }
     }
 

@@ -3,19 +3,22 @@
 //! Only faults of the upstream count, never a denial. Faults of connecting do not depend on the
 //! container, so they are counted for all containers together. Faulty responses depend on the
 //! request, so they are counted for each container and open no circuit of another one.
+//!
+//! A host without an allowlist entry has no circuit. Only the appliance's own requests and those of
+//! MCP mounts reach such a host, for example the token endpoint of a login: they are neither denied
+//! here nor counted.
 
 mod breakers;
 mod circuits;
 mod settings;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::contract::{
     Addon, Code, Denial, Flow, Kind, Lookup, Order, Outcome, Request, Response, Stage, Step,
     Verdict, names,
 };
-use circuits::{Circuits, Probe};
+use circuits::Probe;
 
 pub use breakers::Breakers;
 pub use circuits::Thresholds;
@@ -58,8 +61,7 @@ impl CircuitBreaker {
     }
 
     /// Admits a flow, or denies it with the time to wait. A tunnel does not become a probe, since
-    /// it may last for hours. A host without an allowlist entry has no circuit, so a flow to it
-    /// passes.
+    /// it may last for hours.
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.breakers;
         // The request for which the look-up is made was admitted, and holds the probe.
@@ -72,7 +74,6 @@ impl CircuitBreaker {
         };
         let mut held = Vec::new();
         let lease = flow.known_container().map(|one| breakers.of(one));
-        let lease = lease.as_ref().map(|lease| &lease.circuits);
         for circuits in [Some(&breakers.shared), lease].into_iter().flatten() {
             let probe = || circuits.admit(endpoint, flow.started);
             let probed = (flow.kind != Kind::Tunnel).then(|| flow.effect(probe));
@@ -102,14 +103,11 @@ impl CircuitBreaker {
         let thresholds = self.thresholds(flow);
         breakers.shared.success(endpoint, flow.started, thresholds);
         if fails {
-            self.failed(
-                flow,
-                FaultScope::Answers,
-                flow.started + flow.started.elapsed(),
-            );
+            let now = flow.started + flow.started.elapsed();
+            self.failed(flow, FaultScope::Answers, now);
         } else if let Some(container) = flow.known_container() {
-            let lease = breakers.of(container);
-            lease.circuits.success(endpoint, flow.started, thresholds);
+            let circuits = breakers.of(container);
+            circuits.success(endpoint, flow.started, thresholds);
         }
         // The next probe need not wait for the body, which may stream for hours.
         flow.take_slot::<Probes>();
@@ -120,9 +118,9 @@ impl CircuitBreaker {
             return;
         };
         let breakers = &self.breakers;
-        let circuits: Arc<Circuits> = match (scope, flow.known_container()) {
-            (FaultScope::Host, _) => Arc::clone(&breakers.shared),
-            (FaultScope::Answers, Some(container)) => Arc::clone(&breakers.of(container).circuits),
+        let circuits = match (scope, flow.known_container()) {
+            (FaultScope::Host, _) => &breakers.shared,
+            (FaultScope::Answers, Some(container)) => breakers.of(container),
             (FaultScope::Answers, None) => return,
         };
         let thresholds = self.thresholds(flow);
@@ -141,15 +139,14 @@ impl Addon for CircuitBreaker {
         Order {
             after: &[names::IDENTITY],
             before: &[names::CREDENTIALS],
-            ..Order::default()
         }
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        let connects =
-            flow.kind == Kind::Tunnel && self.settings.passthrough.find(flow.host()).is_some();
-        let verdict = if connects { self.admit(flow) } else { Ok(()) };
-        verdict.into()
+        if flow.kind == Kind::Tunnel && self.settings.passthrough.find(flow.host()).is_some() {
+            return self.admit(flow).into();
+        }
+        Step::PASS
     }
 
     fn system<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
@@ -173,9 +170,9 @@ impl Addon for CircuitBreaker {
             Some(scope) => self.failed(flow, scope, flow.started + outcome.duration),
             // The proxy sees no response in a passthrough tunnel, so a connection is a success.
             None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
-                let shared = &self.breakers.shared;
                 if let Some(endpoint) = flow.endpoint() {
-                    shared.success(endpoint, flow.started, self.thresholds(flow));
+                    let (shared, thresholds) = (&self.breakers.shared, self.thresholds(flow));
+                    shared.success(endpoint, flow.started, thresholds);
                 }
             }
             None => {}

@@ -1,4 +1,5 @@
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use prometheus::{Registry, TextEncoder};

@@ -1,17 +1,15 @@
 //! The trait of an addon, and the results of its hooks.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
+use super::body::BoxFuture;
 use super::denial::Verdict;
-use super::dns::{DnsAnswer, DnsQuery};
 use super::flow::Flow;
 use super::mcp::Frame;
-use super::message::{Request, Response};
+use super::message::{DnsAnswer, DnsQuery, Request, Response};
 use super::outcome::Outcome;
 use super::permit::Addresses;
-use super::slots::Slot;
 
 /// A hook's result: a verdict, or a future that resolves to one.
 ///
@@ -22,7 +20,7 @@ pub struct Step<'a>(pub(super) StepKind<'a>);
 pub(super) enum StepKind<'a> {
     Ready(Verdict),
     Wait {
-        future: Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+        future: BoxFuture<'a, Verdict>,
         limit: Option<Duration>,
     },
 }
@@ -48,9 +46,7 @@ impl<'a> Step<'a> {
             limit: Some(limit),
         })
     }
-}
 
-impl Step<'_> {
     /// The verdict; `None` if the hook waits. For tests of a single addon.
     #[must_use]
     pub fn ready(self) -> Option<Verdict> {
@@ -71,10 +67,6 @@ impl From<Verdict> for Step<'_> {
 /// violated.
 #[derive(Default)]
 pub struct Order {
-    /// The slots that it fills.
-    pub provides: Vec<Slot>,
-    /// The slots that an earlier addon must fill.
-    pub needs: Vec<Slot>,
     /// The names of addons that must come before it if they are in the chain.
     pub after: &'static [&'static str],
     /// The names of addons that must come after it if they are in the chain.

@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::addon::{Addon, Step, StepKind};
-use super::body::BoxFuture;
 use super::denial::{Denial, Verdict};
-use super::dns::{DnsAnswer, DnsQuery};
 use super::endpoint::Endpoint;
 use super::entry::{Entry, EntryMap};
 use super::flow::{Flow, FlowStart, Kind, Subject};
@@ -21,12 +18,12 @@ use super::host::Host;
 use super::identify::{Identified, Identify};
 use super::judge::{Buffered, Judges};
 use super::mcp::{CallPermit, Frame, McpSubject};
-use super::message::{Request, Response};
+use super::message::{DnsAnswer, DnsQuery, Request, Response};
 use super::order::{Link, OrderError, check_order};
 use super::outcome::Outcome;
 use super::permit::{Addresses, Permit, ResolvePermit};
 use super::principal::Client;
-use super::waits::{MAX_WAITS, Waits};
+use super::waits::{MAX_WAITS, Waits, settle};
 
 /// The links in their checked order, with the allowlist that labels flows. Immutable: a reload
 /// builds another chain, and a flow keeps the one it began with.
@@ -89,10 +86,8 @@ impl Chain {
 
     /// Judges the destination of a CONNECT, or of a request outside a tunnel.
     pub async fn tunnel(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
-        let identify =
-            |identity: &dyn Identify, flow: &Flow, (): &mut ()| Some(identity.identify(flow, None));
         let links = self.links.iter();
-        self.run(links, flow, &mut (), identify, |addon, flow, ()| {
+        self.run(links, flow, &mut (), by_source, |addon, flow, ()| {
             addon.tunnel(flow)
         })
         .await?;
@@ -181,11 +176,8 @@ impl Chain {
         flow: &mut Flow,
         query: &mut DnsQuery,
     ) -> Result<ResolvePermit, Denial> {
-        let identify = |identity: &dyn Identify, flow: &Flow, _: &mut DnsQuery| {
-            Some(identity.identify(flow, None))
-        };
         let links = self.links.iter();
-        self.run(links, flow, query, identify, |addon, flow, query| {
+        self.run(links, flow, query, by_source, |addon, flow, query| {
             addon.dns_query(flow, query)
         })
         .await?;
@@ -207,11 +199,8 @@ impl Chain {
         flow: &mut Flow,
         mut frame: Frame,
     ) -> Result<CallPermit, Denial> {
-        let identify = |identity: &dyn Identify, flow: &Flow, _: &mut Frame| {
-            Some(identity.identify(flow, None))
-        };
         let links = self.links.iter();
-        self.run(links, flow, &mut frame, identify, |addon, flow, frame| {
+        self.run(links, flow, &mut frame, by_source, |addon, flow, frame| {
             addon.mcp_request(flow, frame)
         })
         .await?;
@@ -250,13 +239,13 @@ impl Chain {
             flow.enter(link.name());
             let settled = match link {
                 Link::Identity(identity) => {
-                    let found = set_principal(&**identity, &identify, flow, subject);
+                    let verdict = set_principal(&**identity, &identify, flow, subject);
                     waits = Waits::of(flow, &self.waits);
-                    Ok(found.unwrap_or_else(|_panic| Err(panicked())))
+                    Ok(verdict)
                 }
-                Link::Addon(addon) => match call(&hook, &**addon, flow, subject) {
-                    Ok(Step(StepKind::Ready(verdict))) => Ok(verdict),
-                    Ok(Step(StepKind::Wait { future, limit })) => {
+                Link::Addon(addon) => match call(&hook, &**addon, flow, subject).0 {
+                    StepKind::Ready(verdict) => Ok(verdict),
+                    StepKind::Wait { future, limit } => {
                         let until = match limit {
                             Some(limit) => Instant::now() + limit,
                             None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
@@ -265,7 +254,6 @@ impl Chain {
                         // the space for it.
                         Box::pin(waits.hold(settle(future, until))).await
                     }
-                    Err(_panic) => Ok(Err(panicked())),
                 },
             };
             let verdict = settled.unwrap_or_else(|full| Err(full.denial(flow)));
@@ -275,18 +263,9 @@ impl Chain {
     }
 }
 
-/// The verdict of a waiting hook: that of its future, or a denial if the future panics or is not
-/// ready by `until`.
-async fn settle(future: BoxFuture<'_, Verdict>, until: Instant) -> Verdict {
-    match timeout_at(until, AssertUnwindSafe(future).catch_unwind()).await {
-        Ok(Ok(verdict)) => verdict,
-        Ok(Err(_panic)) => Err(panicked()),
-        Err(_elapsed) => Err(Denial::internal().rule("deadline")),
-    }
-}
-
-fn panicked() -> Denial {
-    Denial::internal().rule("panic")
+/// The `identify` of phases without a request's head.
+fn by_source<S>(identity: &dyn Identify, flow: &Flow, _: &mut S) -> Option<Identified> {
+    Some(identity.identify(flow, None))
 }
 
 /// The `identify` of phases that leave the principal as it is.
@@ -294,33 +273,34 @@ fn no_identity<S>(_: &dyn Identify, _: &Flow, _: &mut S) -> Option<Identified> {
     None
 }
 
-/// Calls the identity link and sets the principal that the link returns. Catches a panic.
+/// Calls the identity link and sets the principal that the link returns. A panic denies.
 fn set_principal<S>(
     identity: &dyn Identify,
     identify: &impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,
     flow: &mut Flow,
     subject: &mut S,
-) -> std::thread::Result<Verdict> {
-    let asked = catch_unwind(AssertUnwindSafe(|| identify(identity, flow, subject)))?;
-    let Some(Identified { principal, verdict }) = asked else {
-        return Ok(Ok(()));
+) -> Verdict {
+    let asked = catch_unwind(AssertUnwindSafe(|| identify(identity, flow, subject)));
+    let Some(identified) = asked.map_err(|_panic| Denial::panicked())? else {
+        return Ok(());
     };
-    if principal.is_some() {
-        flow.start.principal = principal;
+    if identified.principal.is_some() {
+        flow.start.principal = identified.principal;
     }
-    Ok(verdict)
+    identified.verdict
 }
 
-/// Calls a hook and catches its panic.
+/// Calls a hook. A panic denies.
 fn call<'a, S>(
     hook: &impl Fn(&'a dyn Addon, &'a mut Flow, &'a mut S) -> Step<'a>,
     addon: &'a dyn Addon,
     flow: &'a mut Flow,
     subject: &'a mut S,
-) -> std::thread::Result<Step<'a>> {
+) -> Step<'a> {
     let arguments = (flow, subject);
-    catch_unwind(AssertUnwindSafe(move || {
+    let called = catch_unwind(AssertUnwindSafe(move || {
         let (flow, subject) = arguments;
         hook(addon, flow, subject)
-    }))
+    }));
+    called.unwrap_or_else(|_panic| Err(Denial::panicked()).into())
 }

@@ -163,12 +163,11 @@ impl Container {
     #[must_use]
     pub fn new(registration: Registration) -> Self {
         let narrowing = registration.allowed_domains.map(|patterns| {
-            let mut map = EntryMap::default();
-            for pattern in &patterns {
-                map.insert(pattern.clone(), ());
-            }
-            let patterns = patterns.into();
-            Box::new(Narrowing { patterns, map })
+            let map = patterns.iter().map(|pattern| (pattern.clone(), ()));
+            Box::new(Narrowing {
+                map: map.collect(),
+                patterns: patterns.into(),
+            })
         });
         Self {
             id: registration.id,

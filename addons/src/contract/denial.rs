@@ -246,6 +246,11 @@ impl Denial {
         Self::new(Code::InternalError, "Internal error")
     }
 
+    /// The internal error of a hook, a judge or a computation that panicked.
+    pub(crate) fn panicked() -> Self {
+        Self::internal().rule("panic")
+    }
+
     /// A malformed or ambiguous request.
     #[must_use]
     pub fn malformed(what: impl fmt::Display) -> Self {

@@ -68,9 +68,7 @@ impl HostPattern {
             Host::Address(_) => Err(PatternError::Star),
         }
     }
-}
 
-impl HostPattern {
     /// Whether at least one host matches both patterns.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {

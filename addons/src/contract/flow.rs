@@ -6,10 +6,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::container::Container;
 use super::denial::{Code, Denial};
@@ -18,7 +19,6 @@ use super::entry::Entry;
 use super::host::Host;
 use super::mcp::{McpRecord, McpSubject};
 use super::principal::{Client, Principal};
-use super::slots::Slots;
 
 /// The id of a flow in logs and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,11 @@ impl FlowId {
     /// Returns a new id. The first id of a process is derived from the clock, so that no id appears
     /// in the logs of two runs.
     pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        static START: OnceLock<u64> = OnceLock::new();
-        let start = START.get_or_init(|| {
+        static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            now.map_or(0, |since| since.as_micros() as u64) << 8
+            AtomicU64::new(now.map_or(0, |since| since.as_micros() as u64) << 8)
         });
-        Self(start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)))
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The id as a number.
@@ -183,7 +181,7 @@ impl FlowStart {
         Flow {
             start: self,
             record: Record::default(),
-            slots: Slots::default(),
+            slots: SmallVec::new(),
             dry_run: None,
             _unsized: [],
         }
@@ -255,6 +253,17 @@ impl FlowStart {
         Some(lease)
     }
 
+    /// The denial of a flow that is over a limit of its container. `wait` is the time until a retry
+    /// can succeed.
+    pub(crate) fn rate_limited(&self, wait: Duration) -> Denial {
+        let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
+        let denial = match self.known_container() {
+            Some(container) => denial.with("container_id", container.id.as_str()),
+            None => denial,
+        };
+        denial.with("upstream", self.upstream()).retry_after(wait)
+    }
+
     /// The metric label of the upstream: the allowlist entry that matched, the MCP server, or
     /// `none`. Clients cannot invent new labels.
     pub fn upstream(&self) -> &str {
@@ -316,7 +325,8 @@ impl FlowStart {
 pub struct Flow<Size: ?Sized = [()]> {
     pub(super) start: FlowStart,
     pub(super) record: Record,
-    slots: Slots,
+    /// The values in the slots. A list, since there are few; it has inline room for one box.
+    slots: SmallVec<[Box<dyn Any + Send + Sync>; 1]>,
     dry_run: Option<Box<Mutex<DryRun>>>,
     _unsized: Size,
 }
@@ -364,22 +374,23 @@ impl<Size: ?Sized> Flow<Size> {
 
     /// Stores a value in the slot of its type, for other addons. Replaces an earlier value.
     pub fn put_slot<T: Any + Send + Sync>(&mut self, value: T) {
-        self.slots.put(value);
+        let mut slots = self.slots.iter_mut();
+        match slots.find_map(|slot| slot.downcast_mut::<T>()) {
+            Some(slot) => *slot = value,
+            None => self.slots.push(Box::new(value)),
+        }
     }
 
     /// The value in the slot of this type; `None` if the slot is empty.
     pub fn find_slot<T: Any>(&self) -> Option<&T> {
-        self.slots.find()
+        self.slots.iter().find_map(|slot| slot.downcast_ref::<T>())
     }
 
     /// Takes the value out of the slot of this type; `None` if the slot is empty.
     pub fn take_slot<T: Any>(&mut self) -> Option<T> {
-        self.slots.take()
-    }
-
-    /// The value of a slot that an addon declared to provide; an internal error if it is empty.
-    pub fn slot<T: Any>(&self) -> Result<&T, Denial> {
-        self.slots.get()
+        let at = self.slots.iter().position(|slot| slot.is::<T>())?;
+        let value = self.slots.swap_remove(at).downcast().ok()?;
+        Some(*value)
     }
 
     /// Runs `act`, an effect such as counting, writing a file or sending a request. A dry run does

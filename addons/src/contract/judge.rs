@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use super::body::BoxFuture;
 use super::denial::{Code, Denial, Verdict};
 use super::flow::Flow;
+use super::waits::settle;
 use crate::strict_json::{self, StrictJsonError};
 
 /// Bodies up to this many bytes are parsed on the connection's thread, in less than 1 ms.
@@ -104,7 +104,7 @@ impl<Head> Judges<Head> {
     pub fn have_enough(&mut self, beginning: &[u8]) -> Result<bool, Denial> {
         for judge in &mut self.judges {
             let asked = catch_unwind(AssertUnwindSafe(|| judge.has_enough(beginning)));
-            let enough = asked.unwrap_or_else(|_| Err(Denial::internal().rule("panic")));
+            let enough = asked.unwrap_or_else(|_| Err(Denial::panicked()));
             if !enough.map_err(|denial| denial.by(judge.addon()))? {
                 return Ok(false);
             }
@@ -128,12 +128,8 @@ impl<Head> Judges<Head> {
             let (flow, head) = (&mut *flow, &mut *head);
             // In an async block, so that a panic before the future is made is caught too.
             let judging = async move { judge.judge(flow, head, given).await };
-            let verdict = match timeout(deadline, AssertUnwindSafe(judging).catch_unwind()).await {
-                Ok(Ok(verdict)) => verdict,
-                Ok(Err(_panic)) => Err(Denial::internal().rule("panic")),
-                Err(_elapsed) => Err(Denial::internal().rule("deadline")),
-            };
-            body.bytes = verdict.map_err(|denial| denial.by(addon))?;
+            let judged = settle(judging, Instant::now() + deadline).await;
+            body.bytes = judged.map_err(|denial| denial.by(addon))?;
         }
         Ok(body.bytes)
     }
@@ -164,9 +160,7 @@ pub async fn run_on<T: Send + 'static>(
         let _ = sender.send(work());
     };
     budget.run(Box::new(work)).await?;
-    receiver
-        .await
-        .map_err(|_panicked| Denial::internal().rule("panic"))
+    receiver.await.map_err(|_panicked| Denial::panicked())
 }
 
 /// A buffered body, with the bounds on reading it.

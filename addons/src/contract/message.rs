@@ -1,8 +1,11 @@
-//! Heads of requests and responses.
+//! Heads of requests and responses; DNS questions and answers.
+
+use std::net::IpAddr;
 
 use http::{HeaderMap, Method, StatusCode};
 
 use super::body::{BodyFilter, MessageFilter};
+use super::host::Host;
 use super::judge::{BodyJudge, Judges};
 use super::path::Path;
 
@@ -138,4 +141,20 @@ impl Response {
         let hooks = self.hooks.as_mut();
         hooks.map_or_else(Vec::new, |hooks| std::mem::take(&mut hooks.message_filters))
     }
+}
+
+/// One question of class IN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsQuery {
+    /// The queried name.
+    pub name: Host,
+    /// The number of the record type: 1 for A, 28 for AAAA.
+    pub record_type: u16,
+}
+
+/// The addresses of an answer. An addon removes those that the client must not see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsAnswer {
+    /// A and AAAA records.
+    pub addresses: Vec<IpAddr>,
 }

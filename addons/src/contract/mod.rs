@@ -9,7 +9,6 @@ mod body;
 mod chain;
 mod container;
 mod denial;
-mod dns;
 mod endpoint;
 mod entry;
 mod facts;
@@ -31,7 +30,6 @@ mod policy_input;
 mod ports;
 mod principal;
 pub mod settings;
-mod slots;
 mod type_map;
 mod waits;
 
@@ -40,7 +38,6 @@ pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
-pub use dns::{DnsAnswer, DnsQuery};
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
@@ -57,7 +54,7 @@ pub use mcp::{
     Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,
     McpSubject, Pin, RpcError, RpcOutcome,
 };
-pub use message::{Request, Response};
+pub use message::{DnsAnswer, DnsQuery, Request, Response};
 pub use order::{Link, OrderError};
 pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};
@@ -70,4 +67,3 @@ pub use ports::{
     Unavailable,
 };
 pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
-pub use slots::Slot;

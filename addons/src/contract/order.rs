@@ -32,14 +32,6 @@ pub enum OrderError {
         /// The addon that must come later.
         second: &'static str,
     },
-    /// An addon needs a slot that no earlier addon fills.
-    #[error("{addon} needs {slot}, which no addon before it provides")]
-    Unprovided {
-        /// The addon that needs the slot.
-        addon: &'static str,
-        /// The type of the slot.
-        slot: &'static str,
-    },
 }
 
 /// One link of the chain.
@@ -93,35 +85,17 @@ pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
             errors.push(OrderError::Missing(name));
         }
     }
-    let mut provided = Vec::new();
-    for (at, link) in links.iter().enumerate() {
+    for link in links {
         let order = link.order();
         let name = link.name();
-        for other in order.after {
-            if place(other).is_some_and(|place| place > at) {
-                errors.push(OrderError::Before {
-                    first: other,
-                    second: name,
-                });
+        let after = order.after.iter().map(|other| (*other, name));
+        let before = order.before.iter().map(|other| (name, *other));
+        for (first, second) in after.chain(before) {
+            let places = place(first).zip(place(second));
+            if places.is_some_and(|(first, second)| first > second) {
+                errors.push(OrderError::Before { first, second });
             }
         }
-        for other in order.before {
-            if place(other).is_some_and(|place| place < at) {
-                errors.push(OrderError::Before {
-                    first: name,
-                    second: other,
-                });
-            }
-        }
-        for slot in order.needs {
-            if !provided.contains(&slot) {
-                errors.push(OrderError::Unprovided {
-                    addon: name,
-                    slot: slot.name(),
-                });
-            }
-        }
-        provided.extend(order.provides);
     }
     errors
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_encode_byte;
 use thiserror::Error;
 
 /// A path as it was sent, and the normal form that addons judge.
@@ -122,7 +123,11 @@ fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
             note(doubt, doubt_of_plain(byte));
-            push_byte(&mut out, byte);
+            if byte.is_ascii_graphic() {
+                out.push(byte as char);
+            } else {
+                out.push_str(percent_encode_byte(byte));
+            }
             continue;
         }
         let rest = bytes.clone();
@@ -138,7 +143,7 @@ fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
         if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
             out.push(value as char);
         } else {
-            push_escape(&mut out, value);
+            out.push_str(percent_encode_byte(value));
         }
     }
     out
@@ -171,22 +176,6 @@ fn doubt_of_encoded(value: u8) -> Option<Ambiguity> {
         0x80.. => Some(Ambiguity::NonAscii),
         _ => None,
     }
-}
-
-fn push_byte(out: &mut String, byte: u8) {
-    if byte.is_ascii_graphic() {
-        out.push(byte as char);
-    } else {
-        push_escape(out, byte);
-    }
-}
-
-fn push_escape(out: &mut String, value: u8) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let digit = |nibble: u8| HEX.get(usize::from(nibble)).map_or('0', |d| *d as char);
-    out.push('%');
-    out.push(digit(value >> 4));
-    out.push(digit(value & 15));
 }
 
 /// Removes dot segments (RFC 3986, section 5.2.4). Empty segments stay and are noted as ambiguous.

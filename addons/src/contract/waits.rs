@@ -1,13 +1,16 @@
-//! Limits the flows that wait in the chain, for each lease and in total.
+//! Limits the flows that wait in the chain, for each lease and in total, and the time of each wait.
 
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
-use super::denial::{Code, Denial};
+use super::denial::Denial;
 use super::facts::Lookup;
 use super::flow::Flow;
 use super::principal::LeaseHandle;
@@ -77,14 +80,18 @@ impl<'c> Waits<'c> {
 impl Full {
     /// The denial of the flow that would have to wait.
     pub(super) fn denial(self, flow: &Flow) -> Denial {
-        let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
-        let denial = match flow.known_container() {
-            Some(container) => denial.with("container_id", container.id.as_str()),
-            None => denial,
-        };
-        denial
-            .with("upstream", flow.upstream())
-            .rule("waiting flows")
-            .retry_after(RETRY_AFTER)
+        flow.rate_limited(RETRY_AFTER).rule("waiting flows")
+    }
+}
+
+/// Awaits the result of a hook or a judge. Denies if the future panics or is not ready by `until`.
+pub(super) async fn settle<T>(
+    future: impl Future<Output = Result<T, Denial>>,
+    until: Instant,
+) -> Result<T, Denial> {
+    match timeout_at(until, AssertUnwindSafe(future).catch_unwind()).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_panic)) => Err(Denial::panicked()),
+        Err(_elapsed) => Err(Denial::internal().rule("deadline")),
     }
 }

@@ -68,12 +68,7 @@ impl Encoding for Brotli {
         match input {
             [_, ..] if self.is_done => return Err(TRAILING),
             [first, ..] if !self.has_begun => self.begin(*first)?,
-            [] if self.is_done || !self.has_begun => {
-                return Ok(Progress {
-                    read: 0,
-                    written: 0,
-                });
-            }
+            [] if self.is_done || !self.has_begun => return Ok(Progress::default()),
             _ => {}
         }
         // Pending output first: with more input, the decoder would decode ahead into its window.

@@ -85,23 +85,13 @@ impl Encoding for Deflate {
                 stream.decode(&[first], out)?;
                 stream
             }
-            (None, _, []) => {
-                return Ok(Progress {
-                    read: 0,
-                    written: 0,
-                });
-            }
+            (None, _, []) => return Ok(Progress::default()),
         };
-        if stream.is_done {
-            return match input {
-                [] => Ok(Progress {
-                    read: 0,
-                    written: 0,
-                }),
-                _ => Err(TRAILING),
-            };
+        match input {
+            [] if stream.is_done => Ok(Progress::default()),
+            _ if stream.is_done => Err(TRAILING),
+            _ => stream.decode(input, out),
         }
-        stream.decode(input, out)
     }
 
     fn is_complete(&self) -> bool {

@@ -65,6 +65,7 @@ const PADDED: Fault = "is mostly padding, which decodes to nothing";
 const TRAILING: Fault = "goes on after the end of its encoding";
 
 /// The bytes read and written by one call of [`Encoding::decode`].
+#[derive(Default)]
 struct Progress {
     read: usize,
     written: usize,

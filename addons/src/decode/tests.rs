@@ -275,11 +275,11 @@ fn flushed_events_are_decoded_at_once() {
         let mut decoder = decoder(name).unwrap().unwrap();
         for (event, chunk) in events.iter().zip(flushed(name, &events)) {
             decoder.feed(chunk.into());
-            let mut said = Vec::new();
+            let mut decoded = Vec::new();
             while let Some(piece) = decoder.next(4).unwrap() {
-                said.extend(piece);
+                decoded.extend(piece);
             }
-            assert_eq!(said, event.as_bytes(), "{name}");
+            assert_eq!(decoded, event.as_bytes(), "{name}");
         }
     });
 }

@@ -21,7 +21,7 @@ use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
     Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
-    Response, Slot, Step, Verdict, names,
+    Response, Step, Verdict, names,
 };
 use crate::header_names::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
@@ -232,10 +232,8 @@ impl Addon for Git {
 
     fn order(&self) -> Order {
         Order {
-            provides: vec![Slot::of::<Anonymous>()],
             after: &[names::IDENTITY, names::POLICY],
             before: &[names::CREDENTIALS],
-            ..Order::default()
         }
     }
 

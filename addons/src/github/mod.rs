@@ -25,7 +25,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::contract::{
     Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
-    Order, Request, Slot, Step, Verdict, names,
+    Order, Request, Step, Verdict, names,
 };
 use crate::header_names::{folds_to, remove_fields};
 use denials::Denials;
@@ -340,10 +340,8 @@ impl Addon for Github {
 
     fn order(&self) -> Order {
         Order {
-            provides: vec![Slot::of::<ApiCall>(), Slot::of::<Anonymous>()],
             after: &[names::IDENTITY, names::POLICY],
             before: &[names::MCP, names::GIT, names::CREDENTIALS],
-            ..Order::default()
         }
     }
 

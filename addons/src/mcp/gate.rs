@@ -145,7 +145,7 @@ impl Mcp {
         let (definition, rule) = (Arc::clone(&call.definition), call.rule.clone());
         let work = move || call::prepare(params, &definition, rule.as_ref());
         let prepared = self.ports.tasks.run_blocking(work).await;
-        prepared.unwrap_or_else(|_panicked| Err(Denial::internal().rule("panic")))
+        prepared.unwrap_or_else(|_panicked| Err(Denial::panicked()))
     }
 
     /// Denies a call if the container's abort latch is set, if the tool is blocked because its

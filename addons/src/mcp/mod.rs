@@ -86,7 +86,6 @@ impl Addon for Mcp {
         Order {
             after: &[names::IDENTITY, names::RATE_LIMIT, names::POLICY],
             before: &[names::CREDENTIALS],
-            ..Order::default()
         }
     }
 

@@ -20,6 +20,7 @@ pub struct Audit {
     /// The budget of the appliance's own flows. It is limited, too, since clients can cause such
     /// flows.
     own: Budget,
+    /// The budgets that the leases own, so that `tick` writes their folded lines.
     leases: Mutex<Vec<Weak<Budget>>>,
 }
 
@@ -77,22 +78,18 @@ impl Audit {
         };
         match principal.lease() {
             Some(container) => {
-                let owned = container.state_or_init(|| {
+                let budget: &Arc<Budget> = container.state_or_init(|| {
                     let budget = Budget::new(Arc::clone(&self.limits), container.ended().clone());
                     let budget = Arc::new(budget);
                     self.leases.lock().push(Arc::downgrade(&budget));
-                    LeaseBudget(budget)
+                    budget
                 });
-                &owned.0
+                budget
             }
             None => &self.own,
         }
     }
 }
-
-/// The budget in the state of a lease. `Audit::leases` refers to it, so that `tick` writes its
-/// folded lines.
-struct LeaseBudget(Arc<Budget>);
 
 impl Addon for Audit {
     fn name(&self) -> &'static str {
@@ -112,8 +109,8 @@ impl Addon for Audit {
         let ended = flow.started.checked_add(outcome.duration);
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);
-        let write = |to| self.limits.sink.write(written.json(), to);
-        if budget.admits(written.json(), ended) {
+        let write = |to| self.limits.sink.write(&written.json, to);
+        if budget.admits(&written.json, ended) {
             write(Destination::Both);
         } else {
             write(Destination::Live);

@@ -12,7 +12,8 @@ const TYPICAL_LENGTH: usize = 512;
 
 /// The JSON of a line.
 pub(super) struct EncodedLine {
-    json: Vec<u8>,
+    /// One JSON object without a line feed.
+    pub(super) json: Vec<u8>,
     /// Offset of the first byte after `ts` and `flow`; two lines that are equal from here on can be
     /// folded.
     fold_start: usize,
@@ -32,15 +33,6 @@ pub(super) struct FoldKey {
 }
 
 impl EncodedLine {
-    /// One JSON object without a line feed.
-    pub(super) fn json(&self) -> &[u8] {
-        &self.json
-    }
-
-    pub(super) fn into_json(self) -> Vec<u8> {
-        self.json
-    }
-
     pub(super) fn fold_key(mut self) -> FoldKey {
         self.json.drain(self.cost_at.clone());
         FoldKey {
@@ -83,22 +75,6 @@ impl AuditLine<'_> {
         let out = &mut json;
         beginning(out, self.ts, self.flow);
         let fold_start = out.len();
-        self.write_request(out);
-        self.write_outcome(out);
-        let cost_start = out.len();
-        self.cost.write(out);
-        let cost_at = cost_start..out.len();
-        self.write_upstream(out);
-        out.push(b'}');
-        EncodedLine {
-            json,
-            fold_start,
-            cost_at,
-        }
-    }
-
-    /// Appends the client and the request.
-    fn write_request(&self, out: &mut Vec<u8>) {
         member(out, ",\"kind\":", self.kind.as_str());
         optional(out, ",\"container_id\":", self.container_id);
         optional(out, ",\"client\":", self.client);
@@ -106,23 +82,24 @@ impl AuditLine<'_> {
         host(out, ",\"host\":", self.host);
         member(out, ",\"port\":", self.port);
         excerpt(out, ",\"path\":", self.path);
-    }
-
-    /// Appends the outcome and the rule that decided.
-    fn write_outcome(&self, out: &mut Vec<u8>) {
         optional(out, ",\"status\":", self.status);
         member(out, ",\"outcome\":", self.outcome);
         optional(out, ",\"code\":", self.code);
         optional(out, ",\"addon\":", self.addon);
         optional(out, ",\"rule\":", self.rule);
-    }
-
-    /// Appends the upstream, the credential, and the facts of an MCP message.
-    fn write_upstream(&self, out: &mut Vec<u8>) {
+        let cost_start = out.len();
+        self.cost.write(out);
+        let cost_at = cost_start..out.len();
         optional(out, ",\"upstream_addr\":", self.upstream_addr);
         optional(out, ",\"credential\":", self.credential);
         if let Some(mcp) = &self.mcp {
             mcp.write(out);
+        }
+        out.push(b'}');
+        EncodedLine {
+            json,
+            fold_start,
+            cost_at,
         }
     }
 }

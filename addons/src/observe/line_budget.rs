@@ -82,17 +82,6 @@ struct Fold {
 }
 
 impl Fold {
-    fn new(key: &mut FoldKey, cost: Cost) -> Self {
-        let mut head = std::mem::take(&mut key.head);
-        head.shrink_to_fit();
-        Self {
-            head,
-            cost_at: key.cost_at,
-            cost,
-            count: 1,
-        }
-    }
-
     fn add(&mut self, cost: Cost) {
         self.count += 1;
         self.cost.bytes_in = self.cost.bytes_in.saturating_add(cost.bytes_in);
@@ -143,14 +132,19 @@ impl Budget {
         if !self.holds_in_full(&mut state, &key, now) {
             key = line.coarse().encode().fold_key();
         }
-        let fold = Fold::new(&mut key, line.cost);
         match state.held.lines.entry(key.rest) {
             Entry::Occupied(mut fold) => {
                 fold.get_mut().add(line.cost);
                 self.limits.folded.inc();
             }
             Entry::Vacant(new) => {
-                new.insert(fold);
+                key.head.shrink_to_fit();
+                new.insert(Fold {
+                    head: key.head,
+                    cost_at: key.cost_at,
+                    cost: line.cost,
+                    count: 1,
+                });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Counts flows as they end.
 
 use http::StatusCode;
-use prometheus::core::{Atomic, Collector, GenericCounterVec};
+use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
@@ -61,34 +61,12 @@ impl Metrics {
     /// Registers the metrics. Series whose labels do not depend on the configuration are created
     /// with 0.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let metrics = Self::register(registry)?;
-        let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-        let types = [&RECORD_TYPES[..], &["other"]].concat();
-        create_series(&metrics.denials, &[&codes]);
-        create_series(&metrics.dns_queries, &[&types, &Outcome::LABELS]);
-        Ok(metrics)
-    }
-
-    /// Creates the new series of a configuration with 0: those of the allowlist's entries, by
-    /// label, and of the credentials, by name.
-    pub fn create_configured<'c>(
-        &self,
-        upstreams: impl Iterator<Item = &'c str>,
-        credentials: impl Iterator<Item = &'c str>,
-    ) {
-        for upstream in upstreams {
-            let _ = self.durations.get_metric_with_label_values(&[upstream]);
-        }
-        create_series(&self.injected, &[&credentials.collect::<Vec<_>>()]);
-    }
-
-    fn register(registry: &Registry) -> prometheus::Result<Self> {
         let durations = HistogramOpts::new(
             "proxy_request_duration_seconds",
             "How long requests took, by allowlist entry",
         )
         .buckets(DURATION_BUCKETS.to_vec());
-        Ok(Self {
+        let metrics = Self {
             requests: counters(
                 registry,
                 "proxy_requests_total",
@@ -114,7 +92,32 @@ impl Metrics {
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
-        })
+        };
+        for code in Code::ALL {
+            metrics.denials.with_label_values(&[code.as_str()]);
+        }
+        for record_type in RECORD_TYPES.iter().chain(&["other"]) {
+            for outcome in Outcome::LABELS {
+                let labels = [*record_type, outcome];
+                metrics.dns_queries.with_label_values(&labels);
+            }
+        }
+        Ok(metrics)
+    }
+
+    /// Creates the new series of a configuration with 0: those of the allowlist's entries, by
+    /// label, and of the credentials, by name.
+    pub fn create_configured<'c>(
+        &self,
+        upstreams: impl Iterator<Item = &'c str>,
+        credentials: impl Iterator<Item = &'c str>,
+    ) {
+        for upstream in upstreams {
+            self.durations.with_label_values(&[upstream]);
+        }
+        for credential in credentials {
+            self.injected.with_label_values(&[credential]);
+        }
     }
 
     /// Counts a request, a tunnel, a WebSocket or an MCP message.
@@ -122,22 +125,19 @@ impl Metrics {
         let status = StatusCode::from_u16(outcome.status).ok();
         let status = status_label(status.as_ref());
         let labels = [method, flow.upstream(), status, outcome.label()];
-        increment(&self.requests, &labels);
+        self.requests.with_label_values(&labels).inc();
     }
 
     fn count_request(&self, flow: &Flow, outcome: &Outcome) {
         let method = known(&METHODS, flow.record().method.as_deref());
         self.count(flow, method, outcome);
         // The duration of a tunnel or a WebSocket says nothing about an upstream.
-        if flow.kind == Kind::Http
-            && let Ok(durations) = self
-                .durations
-                .get_metric_with_label_values(&[flow.upstream()])
-        {
+        if flow.kind == Kind::Http {
+            let durations = self.durations.with_label_values(&[flow.upstream()]);
             durations.observe(outcome.duration.as_secs_f64());
         }
         if let Some(credential) = &flow.record().credential {
-            increment(&self.injected, &[credential]);
+            self.injected.with_label_values(&[credential]).inc();
         }
     }
 }
@@ -157,7 +157,8 @@ impl Addon for Metrics {
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         if flow.kind == Kind::Dns {
             let record_type = known(&RECORD_TYPES, flow.record().method.as_deref());
-            increment(&self.dns_queries, &[record_type, outcome.label()]);
+            let labels = [record_type, outcome.label()];
+            self.dns_queries.with_label_values(&labels).inc();
         } else if let Some(subject) = flow.mcp() {
             let method = known(&MCP_METHODS, Some(&subject.method));
             self.count(flow, method, outcome);
@@ -165,39 +166,19 @@ impl Addon for Metrics {
             self.count_request(flow, outcome);
         }
         if let Some(denial) = &outcome.denial {
-            increment(&self.denials, &[denial.code().as_str()]);
+            let code = denial.code().as_str();
+            self.denials.with_label_values(&[code]).inc();
         }
     }
 }
 
-fn counters<P: Atomic + 'static>(
+fn counters(
     registry: &Registry,
     name: &str,
     help: &str,
     labels: &[&str],
-) -> prometheus::Result<GenericCounterVec<P>> {
-    registered(
-        registry,
-        GenericCounterVec::new(Opts::new(name, help), labels)?,
-    )
-}
-
-/// Creates the series of every combination of the values of each label.
-fn create_series<P: Atomic>(counters: &GenericCounterVec<P>, labels: &[&[&str]]) {
-    let mut series: Vec<Vec<&str>> = vec![Vec::new()];
-    for values in labels {
-        let mut longer = Vec::new();
-        for (before, value) in series
-            .iter()
-            .flat_map(|s| values.iter().map(move |v| (s, v)))
-        {
-            longer.push([&before[..], &[*value]].concat());
-        }
-        series = longer;
-    }
-    for values in series {
-        let _ = counters.get_metric_with_label_values(&values);
-    }
+) -> prometheus::Result<IntCounterVec> {
+    registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
 }
 
 fn registered<C: Collector + Clone + 'static>(
@@ -221,13 +202,6 @@ fn status_label(status: Option<&StatusCode>) -> &str {
         Some(status) if status.canonical_reason().is_some() => status.as_str(),
         Some(_) => "other",
         None => "none",
-    }
-}
-
-/// Increments the counter, without an allocation once it exists.
-fn increment(counters: &IntCounterVec, labels: &[&str]) {
-    if let Ok(counter) = counters.get_metric_with_label_values(labels) {
-        counter.inc();
     }
 }
 

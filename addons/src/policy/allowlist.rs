@@ -11,7 +11,7 @@ use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
 /// Permits a flow if its host is on the allowlist, the container's `allowed_domains`, if it has
 /// any, match the host, and the container's level does not exceed the entry's `max_level`.
 pub(super) fn permit(flow: &mut Flow, guard: &AddressGuard) -> Verdict {
-    let entry = listed(flow).map_err(|denial| match guards(guard, flow) {
+    let entry = listed(flow).map_err(|denial| match is_guarded(flow, guard) {
         true => denial,
         false => denial.hint(entry_for(flow.host())),
     })?;
@@ -92,7 +92,7 @@ fn not_listed(host: &Host) -> Denial {
 }
 
 /// Whether the guard denies the host even if it is listed; a hint to list it would be useless.
-fn guards(guard: &AddressGuard, flow: &Flow) -> bool {
+fn is_guarded(flow: &Flow, guard: &AddressGuard) -> bool {
     match flow.host() {
         Host::Name(_) => false,
         Host::Address(ip) => !guard.may_dial(SocketAddr::new(*ip, flow.port())),

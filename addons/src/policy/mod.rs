@@ -39,7 +39,7 @@ impl Policy {
         Self {
             guard: AddressGuard::new(settings.allow_private, own),
             guarded_hosts: settings.guarded_hosts,
-            rules: Rules::new(settings.rules),
+            rules: Rules(settings.rules),
         }
     }
 
@@ -48,7 +48,7 @@ impl Policy {
     /// one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
-            return Self::judge_own_hosts(flow, &delegation.system);
+            return permit_own_destination(flow, &delegation.system);
         }
         allowlist::permit(flow, &self.guard)?;
         allowlist::permit_port(flow)?;
@@ -86,21 +86,7 @@ impl Policy {
             return Err(Denial::internal().rule("system principal"));
         };
         let system = Arc::clone(system);
-        Self::judge_own_hosts(flow, &system)
-    }
-
-    /// Permits the hosts and ports of a principal's list: over TLS, or in clear text as well if the
-    /// principal trusts private addresses.
-    fn judge_own_hosts(flow: &mut Flow, system: &System) -> Verdict {
-        let (name, here) = (&system.name, (flow.host().clone(), flow.port()));
-        let is_safe = flow.scheme() == Scheme::Https || system.trust_private;
-        let is_listed = system.hosts.contains(&here);
-        flow.set_rule(format!("system: {name}"));
-        if is_safe && is_listed {
-            return Ok(());
-        }
-        let sentence = format!("Domain not allowed: {} for {name}", flow.host());
-        Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
+        permit_own_destination(flow, &system)
     }
 
     fn judge_addresses(&self, flow: &Flow, addresses: &mut Addresses) -> Verdict {
@@ -148,15 +134,23 @@ fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     }
 }
 
-/// Permits a DNS question for a name that is in the principal's list with any port.
-fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
-    let name = &system.name;
-    flow.set_rule(format!("system: {name}"));
-    if !own_ports(flow, system).is_empty() {
+/// Permits the hosts and ports of a principal's list: over TLS, or in clear text as well if the
+/// principal trusts private addresses.
+fn permit_own_destination(flow: &mut Flow, system: &System) -> Verdict {
+    let is_safe = flow.scheme() == Scheme::Https || system.trust_private;
+    let is_listed = own_ports(flow, system).contains(&flow.port());
+    judge_own_host(flow, system, is_safe && is_listed)
+}
+
+/// Records that the principal's list decides, and denies the flow unless the list permits it.
+fn judge_own_host(flow: &mut Flow, system: &System, is_permitted: bool) -> Verdict {
+    let rule = format!("system: {}", system.name);
+    flow.set_rule(rule.as_str());
+    if is_permitted {
         return Ok(());
     }
-    let sentence = format!("Domain not allowed: {} for {name}", flow.host());
-    Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
+    let sentence = format!("Domain not allowed: {} for {}", flow.host(), system.name);
+    Err(Denial::new(Code::DomainNotAllowed, sentence).rule(rule))
 }
 
 /// The ports of the flow's host in the principal's list.
@@ -175,7 +169,6 @@ impl Addon for Policy {
         Order {
             after: &[names::IDENTITY],
             before: &[names::CREDENTIALS],
-            ..Order::default()
         }
     }
 
@@ -204,7 +197,10 @@ impl Addon for Policy {
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
         // A question has no port: the tunnel or request that follows is judged for it.
         let verdict = match delegation(flow) {
-            Some(delegation) => judge_own_name(flow, &delegation.system),
+            Some(delegation) => {
+                let is_listed = !own_ports(flow, &delegation.system).is_empty();
+                judge_own_host(flow, &delegation.system, is_listed)
+            }
             None => allowlist::permit(flow, &self.guard),
         };
         verdict.into()

@@ -21,67 +21,45 @@ pub enum Effect {
 /// One rule. An empty list of hosts, methods or paths matches all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    name: Arc<str>,
-    effect: Effect,
-    hosts: EntryMap<()>,
-    methods: Vec<Method>,
-    paths: Vec<PathPattern>,
-    origin: Origin,
+    /// Its name, for the audit and the client.
+    pub name: Arc<str>,
+    /// Its effect.
+    pub effect: Effect,
+    /// The hosts of the requests that it matches.
+    pub hosts: EntryMap<()>,
+    /// The methods of the requests that it matches.
+    pub methods: Vec<Method>,
+    /// The patterns of the paths that it matches.
+    pub paths: Vec<PathPattern>,
+    /// Its place in the file.
+    pub origin: Origin,
 }
 
 impl Rule {
-    /// Makes a rule that matches every request; `origin` is its place in the file.
-    #[must_use]
-    pub fn new(name: &str, effect: Effect, origin: Origin) -> Self {
-        Self {
-            name: name.into(),
-            effect,
-            hosts: EntryMap::default(),
-            methods: Vec::new(),
-            paths: Vec::new(),
-            origin,
-        }
+    /// Whether the method or path of a request to hosts of the pattern decides if it is denied, so
+    /// that TLS to these hosts must be decrypted: this rule denies some requests, or allows some of
+    /// those that one of the `later` rules would deny.
+    pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
+        let denies_others = |rule: &Self| {
+            let mut hosts = self.hosts.iter();
+            rule.effect != Effect::Allow
+                && rule.is_for_whole_hosts()
+                && rule.overlaps(pattern)
+                && (self.hosts.is_empty()
+                    || hosts.any(|(host, _)| host.overlaps(pattern) && rule.overlaps(&host)))
+        };
+        !self.is_for_whole_hosts()
+            && self.overlaps(pattern)
+            && (self.effect != Effect::Allow || later.iter().any(denies_others))
     }
 
-    /// Limits the rule to these hosts.
-    #[must_use]
-    pub fn for_hosts(mut self, hosts: EntryMap<()>) -> Self {
-        self.hosts = hosts;
-        self
-    }
-
-    /// Limits the rule to these methods.
-    #[must_use]
-    pub fn for_methods(mut self, methods: Vec<Method>) -> Self {
-        self.methods = methods;
-        self
-    }
-
-    /// Limits the rule to paths that match one of the patterns.
-    #[must_use]
-    pub fn for_paths(mut self, patterns: Vec<PathPattern>) -> Self {
-        self.paths = patterns;
-        self
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    /// Whether the rule denies requests to hosts of the pattern by method or path, so that TLS to
-    /// these hosts must be decrypted.
-    pub(super) fn must_read(&self, pattern: &HostPattern) -> bool {
+    /// Whether the rule matches at least one host of the pattern.
+    fn overlaps(&self, pattern: &HostPattern) -> bool {
         let mut hosts = self.hosts.iter();
-        self.effect != Effect::Allow
-            && !self.is_for_whole_hosts()
-            && (self.hosts.is_empty() || hosts.any(|(host, _)| host.overlaps(pattern)))
+        self.hosts.is_empty() || hosts.any(|(host, _)| host.overlaps(pattern))
     }
 
-    fn has_host(&self, host: &Host) -> bool {
+    fn matches_host(&self, host: &Host) -> bool {
         self.hosts.is_empty() || self.hosts.find(host).is_some()
     }
 
@@ -90,10 +68,10 @@ impl Rule {
         self.methods.is_empty() && self.paths.is_empty()
     }
 
-    /// Whether the rule has the method. HEAD counts as GET. Since frameworks let a form field of a
-    /// POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
+    /// Whether the rule matches the method. HEAD counts as GET. Since frameworks let a form field of
+    /// a POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
     /// allow.
-    fn has_method(&self, method: &Method) -> bool {
+    fn matches_method(&self, method: &Method) -> bool {
         let stands_for: &[Method] = match *method {
             Method::HEAD => &[Method::GET],
             Method::POST if self.effect != Effect::Allow => {
@@ -108,7 +86,7 @@ impl Rule {
                 .any(|method| self.methods.contains(method))
     }
 
-    fn has_path(&self, path: &str) -> bool {
+    fn matches_path(&self, path: &str) -> bool {
         self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.is_match(path))
     }
 
@@ -135,17 +113,13 @@ impl Rule {
 }
 
 /// The rules, in their order.
-pub struct Rules(Vec<Rule>);
+pub(super) struct Rules(pub(super) Vec<Rule>);
 
 impl Rules {
-    pub(super) fn new(rules: Vec<Rule>) -> Self {
-        Self(rules)
-    }
-
     /// Whether a rule matches paths of this host, so that an ambiguous path must be denied.
     pub(super) fn judge_paths_of(&self, host: &Host) -> bool {
         let mut rules = self.0.iter();
-        rules.any(|rule| !rule.paths.is_empty() && rule.has_host(host))
+        rules.any(|rule| !rule.paths.is_empty() && rule.matches_host(host))
     }
 
     /// Judges a tunnel. Its requests are unknown yet, so a rule with methods or paths cannot
@@ -153,7 +127,7 @@ impl Rules {
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
         let first = self.0.iter().find(|rule| {
             let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
-            decides && rule.has_host(flow.host())
+            decides && rule.matches_host(flow.host())
         });
         match first {
             Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow),
@@ -164,7 +138,9 @@ impl Rules {
     pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Verdict {
         let path = request.path.normal();
         let first = self.0.iter().find(|rule| {
-            rule.has_host(flow.host()) && rule.has_method(&request.method) && rule.has_path(path)
+            rule.matches_host(flow.host())
+                && rule.matches_method(&request.method)
+                && rule.matches_path(path)
         });
         first.map_or(Ok(()), |rule| rule.decide(flow))
     }
@@ -180,7 +156,14 @@ mod tests {
 
     fn rule(name: &str, effect: Effect, line: usize) -> Rule {
         let file = "policy.yaml".into();
-        Rule::new(name, effect, Origin { file, line })
+        Rule {
+            name: name.into(),
+            effect,
+            hosts: EntryMap::default(),
+            methods: Vec::new(),
+            paths: Vec::new(),
+            origin: Origin { file, line },
+        }
     }
 
     fn hosts(patterns: &[&str]) -> EntryMap<()> {
@@ -190,31 +173,35 @@ mod tests {
         patterns.map(|pattern| (pattern, ())).collect()
     }
 
-    fn paths(rule: Rule, patterns: &[&str]) -> Rule {
-        let patterns = patterns
-            .iter()
-            .map(|text| PathPattern::parse(text).unwrap());
-        rule.for_paths(patterns.collect())
+    fn paths(patterns: &[&str]) -> Vec<PathPattern> {
+        let patterns = patterns.iter();
+        patterns
+            .map(|text| PathPattern::parse(text).unwrap())
+            .collect()
     }
 
     fn rules() -> Rules {
-        let posts = rule("posts", Effect::Allow, 2)
-            .for_hosts(hosts(&["api.example.com"]))
-            .for_methods(vec![Method::POST, Method::GET]);
-        let keep = rule("keep", Effect::Deny, 5)
-            .for_hosts(hosts(&["*.example.com"]))
-            .for_methods(vec![Method::DELETE, Method::GET]);
-        let money = paths(
-            rule("money", Effect::Ask, 9),
-            &["^/payments/", "^/refunds$"],
-        );
-        let shut = rule("shut", Effect::Deny, 12).for_hosts(hosts(&["*.example.org"]));
-        Rules(vec![
-            paths(posts, &["^/projects/"]),
-            paths(keep, &["^/projects/"]),
-            money,
-            shut,
-        ])
+        let posts = Rule {
+            hosts: hosts(&["api.example.com"]),
+            methods: vec![Method::POST, Method::GET],
+            paths: paths(&["^/projects/"]),
+            ..rule("posts", Effect::Allow, 2)
+        };
+        let keep = Rule {
+            hosts: hosts(&["*.example.com"]),
+            methods: vec![Method::DELETE, Method::GET],
+            paths: paths(&["^/projects/"]),
+            ..rule("keep", Effect::Deny, 5)
+        };
+        let money = Rule {
+            paths: paths(&["^/payments/", "^/refunds$"]),
+            ..rule("money", Effect::Ask, 9)
+        };
+        let shut = Rule {
+            hosts: hosts(&["*.example.org"]),
+            ..rule("shut", Effect::Deny, 12)
+        };
+        Rules(vec![posts, keep, money, shut])
     }
 
     fn judge(method: &str, host: &str, path: &str) -> Result<(), Denial> {
@@ -282,9 +269,16 @@ mod tests {
 
     #[test]
     fn a_tunnel_is_denied_if_the_host_alone_decides() {
-        let shut = || rule("shut", Effect::Deny, 1).for_hosts(hosts(&["*.example.org"]));
-        let open = || rule("open", Effect::Allow, 1).for_hosts(hosts(&["a.example.org"]));
-        let gets = |effect| rule("gets", effect, 1).for_methods(vec![Method::GET]);
+        let whole = |name, effect, host| Rule {
+            hosts: hosts(&[host]),
+            ..rule(name, effect, 1)
+        };
+        let shut = || whole("shut", Effect::Deny, "*.example.org");
+        let open = || whole("open", Effect::Allow, "a.example.org");
+        let gets = |effect| Rule {
+            methods: vec![Method::GET],
+            ..rule("gets", effect, 1)
+        };
         for (rules, host, denied) in [
             (vec![shut()], "a.example.org", true),
             (vec![shut()], "example.org", false),
@@ -306,10 +300,11 @@ mod tests {
 
     #[test]
     fn paths_are_judged_on_hosts_of_rules_with_paths() {
-        let looks = Rules(vec![paths(
-            rule("a", Effect::Deny, 1).for_hosts(hosts(&["*.example.com"])),
-            &["^/x"],
-        )]);
+        let looks = Rules(vec![Rule {
+            hosts: hosts(&["*.example.com"]),
+            paths: paths(&["^/x"]),
+            ..rule("a", Effect::Deny, 1)
+        }]);
         each_row(
             [("a.example.com", true), ("example.com", false)],
             |(host, judged)| {

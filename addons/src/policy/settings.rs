@@ -41,13 +41,15 @@ impl PolicySettings {
         }
     }
 
-    /// Reports an error for each passthrough pattern of hosts to which a rule denies requests by
+    /// Reports an error for each passthrough pattern of hosts at which the rules judge requests by
     /// method or path.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
-        for rule in &self.rules {
+        let mut rules = self.rules.as_slice();
+        while let [rule, later @ ..] = rules {
+            rules = later;
             passthrough.refuse_if(|pattern| {
-                rule.must_read(pattern).then(|| {
-                    let (name, origin) = (rule.name(), rule.origin());
+                rule.must_read(pattern, later).then(|| {
+                    let (name, origin) = (&rule.name, &rule.origin);
                     format!(
                         "rule {name} at {origin} judges requests there, so they must be decrypted: remove this pattern from tls.passthrough"
                     )
@@ -75,12 +77,14 @@ fn rule(at: &Setting<'_>, names: &mut HashSet<String>) -> Option<Rule> {
     let hosts = fields.list("hosts", |at| at.parse(HostPattern::parse));
     let methods = fields.list("methods", |at| at.parse(parse_method));
     let paths = fields.list("paths", |at| at.parse(PathPattern::parse));
-    let rule = Rule::new(name?, effect?, at.origin());
-    Some(
-        rule.for_hosts(hosts.into_iter().map(|host| (host, ())).collect())
-            .for_methods(methods)
-            .for_paths(paths),
-    )
+    Some(Rule {
+        name: name?.into(),
+        effect: effect?,
+        hosts: hosts.into_iter().map(|host| (host, ())).collect(),
+        methods,
+        paths,
+        origin: at.origin(),
+    })
 }
 
 fn network(text: &str) -> Result<IpNet, &'static str> {

@@ -2,12 +2,13 @@ use http::{HeaderMap, Method, StatusCode};
 use testkit::each_row;
 
 use super::*;
-use crate::contract::settings::PathPattern;
+use crate::contract::settings::{Passthrough, PathPattern};
 use crate::contract::{
     Container, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
 };
 use crate::fixtures::{
-    Nowhere, code, container, entry, flow, flow_of, headers, query, registration, request, verdict,
+    Nowhere, code, container, entry, flow, flow_of, headers, query, read_files, registration,
+    request, verdict,
 };
 
 fn policy(guarded: &[&str]) -> Policy {
@@ -28,8 +29,14 @@ fn unread() -> Rule {
         file: "policy.yaml".into(),
         line: 4,
     };
-    let rule = Rule::new("unread", Effect::Deny, origin).for_hosts(hosts);
-    rule.for_paths(vec![PathPattern::parse("^/secret").unwrap()])
+    Rule {
+        name: "unread".into(),
+        effect: Effect::Deny,
+        hosts,
+        methods: Vec::new(),
+        paths: vec![PathPattern::parse("^/secret").unwrap()],
+        origin,
+    }
 }
 
 fn tunnel_with(change: impl FnOnce(&mut Flow)) -> Result<(), Denial> {
@@ -410,5 +417,52 @@ fn the_entry_is_recorded_and_explained_with_its_place() {
     assert_eq!(
         flow.notes().first().map(|note| note.text.as_str()),
         Some(note)
+    );
+}
+
+#[test]
+fn hosts_whose_requests_are_judged_by_rules_cannot_be_passed_through() {
+    const DENY: &str = "{ name: deny, effect: deny, hosts: [raw.example.com] }";
+    const ASK: &str = "{ name: ask, effect: ask, hosts: [\"*.example.com\"] }";
+    const READS: &str = "{ name: reads, effect: allow, methods: [GET] }";
+    let reads_of = |host| format!("{{ name: r, effect: allow, methods: [GET], hosts: [{host}] }}");
+    each_row(
+        [
+            (DENY.to_owned(), false),
+            (READS.to_owned(), false),
+            (
+                "{ name: d, effect: deny, methods: [DELETE] }".to_owned(),
+                true,
+            ),
+            (
+                "{ name: d, effect: deny, paths: [^/a], hosts: [a.example.com] }".to_owned(),
+                false,
+            ),
+            // The tunnel would pass, since the first rule may allow a request in it.
+            (format!("{READS}, {DENY}"), true),
+            (format!("{READS}, {ASK}"), true),
+            (format!("{}, {ASK}", reads_of("raw.example.com")), true),
+            (format!("{}, {ASK}", reads_of("a.example.com")), false),
+            (format!("{DENY}, {READS}"), false),
+        ],
+        |(rules, refused)| {
+            let files = [
+                (
+                    "proxy.yaml",
+                    "version: 1\ntls: { passthrough: [raw.example.com] }\n",
+                ),
+                (
+                    "policy.yaml",
+                    &*format!("version: 1\npolicy: {{ rules: [{rules}] }}\n"),
+                ),
+            ];
+            let read = read_files(&files, |files| {
+                PolicySettings::read(files).check(&Passthrough::read(files));
+            });
+            let errors = read.err().unwrap_or_default();
+            let is_reported = errors.contains("judges requests there");
+            assert_eq!(is_reported, refused, "{rules}: {errors}");
+            assert_eq!(errors.is_empty(), !refused, "{rules}: {errors}");
+        },
     );
 }

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 
+use super::take;
 use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -46,13 +46,15 @@ impl DnsBudget {
         is_query: bool,
         now: Instant,
     ) -> Result<(), (&'static str, Duration)> {
-        let usage = container.state_or_init(|| DnsUsage::new(self));
-        let mut usage = usage.0.lock();
+        let usage = container.state_or_init(|| Mutex::new(DnsUsage::new(self)));
+        let mut usage = usage.lock();
+        // A reload may change the budget of a lease that has begun. The counted names remain.
         if usage.budget != self {
-            usage.change(self);
+            usage.budget = self;
+            usage.queries = RateLimiter::direct(self.quota());
         }
         if is_query {
-            usage.query().map_err(|wait| ("queries_per_minute", wait))?;
+            take(&usage.queries).map_err(|wait| ("queries_per_minute", wait))?;
         }
         let Host::Name(_) = host else {
             return Ok(());
@@ -63,10 +65,8 @@ impl DnsBudget {
     }
 }
 
-/// The use of the budget by a lease. Owned by the lease and freed with it.
-struct DnsUsage(Mutex<Inner>);
-
-struct Inner {
+/// The use of the budget by a lease.
+struct DnsUsage {
     budget: DnsBudget,
     queries: DefaultDirectRateLimiter,
     names: Names,
@@ -74,26 +74,11 @@ struct Inner {
 
 impl DnsUsage {
     fn new(budget: DnsBudget) -> Self {
-        Self(Mutex::new(Inner {
+        Self {
             budget,
             queries: RateLimiter::direct(budget.quota()),
             names: Names::default(),
-        }))
-    }
-}
-
-impl Inner {
-    /// Sets the budget that a reload changed. The names counted so far remain.
-    fn change(&mut self, budget: DnsBudget) {
-        self.budget = budget;
-        self.queries = RateLimiter::direct(budget.quota());
-    }
-
-    /// Counts a question. Over the limit, the error is the time to wait.
-    fn query(&self) -> Result<(), Duration> {
-        self.queries
-            .check()
-            .map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
+        }
     }
 }
 
@@ -135,26 +120,10 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, verdict};
-    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections, TunnelBudget};
-
-    fn budget(queries: u32, names: u32) -> DnsBudget {
-        DnsBudget {
-            queries_per_minute: NonZeroU32::new(queries).unwrap(),
-            distinct_names_per_minute: NonZeroU32::new(names).unwrap(),
-        }
-    }
+    use crate::rate_limit::{RateLimit, tests};
 
     fn limit(queries: u32, names: u32) -> RateLimit {
-        let settings = RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: NonZeroU32::new(1_000_000).unwrap(),
-            },
-            dns: budget(queries, names),
-            requests: None,
-        };
-        let registry = prometheus::Registry::new();
-        let buckets = RateBuckets::new(&registry).unwrap();
-        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
+        tests::limit(1_000_000, queries, names)
     }
 
     fn ask(limit: &RateLimit, container: &Arc<Container>, name: &str) -> Option<Code> {
@@ -237,8 +206,9 @@ mod tests {
         for n in 0..1000 {
             tunnel(&limit, &container, &format!("{n}.example.com"), n);
         }
-        let usage = container.state_or_init(|| DnsUsage::new(budget(1, 1)));
-        assert!(usage.0.lock().names.seen.len() <= 10);
+        let unused = || unreachable!("the lease has counted names");
+        let usage: &Mutex<DnsUsage> = container.state_or_init(unused);
+        assert!(usage.lock().names.seen.len() <= 10);
     }
 
     #[test]

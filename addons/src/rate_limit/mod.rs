@@ -10,9 +10,12 @@ mod tunnels;
 
 use std::time::Duration;
 
+use governor::DefaultDirectRateLimiter;
+use governor::clock::{Clock, DefaultClock};
+
 use crate::contract::{
-    Addon, Code, Denial, Direction, DnsQuery, Flow, Frame, Host, Kind, Order, Outcome, Request,
-    Step, Verdict, names,
+    Addon, Code, Direction, DnsQuery, Flow, Frame, Host, Kind, Order, Outcome, Request, Step,
+    Verdict, names,
 };
 
 pub use buckets::RateBuckets;
@@ -49,7 +52,7 @@ impl RateLimit {
         flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
         let container = flow.container()?;
         flow.charge(|| budget.count(container)).map_err(|wait| {
-            over(flow, wait)
+            flow.rate_limited(wait)
                 .rule("limits.tunnels_per_second")
                 .hint("raise limits.tunnels_per_second in proxy.yaml")
         })
@@ -59,7 +62,7 @@ impl RateLimit {
         let (budget, container) = (&self.settings.dns, flow.container()?);
         let counted = flow.charge(|| budget.count(container, host, is_query, flow.started));
         counted.map_err(|(limit, wait)| {
-            over(flow, wait)
+            flow.rate_limited(wait)
                 .rule(format!("dns.{limit}"))
                 .hint(format!("raise dns.{limit} in proxy.yaml"))
         })
@@ -78,7 +81,7 @@ impl RateLimit {
         let (buckets, container) = (&self.buckets, flow.container()?);
         let counted = flow.charge(|| buckets.count(container, flow, bucket, rate));
         counted.map_err(|wait| {
-            over(flow, wait).rule("rate_limits").hint(format!(
+            flow.rate_limited(wait).rule("rate_limits").hint(format!(
                 "raise the limit of {bucket} under rate_limits in policy.yaml"
             ))
         })
@@ -133,11 +136,37 @@ impl Addon for RateLimit {
     }
 }
 
-fn over(flow: &Flow, wait: Duration) -> Denial {
-    let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
-    let denial = match flow.known_container() {
-        Some(container) => denial.with("container_id", container.id.as_str()),
-        None => denial,
-    };
-    denial.with("upstream", flow.upstream()).retry_after(wait)
+/// Takes a token. Over the limit, the error is the time to wait.
+fn take(limiter: &DefaultDirectRateLimiter) -> Result<(), Duration> {
+    let taken = limiter.check();
+    taken.map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::settings::at_least_one;
+
+    /// Limits of tunnels a second, and of questions and names a minute. Requests are not counted,
+    /// as with `rate_limits.enabled: false`.
+    pub(super) fn settings(tunnels: u32, queries: u32, names: u32) -> RateLimitSettings {
+        RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: at_least_one(tunnels),
+            },
+            dns: DnsBudget {
+                queries_per_minute: at_least_one(queries),
+                distinct_names_per_minute: at_least_one(names),
+            },
+            requests: None,
+        }
+    }
+
+    /// The addon with the limits of [`settings`].
+    pub(super) fn limit(tunnels: u32, queries: u32, names: u32) -> RateLimit {
+        let registry = prometheus::Registry::new();
+        let buckets = RateBuckets::new(&registry).unwrap();
+        let rejections = Rejections::new(&registry).unwrap();
+        RateLimit::new(settings(tunnels, queries, names), buckets, rejections)
+    }
 }

@@ -107,9 +107,7 @@ mod tests {
         Addon, Code, Container, Denial, Direction, Frame, Kind, Outcome, Request,
     };
     use crate::fixtures::{code, container, entry, flow_of, mcp_flow, request, verdict};
-    use crate::rate_limit::{
-        DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections, TunnelBudget,
-    };
+    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections, tests};
 
     fn rate(per_second: u32, burst: u32) -> Rate {
         let [per_second, burst] = [per_second, burst].map(|n| NonZeroU32::new(n).unwrap());
@@ -134,19 +132,12 @@ mod tests {
     }
 
     fn addon(buckets: &RateBuckets, defaults: Rate, per_upstream: &[(&str, Rate)]) -> RateLimit {
-        let most = NonZeroU32::MAX;
         let per_upstream = per_upstream
             .iter()
             .map(|(pattern, rate)| (HostPattern::parse(pattern).unwrap(), *rate));
         let settings = RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: NonZeroU32::new(1_000_000).unwrap(),
-            },
-            dns: DnsBudget {
-                queries_per_minute: most,
-                distinct_names_per_minute: most,
-            },
             requests: Some(RequestLimits::new(defaults, per_upstream)),
+            ..tests::settings(1_000_000, u32::MAX, u32::MAX)
         };
         let rejections = Rejections::new(&Registry::new()).unwrap();
         RateLimit::new(settings, buckets.clone(), rejections)

@@ -6,10 +6,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 
+use super::take;
 use crate::contract::Container;
 
 /// The burst, as a multiple of the tunnels per second: programs open many tunnels when they start.
@@ -30,54 +30,43 @@ impl TunnelBudget {
 
     /// Counts a tunnel. Over the limit, the error is the time to wait.
     pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
-        let current = container.state_or_init(|| TunnelLimiter(Mutex::new((self, self.limiter()))));
-        let mut current = current.0.lock();
+        let mut current = container.state_or_init(|| Mutex::new(self.bucket())).lock();
         // A reload may change the budget of a lease that has begun.
-        if current.0 != self {
-            *current = (self, self.limiter());
+        if current.budget != self {
+            *current = self.bucket();
         }
-        let counted = current.1.check();
-        counted.map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
+        take(&current.limiter)
     }
 
-    fn limiter(self) -> DefaultDirectRateLimiter {
-        RateLimiter::direct(Quota::per_second(self.per_second).allow_burst(self.burst()))
+    fn bucket(self) -> TunnelBucket {
+        let quota = Quota::per_second(self.per_second).allow_burst(self.burst());
+        TunnelBucket {
+            budget: self,
+            limiter: RateLimiter::direct(quota),
+        }
     }
 }
 
-/// The token bucket of a lease's tunnels, and the budget that it was made for. Owned by the lease
-/// and freed with it.
-struct TunnelLimiter(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
+/// The token bucket of a lease's tunnels, and the budget that it was made for.
+struct TunnelBucket {
+    budget: TunnelBudget,
+    limiter: DefaultDirectRateLimiter,
+}
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contract::OwnedFlow;
-    use crate::contract::{Addon, Code, Kind};
+    use crate::contract::{Addon, Code, Kind, OwnedFlow};
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
-    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections};
+    use crate::rate_limit::{RateLimit, tests};
 
     /// The burst at one tunnel a second, which is too slow for the budget to fill within a test.
     const BURST: usize = 4;
 
     fn limit(per_second: u32, names_per_minute: u32) -> RateLimit {
-        let number = |n| NonZeroU32::new(n).unwrap();
-        let settings = RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: number(per_second),
-            },
-            dns: DnsBudget {
-                queries_per_minute: NonZeroU32::MAX,
-                distinct_names_per_minute: number(names_per_minute),
-            },
-            // As with `rate_limits.enabled: false`.
-            requests: None,
-        };
-        let registry = prometheus::Registry::new();
-        let buckets = RateBuckets::new(&registry).unwrap();
-        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
+        tests::limit(per_second, u32::MAX, names_per_minute)
     }
 
     fn tunnel(container: &Arc<Container>) -> OwnedFlow {

@@ -165,11 +165,11 @@ fn a_decoder_uses_no_more_memory_than_it_reports() {
     ];
     let mut failures = Vec::new();
     for body in bodies {
-        let mut said = 0;
+        let mut reported = 0;
         let mut ended = Ok(());
         let memory = allocation_counter::measure(|| {
             let mut decoder = body.decoder();
-            said = decoder.memory();
+            reported = decoder.memory();
             decoder.feed(body.bytes.clone());
             ended = loop {
                 match decoder.next(usize::MAX) {
@@ -182,8 +182,8 @@ fn a_decoder_uses_no_more_memory_than_it_reports() {
         // One piece belongs to the caller. The report must not exceed four times the actual memory.
         let held = memory.bytes_max.saturating_sub(16 << 10);
         let is_overlong = body.what.contains("overlong");
-        if held > said as u64 || said as u64 > held * 4 || ended.is_err() != is_overlong {
-            failures.push((body.what, held, said, ended.err()));
+        if held > reported as u64 || reported as u64 > held * 4 || ended.is_err() != is_overlong {
+            failures.push((body.what, held, reported, ended.err()));
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");

@@ -54,13 +54,14 @@ fn reads_of_the_containers_repositories_get_a_credential_and_public_reads_do_not
     let chain = chain(&Arc::default());
     each_row(
         [("/acme/web", true), ("/acme/other", false)],
-        |(target, lent)| {
+        |(target, is_added)| {
             let mut flow = flow(Kind::Http, "github.com");
             let mut sent = request(target, &[]);
             sent.headers = fields();
             now(chain.tunnel(&mut flow)).unwrap();
             now(chain.request(&mut flow, &mut sent)).unwrap();
-            assert_eq!(sent.headers.contains_key("authorization"), lent, "{target}");
+            let has_credential = sent.headers.contains_key("authorization");
+            assert_eq!(has_credential, is_added, "{target}");
         },
     );
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::expand::{Env, expand};
 use super::fields::{self, Fields};
-use super::place::Place;
-use super::report::{FileReport, Report};
+use super::report::{FileReport, Place, Report};
 use super::setting::Setting;
 use super::tree::{self, Mapping, Node, Value};
 
@@ -92,7 +91,11 @@ impl<'a> Document<'a> {
     /// The root of the tree; `None` if the file is absent or broken.
     pub fn root(&self) -> Option<Setting<'_>> {
         match &self.content {
-            Content::Read(node) => Some(Setting::root(node, self.report())),
+            Content::Read(node) => Some(Setting {
+                node,
+                path: String::new(),
+                report: self.report(),
+            }),
             Content::Absent | Content::Broken => None,
         }
     }

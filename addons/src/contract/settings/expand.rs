@@ -47,13 +47,12 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
     let mut rest = scalar.text.as_str();
     while let Some((before, after)) = rest.split_once("${") {
         text.push_str(before);
-        let Some(reference) = read_reference(after) else {
+        let Some((name, default, after)) = read_reference(after) else {
             errors.push("malformed variable: write ${NAME} or ${NAME:-default}".to_owned());
             return Err(errors);
         };
-        rest = reference.rest;
-        let name = reference.name;
-        match value(&reference, env) {
+        rest = after;
+        match value(name, default, env) {
             Some(value) => {
                 text.push_str(&value);
                 variables.push(Variable {
@@ -75,13 +74,8 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
     Ok(())
 }
 
-struct Reference<'a> {
-    name: &'a str,
-    default: Option<&'a str>,
-    rest: &'a str,
-}
-
-fn read_reference(text: &str) -> Option<Reference<'_>> {
+/// The name and the default of the reference whose `${` ends before `text`, and the text after it.
+fn read_reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let (inside, rest) = text.split_once('}')?;
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -91,17 +85,13 @@ fn read_reference(text: &str) -> Option<Reference<'_>> {
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let nested = default.is_some_and(|default| default.contains("${"));
     let valid = begins_well && name.bytes().all(fits) && !nested;
-    valid.then_some(Reference {
-        name,
-        default,
-        rest,
-    })
+    valid.then_some((name, default, rest))
 }
 
 /// The value of a reference. As in a shell, the default also replaces an empty value.
-fn value(reference: &Reference<'_>, env: Env<'_>) -> Option<Zeroizing<String>> {
-    let set = env(reference.name).map(Zeroizing::new);
-    match reference.default {
+fn value(name: &str, default: Option<&str>, env: Env<'_>) -> Option<Zeroizing<String>> {
+    let set = env(name).map(Zeroizing::new);
+    match default {
         Some(default) => Some(
             set.filter(|value| !value.is_empty())
                 .unwrap_or_else(|| Zeroizing::new(default.to_owned())),

@@ -2,8 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::place::Place;
-use super::report::FileReport;
+use super::report::{FileReport, Place};
 use super::setting::Setting;
 use super::tree::{Mapping, Node, Value, key_path};
 
@@ -20,21 +19,6 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(
-        mapping: &'a Mapping,
-        place: Place,
-        path: String,
-        report: FileReport<'a>,
-    ) -> Self {
-        mapping.claimed.borrow_mut().get_or_insert_default();
-        Self {
-            mapping: Some(mapping),
-            place,
-            path,
-            report,
-        }
-    }
-
     pub(super) fn absent(report: FileReport<'a>, path: String) -> Self {
         Self {
             mapping: None,
@@ -170,12 +154,13 @@ impl<'a> Setting<'a> {
         let Value::Mapping(mapping) = &self.node.value else {
             return self.wrong_type("a mapping");
         };
-        Some(Fields::of(
-            mapping,
-            self.node.place,
-            self.path.clone(),
-            self.report,
-        ))
+        mapping.claimed.borrow_mut().get_or_insert_default();
+        Some(Fields {
+            mapping: Some(mapping),
+            place: self.node.place,
+            path: self.path.clone(),
+            report: self.report,
+        })
     }
 }
 

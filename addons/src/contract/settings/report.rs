@@ -5,10 +5,28 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use super::place::Place;
+use saphyr_parser::Marker;
 
 /// Limit on the errors kept for one file. Further errors are most likely consequences of these.
 const MAX_ERRORS_PER_FILE: usize = 100;
+
+/// A line and a column, both counted from 1; both are 0 for the whole file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+impl From<&Marker> for Place {
+    fn from(marker: &Marker) -> Self {
+        Self {
+            line: marker.line(),
+            column: marker.col() + 1,
+        }
+    }
+}
 
 /// One error and its place. The message quotes no unparsed value from a file or the environment,
 /// since that might be a misplaced secret; it may quote a parsed host name.

@@ -9,8 +9,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::place::Place;
-use super::report::FileReport;
+use super::report::{FileReport, Place};
 use super::tree::{Key, Node, Scalar, Value, key_path};
 use super::units;
 use crate::contract::Origin;
@@ -37,15 +36,6 @@ pub struct Setting<'a> {
 }
 
 impl<'a> Setting<'a> {
-    /// The root of a document.
-    pub(super) fn root(node: &'a Node, report: FileReport<'a>) -> Self {
-        Self {
-            node,
-            path: String::new(),
-            report,
-        }
-    }
-
     /// The place of the value's first character.
     pub fn place(&self) -> Place {
         self.node.place
@@ -66,16 +56,12 @@ impl<'a> Setting<'a> {
 
     /// Reports an error of the value.
     pub fn refuse(&self, message: impl Into<String>) {
-        self.refuse_at(self.node.place, message);
+        self.report.refuse(self.node.place, &self.path, message);
     }
 
     /// Reports an error at the place of the value's key.
     pub fn refuse_key(&self, key: &Key, message: impl Into<String>) {
-        self.refuse_at(key.place, message);
-    }
-
-    fn refuse_at(&self, place: Place, message: impl Into<String>) {
-        self.report.refuse(place, &self.path, message);
+        self.report.refuse(key.place, &self.path, message);
     }
 
     /// Whether the value is `null` or an empty text, for example from an empty variable.
@@ -324,25 +310,13 @@ fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     }
 }
 
-/// Whether YAML reads a plain scalar as null, a boolean or a number.
+/// Whether YAML reads a plain scalar that is not null as a boolean or a number.
 fn has_another_type(text: &str) -> bool {
-    let word = matches!(
-        text,
-        "" | "~"
-            | "null"
-            | "Null"
-            | "NULL"
-            | "true"
-            | "True"
-            | "TRUE"
-            | "false"
-            | "False"
-            | "FALSE"
-    );
+    let is_boolean = matches!(text, "true" | "True" | "TRUE" | "false" | "False" | "FALSE");
     let begins_as_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
     let is_number = text.parse::<f64>().is_ok()
         || text.starts_with("0x")
         || text.starts_with("0o")
         || matches!(text.trim_start_matches(['+', '-']), ".inf" | ".nan");
-    word || (begins_as_number && is_number)
+    is_boolean || (begins_as_number && is_number)
 }

@@ -11,8 +11,7 @@ use crate::contract::HostPattern;
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use zeroize::Zeroizing;
 
-use super::place::Place;
-use super::report::FileReport;
+use super::report::{FileReport, Place};
 
 /// Limit on the nesting of lists and mappings. Checked without recursion while the tree is built,
 /// so that code that walks the tree may recurse.

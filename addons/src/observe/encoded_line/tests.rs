@@ -46,7 +46,7 @@ const MCP: McpLine<'static> = McpLine {
 };
 
 fn json(line: &AuditLine<'_>) -> String {
-    String::from_utf8(line.encode().into_json()).unwrap()
+    String::from_utf8(line.encode().json).unwrap()
 }
 
 fn read(line: &AuditLine<'_>) -> Value {

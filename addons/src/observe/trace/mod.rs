@@ -75,8 +75,9 @@ impl Addon for Trace {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        if let Some(context) = Context::of(&request.headers) {
-            let ours = context.field(flow.id().number());
+        if let Some(context) = Context::of(&request.headers)
+            && let Ok(ours) = HeaderValue::try_from(context.text(flow.id().number()))
+        {
             request.headers.insert(TRACEPARENT, ours);
             flow.put_slot(context);
         }
@@ -110,7 +111,7 @@ impl Addon for Trace {
             trace: context.map_or_else(|| begun_by(id), |context| context.trace),
             parent: context.map(|context| context.parent),
             id,
-            line: AuditLine::of(flow, outcome).encode().into_json(),
+            line: AuditLine::of(flow, outcome).encode().json,
             at: flow.at,
             duration: outcome.duration,
         });
@@ -175,11 +176,6 @@ impl Context {
     /// The context for the upstream, with `span` as the parent.
     fn text(self, span: u64) -> String {
         format!("00-{:032x}-{span:016x}-{:02x}", self.trace, self.flags)
-    }
-
-    /// The context for the upstream, with `span` as the parent, as the value of a header field.
-    fn field(self, span: u64) -> HeaderValue {
-        HeaderValue::try_from(self.text(span)).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
 }
 

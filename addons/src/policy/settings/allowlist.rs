@@ -48,11 +48,7 @@ pub fn parse_entry(text: &str) -> Result<Entry, String> {
         file: "the command line".into(),
         line: 1,
     };
-    let with_port = text.rsplit_once(':').and_then(|(name, port)| {
-        let pattern = HostPattern::parse(name).ok()?;
-        Some((pattern, port.parse().ok().filter(|port: &u16| *port > 0)?))
-    });
-    match with_port {
+    match with_port(text) {
         Some((pattern, port)) => Ok(Entry {
             ports: vec![port],
             ..plain_entry(pattern, origin())
@@ -122,17 +118,20 @@ fn pattern(text: &str) -> Result<HostPattern, String> {
             "must be a name without scheme and path: write {pattern}"
         ));
     }
-    let with_port = authority.rsplit_once(':').and_then(|(name, port)| {
-        let pattern = HostPattern::parse(name).ok()?;
-        Some((pattern, port.parse::<u16>().ok().filter(|port| *port > 0)?))
-    });
-    match with_port {
+    match with_port(authority) {
         Some((pattern, port)) => Err(format!(
             "must be a name, with its ports beside it: write {{ domain: {}, ports: [{port}] }}",
             quoted(&pattern)
         )),
         None => Err(wrong),
     }
+}
+
+/// Parses `name:port`.
+fn with_port(text: &str) -> Option<(HostPattern, u16)> {
+    let (name, port) = text.rsplit_once(':')?;
+    let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
+    Some((HostPattern::parse(name).ok()?, port))
 }
 
 /// Formats a pattern for YAML: without quotes, `*` begins an alias and `[` a list.
