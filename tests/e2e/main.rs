@@ -17,7 +17,7 @@ mod support;
 mod attempts;
 mod machine;
 mod summary;
-mod world;
+mod fixture;
 
 mod docker;
 mod files;

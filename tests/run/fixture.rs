@@ -192,8 +192,8 @@ impl Person {
     /// Writes the configuration, readable for every user, and returns its directory.
     pub fn config(&self) -> PathBuf {
         self.setup.write();
-        let everybody = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(self.setup.dir(), everybody).unwrap();
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.setup.dir(), mode).unwrap();
         self.setup.dir().join("config")
     }
 }
@@ -250,8 +250,8 @@ fn base(user: User) -> TempDir {
         .prefix("run-")
         .tempdir_in("/tmp")
         .unwrap();
-    let everybody = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(base.path(), everybody.clone()).unwrap();
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(base.path(), mode.clone()).unwrap();
     for name in ["bin", "home", "home/project", "runtime"] {
         let path = base.path().join(name);
         fs::create_dir(&path).unwrap();

@@ -11,7 +11,7 @@ use super::exchange::{Reply, read_reply};
 use super::{Proxy, SOON, eventually};
 
 /// Read timeout of a connection.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Proxy {
     /// Registers a container with a Unix socket as its listener, waits until the socket exists, and
@@ -32,7 +32,7 @@ impl Proxy {
 /// Connects to a listener.
 pub fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

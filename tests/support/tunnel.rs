@@ -19,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 use super::exchange::{Reply, read_connect_reply, read_reply};
 use super::proxy::Proxy;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// TLS inside a tunnel.
 pub type Tls = StreamOwned<ClientConnection, TcpStream>;
@@ -45,7 +45,7 @@ impl Proxy {
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
         socket.connect(&self.address.into()).unwrap();
         let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 

@@ -10,7 +10,7 @@ use crate::support::{Origin, Proxy, Setup, handshake, read_reply};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// A guarded address, at which the test listens.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -55,7 +55,7 @@ const DENIED: &[(&str, Asked)] = &[
     (
         "unknown_source",
         Asked {
-            from: STRANGER,
+            from: UNKNOWN_SOURCE,
             ..PASSES
         },
     ),

@@ -12,7 +12,7 @@ use crate::support::{Nameserver, Origin, Proxy, SOON, Setup};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 
@@ -69,14 +69,14 @@ fn a_name_that_is_not_listed_does_not_exist_and_is_not_looked_up() {
 fn an_unknown_source_is_refused() {
     let (nameserver, proxy) = start(|_| ());
     each_row(["+notcp", "+tcp"], |transport| {
-        let answer = proxy.dig(STRANGER, &["a.example.org", transport]);
+        let answer = proxy.dig(UNKNOWN_SOURCE, &["a.example.org", transport]);
         assert!(answer.contains("status: REFUSED"), "{answer}");
     });
     assert_eq!(nameserver.asked(), Vec::<String>::new());
     let line = proxy.audited(json!({ "kind": "dns", "code": "unknown_source" }));
     assert_eq!(
         (&line["client"], &line["status"], &line["container_id"]),
-        (&json!(STRANGER), &json!(5), &json!(null))
+        (&json!(UNKNOWN_SOURCE), &json!(5), &json!(null))
     );
     let denied = |name, label| proxy.metric(name, &[label]);
     assert_eq!(denied("proxy_dns_queries_total", "outcome=\"denied\""), 2.0);
@@ -238,7 +238,7 @@ fn dns_connect_and_plain_http_share_one_budget_of_distinct_names() {
 #[test]
 fn a_flood_from_an_unknown_source_does_not_starve_a_container() {
     let (_nameserver, proxy) = start(|_| ());
-    let flood = UdpSocket::bind((STRANGER, 0)).unwrap();
+    let flood = UdpSocket::bind((UNKNOWN_SOURCE, 0)).unwrap();
     let name = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01";
     for _ in 0..20_000 {
         let _ = flood.send_to(name, proxy.dns);

@@ -15,7 +15,7 @@ use crate::support::{
     Origin, Proxy, SANDBOX, Setup, Tls, eventually, frames, handshake, read_reply,
 };
 
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Duration of a lease that a test uses and then lets expire.
@@ -27,9 +27,9 @@ const ENDED: Duration = Duration::from_secs(5);
 fn an_unregistered_address_is_denied() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    let (reply, _) = proxy.connect_from(STRANGER, "api.example.com:443");
+    let (reply, _) = proxy.connect_from(UNKNOWN_SOURCE, "api.example.com:443");
     reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
-    let curl = proxy.curl_from(STRANGER, &["http://plain.example.com/echo"]);
+    let curl = proxy.curl_from(UNKNOWN_SOURCE, &["http://plain.example.com/echo"]);
     assert_eq!(
         (curl.status, &curl.json()["code"]),
         (403, &json!("unknown_source"))
@@ -49,7 +49,7 @@ fn forwarding_fields_do_not_identify_a_source() {
             "X-Container-Id: sandbox",
         ],
         |field| {
-            let curl = proxy.curl_from(STRANGER, &["-H", field, "http://plain.example.com/echo"]);
+            let curl = proxy.curl_from(UNKNOWN_SOURCE, &["-H", field, "http://plain.example.com/echo"]);
             assert_eq!(curl.json()["code"], "unknown_source", "{field}");
         },
     );
@@ -282,12 +282,12 @@ fn an_upstream_connection_of_an_idle_tunnel_is_reused_only_by_the_same_container
     let (reply, stream) = proxy.connect_from(SECOND, "api.example.com:443");
     assert_eq!(reply.status, 200);
     let config = proxy.tls_config(&["http/1.1"]);
-    let mut stranger = handshake(stream, "api.example.com", config).unwrap();
-    let strangers = serve(&mut stranger);
-    assert!(strangers != first && strangers != second, "{strangers}");
+    let mut second_client = handshake(stream, "api.example.com", config).unwrap();
+    let third = serve(&mut second_client);
+    assert!(third != first && third != second, "{third}");
     let mut late = proxy.tls("api.example.com");
-    let lent = serve(&mut late);
-    assert!(lent == first || lent == second, "{lent}");
+    let reused = serve(&mut late);
+    assert!(reused == first || reused == second, "{reused}");
     assert_eq!(origin.connections(), 3);
 }
 

@@ -41,7 +41,7 @@ mod git;
 mod git_limits;
 mod github;
 mod github_nodes;
-mod giving_up;
+mod disconnects;
 mod guarded;
 mod identity;
 mod idle;

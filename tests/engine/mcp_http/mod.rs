@@ -7,7 +7,7 @@ mod legacy;
 mod modern;
 mod server;
 mod two_endpoints;
-mod way_out;
+mod delegated_flows;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,11 +17,11 @@ use crate::usage::Usage;
 const SETTLING: Duration = Duration::from_millis(200);
 
 /// Timeout after which a query counts as lost.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Timeout of a query if the load has a number of queries: the server may then run under callgrind,
 /// which makes it slow.
-const PATIENCE_OF_COUNT: Duration = Duration::from_secs(30);
+const COUNTED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Percentage of answers that may be lost or wrong: a saturated server drops some.
 const TOLERATED_PERCENT: u64 = 1;
@@ -71,7 +71,7 @@ struct Run {
     id: u64,
     /// The number of queries after which the clients stop.
     most: u64,
-    patience: Duration,
+    timeout: Duration,
     asked: AtomicU64,
     answered: AtomicU64,
     failed: AtomicU64,
@@ -84,7 +84,7 @@ impl Questions {
             names: self.names,
             id: since.as_millis() as u64,
             most: self.questions.unwrap_or(u64::MAX),
-            patience: self.questions.map_or(PATIENCE, |_| PATIENCE_OF_COUNT),
+            timeout: self.questions.map_or(TIMEOUT, |_| COUNTED_TIMEOUT),
             asked: AtomicU64::default(),
             answered: AtomicU64::default(),
             failed: AtomicU64::default(),
@@ -136,7 +136,7 @@ impl Run {
             }
             let question = question(number as u16, &self.name(number));
             socket.send(&question).await?;
-            let answer = timeout(self.patience, socket.recv(&mut buffer)).await;
+            let answer = timeout(self.timeout, socket.recv(&mut buffer)).await;
             let is_good = answer.is_ok_and(|read| {
                 read.is_ok_and(|length| length >= question.len())
                     && buffer.first_chunk() == question.first_chunk::<2>()

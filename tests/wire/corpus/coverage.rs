@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use addons::contract::Code;
 
-use super::ask::Ingress::{
+use super::request_spec::Ingress::{
     self, Connect, DnsHttp, DnsTcp, DnsUdp, Http1, Http2, InfoRefs, Plain, PushReport, PushStatus,
     Tls, WebSocket,
 };

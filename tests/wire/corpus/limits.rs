@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::ask::{Ask, Ingress};
+use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
 use super::policy::outside;
 use super::send::{Question, exchange};
-use super::stage::Stage;
+use super::recorder::Recorder;
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
 /// Addresses of containers; each container uses up a different limit.
@@ -21,16 +21,16 @@ const CONNECTIONS: usize = 3;
 
 pub fn record() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = start(&origin);
-    certificates(&mut stage);
-    requests(&mut stage);
-    tunnels(&mut stage);
-    questions(&mut stage);
-    connections(&mut stage);
-    stage.finish()
+    let mut recorder = start(&origin);
+    certificates(&mut recorder);
+    requests(&mut recorder);
+    tunnels(&mut recorder);
+    questions(&mut recorder);
+    connections(&mut recorder);
+    recorder.finish()
 }
 
-fn start(origin: &Origin) -> Stage {
+fn start(origin: &Origin) -> Recorder {
     let mut setup = Setup::new(origin);
     for name in ["open", "second", "third"] {
         setup.host(&format!("{name}.example.com"), origin.https);
@@ -53,28 +53,28 @@ fn start(origin: &Origin) -> Stage {
     ] {
         setup.containers.push((address.to_string(), id.into()));
     }
-    Stage::new(setup.start(), origin, Vec::new())
+    Recorder::new(setup.start(), origin, Vec::new())
 }
 
-fn requests(stage: &mut Stage) {
+fn requests(recorder: &mut Recorder) {
     let code = Code::RateLimited;
-    for (ingress, ask) in [
-        (Ingress::Plain, Ask::plain("open")),
-        (Ingress::Http1, Ask::http1("open")),
-        (Ingress::Http2, Ask::http2("open")),
-        (Ingress::WebSocket, Ask::plain("open").websocket()),
-        (Ingress::PushReport, Ask::plain("open").push()),
-        (Ingress::InfoRefs, Ask::plain("open").info_refs()),
+    for (ingress, spec) in [
+        (Ingress::Plain, RequestSpec::plain("open")),
+        (Ingress::Http1, RequestSpec::http1("open")),
+        (Ingress::Http2, RequestSpec::http2("open")),
+        (Ingress::WebSocket, RequestSpec::plain("open").websocket()),
+        (Ingress::PushReport, RequestSpec::plain("open").push()),
+        (Ingress::InfoRefs, RequestSpec::plain("open").info_refs()),
     ] {
-        stage.exhaust(code, ingress, "", &ask);
+        recorder.exhaust(code, ingress, "", &spec);
     }
 }
 
 /// Opens both tunnels while the limit still permits one certificate, which the first handshake
 /// uses.
-fn certificates(stage: &mut Stage) {
+fn certificates(recorder: &mut Recorder) {
     let code = Code::RateLimited;
-    stage.row(code, Ingress::Tls, "certificates", |proxy| {
+    recorder.row(code, Ingress::Tls, "certificates", |proxy| {
         let tunnel = |host: &str| proxy.connect_from(MINTS, &format!("{host}:443")).1;
         let tunnels = ["open.example.com", "second.example.com"].map(|host| (host, tunnel(host)));
         let ends = tunnels.map(|(host, stream)| {
@@ -90,30 +90,30 @@ fn certificates(stage: &mut Stage) {
         let asked = format!("from {MINTS}\nTLS in two tunnels, of which one may be served\n");
         (asked, ends.concat())
     });
-    let ask = Ask::connect("plain").from(MINTS);
-    stage.deny(code, Ingress::Connect, "certificates", &ask);
+    let spec = RequestSpec::connect("plain").from(MINTS);
+    recorder.deny(code, Ingress::Connect, "certificates", &spec);
 }
 
-fn tunnels(stage: &mut Stage) {
-    let ask = Ask::connect("open").from(CONNECTS);
-    stage.exhaust(Code::RateLimited, Ingress::Connect, "", &ask);
+fn tunnels(recorder: &mut Recorder) {
+    let spec = RequestSpec::connect("open").from(CONNECTS);
+    recorder.exhaust(Code::RateLimited, Ingress::Connect, "", &spec);
 }
 
-fn questions(stage: &mut Stage) {
+fn questions(recorder: &mut Recorder) {
     for tcp in [false, true] {
         let question = Question::of(ASKS, tcp, "open.example.com");
-        stage.exhaust_dns(Code::RateLimited, "", &question);
+        recorder.exhaust_dns(Code::RateLimited, "", &question);
     }
 }
 
-fn connections(stage: &mut Stage) {
+fn connections(recorder: &mut Recorder) {
     let held: Vec<_> = (0..CONNECTIONS)
-        .map(|_| stage.proxy.dial_from(HOLDS))
+        .map(|_| recorder.proxy.dial_from(HOLDS))
         .collect();
     eventually("the connections are counted", SOON, || {
-        stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
+        recorder.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
     let code = Code::TooManyConnections;
-    outside(stage, code, "", "open", |ask| ask.from(HOLDS));
+    outside(recorder, code, "", "open", |spec| spec.from(HOLDS));
     drop(held);
 }

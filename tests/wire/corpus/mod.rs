@@ -1,7 +1,7 @@
 //! Compares the proxy's decisions with the files recorded under `tests/corpus`: the output of
 //! `explain`, and transcripts of denials. A refactoring must change none of these files.
 
-mod ask;
+mod request_spec;
 mod coverage;
 mod explain;
 mod files;
@@ -14,7 +14,7 @@ mod policy;
 mod questions;
 mod registry;
 mod send;
-mod stage;
+mod recorder;
 mod tunnels;
 mod upstream;
 
@@ -22,7 +22,7 @@ use std::panic::resume_unwind;
 
 use testkit::each_row;
 
-use ask::Ingress;
+use request_spec::Ingress;
 use files::{Recorded, Transcripts};
 
 #[test]

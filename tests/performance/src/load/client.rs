@@ -74,7 +74,7 @@ impl Target {
             way: load.way,
             proxy: load.proxy,
             source: SocketAddr::new(load.source, 0),
-            tls: certificates::stranger(&load.ca, alpn)?,
+            tls: certificates::without_resumption(&load.ca, alpn)?,
             host: load.host.clone(),
             hosts: load.hosts,
             first_host: load.first_host,

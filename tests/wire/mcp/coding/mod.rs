@@ -2,7 +2,7 @@
 
 mod fake;
 
-mod away;
+mod unreachable;
 mod calls;
 mod hostile;
 mod rules;

@@ -16,7 +16,7 @@ pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The two eras of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Gateway {
         socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
         socket.connect(&self.address.into()).unwrap();
         let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 }

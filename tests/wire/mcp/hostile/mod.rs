@@ -12,4 +12,4 @@ mod levels;
 mod policies;
 mod questions;
 mod sessions;
-mod way_out;
+mod network_access;
