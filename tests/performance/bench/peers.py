@@ -1,5 +1,5 @@
-"""The programs that the product is measured against, each in a set-up as fair as it gets: the same certificates and
-protocol versions, upstream connections kept alive, upstream certificates verified, no logs unless said."""
+"""The programs with which the product is compared. All have the same certificates and protocol versions, keep upstream
+connections alive, verify upstream certificates, and write no log unless their name says so."""
 
 import getpass
 import os
@@ -100,7 +100,7 @@ NO_CACHE = "msg-cache-size: 0\n  rrset-cache-size: 0\n  cache-max-ttl: 0\n  cach
 
 
 class Peers:
-    """Starts peers; one that is missing is named and left out."""
+    """Starts peers. The names of programs that are not installed are added to `missing`."""
 
     def __init__(self, processes, work, performance, certificates, origin, nameserver, mitmdump):
         self.processes, self.work, self.performance = processes, work, performance
@@ -150,7 +150,7 @@ class Peers:
             self.missing.append("mitmdump (scripts/bench --install, or pip install mitmproxy)")
             return None
         home, port = self.work / "mitmproxy", free_port()
-        # It cannot be told where a name is, so it stands before the origin as nginx does.
+        # mitmproxy has no setting for the address of a name, so it is a reverse proxy, like nginx.
         peer = self.launch("mitmproxy", port, self.mitmdump, "-q", "--mode", f"reverse:https://127.0.0.1:{self.origin}",
                            "--listen-host", "127.0.0.1", "--listen-port", port, "--set", f"confdir={home}",
                            "--set", "keep_host_header=true",
@@ -166,7 +166,7 @@ class Peers:
         made.wait()
         self.processes.running.remove(made)
         if os.geteuid() == 0:
-            # Started by root, it goes on as a user of its own.
+            # squid that is started by root continues as the user `proxy`.
             self.work.chmod(0o711)
             log = self.work / "squid-cache.log"
             log.touch()

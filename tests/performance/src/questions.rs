@@ -1,5 +1,5 @@
-//! A load on a DNS server: many clients, each of which sends its next query on the answer to the
-//! last.
+//! A load on a DNS server: many clients, each of which sends a query when its previous one was
+//! answered.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const COUNTED_TIMEOUT: Duration = Duration::from_secs(30);
 /// Percentage of answers that may be lost or wrong: a saturated server drops some.
 const TOLERATED_PERCENT: u64 = 1;
 
-/// Number of names in the pool, so large that no cache still holds a name when it is used again.
+/// Number of names in the pool: so many that no cache still has a name when it is queried again.
 const POOL: u64 = 100_000;
 
 const NO_ERROR: u8 = 0;
@@ -45,7 +45,7 @@ enum Names {
     Unique,
 }
 
-/// A load of questions. Prints one line of figures.
+/// Sends DNS queries. Prints one line of figures.
 #[derive(Args)]
 pub struct Questions {
     #[arg(value_enum)]
