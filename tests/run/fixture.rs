@@ -271,3 +271,13 @@ fn base(user: User) -> TempDir {
     }
     base
 }
+
+/// The sorted names of the entries of a directory; empty if there is no such directory.
+pub fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}

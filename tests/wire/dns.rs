@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::support::{Nameserver, Origin, Proxy, SOON, Setup};
 
@@ -255,13 +253,9 @@ fn an_expired_lease_is_refused_over_udp_and_tcp() {
         (Ipv4Addr::new(127, 0, 0, 20), "notcp"),
         (Ipv4Addr::new(127, 0, 0, 21), "tcp"),
     ];
-    let end = OffsetDateTime::now_utc() + Duration::from_secs(2);
-    let end = end.format(&Rfc3339).unwrap();
     for (address, transport) in transports {
-        proxy.register_as(json!({
-            "container_ip": address, "container_id": format!("brief-{transport}"),
-            "repos": [], "expires_at": end,
-        }));
+        let id = format!("brief-{transport}");
+        proxy.register_for(Duration::from_secs(2), address, &id);
     }
     // The leases expire after 2 s, and the registry ends expired leases once a second.
     std::thread::sleep(Duration::from_millis(3500));

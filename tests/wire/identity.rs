@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::support::{
     Origin, Proxy, SANDBOX, Setup, Tls, eventually, frames, handshake, read_reply,
@@ -126,11 +124,7 @@ fn an_expired_registration_is_denied_as_expired_and_then_as_unknown() {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     let proxy = setup.start();
-    let soon = OffsetDateTime::now_utc() + BRIEF;
-    proxy.register_as(json!({
-        "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
-        "expires_at": soon.format(&Rfc3339).unwrap(),
-    }));
+    proxy.register_for(BRIEF, "127.0.0.1", "brief");
     assert_eq!(proxy.get("http://plain.example.com/echo", &[]).status, 200);
     std::thread::sleep(BRIEF + Duration::from_millis(200));
     let reply = proxy.get("http://plain.example.com/echo", &[]);
@@ -154,11 +148,7 @@ fn a_tunnel_of_an_expired_lease_ends() {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     let proxy = setup.start();
-    let soon = OffsetDateTime::now_utc() + BRIEF;
-    proxy.register_as(json!({
-        "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
-        "expires_at": soon.format(&Rfc3339).unwrap(),
-    }));
+    proxy.register_for(BRIEF, "127.0.0.1", "brief");
     let mut tunnel = proxy.tunnel("api.example.com:443");
     assert_ends(&mut tunnel, BRIEF + ENDED);
 }

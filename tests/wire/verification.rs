@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, closed_address, eventually};
 
@@ -398,11 +396,7 @@ fn step_16_a_container_id_that_differs_is_rejected() {
 fn identity_an_expired_registration_is_denied_and_removed() {
     const LEASE: Duration = Duration::from_secs(4);
     let fixture = start();
-    let expires_at = OffsetDateTime::now_utc() + LEASE;
-    fixture.proxy.register_as(json!({
-        "container_ip": UNKNOWN_SOURCE, "container_id": "brief", "repos": [],
-        "expires_at": expires_at.format(&Rfc3339).unwrap(),
-    }));
+    fixture.proxy.register_for(LEASE, UNKNOWN_SOURCE, "brief");
     assert_eq!(fixture.user_status(UNKNOWN_SOURCE, &[]), 200);
     std::thread::sleep(LEASE + Duration::from_millis(200));
     assert_eq!(fixture.user_status(UNKNOWN_SOURCE, &[]), 403);

@@ -166,16 +166,10 @@ fn budgets(recorder: &mut Recorder) {
 
 fn registry(recorder: &mut Recorder) {
     let socket = recorder.proxy.own_listener("last", json!({}));
-    let registry = recorder.proxy.path("data/registry.db");
-    let aside = recorder.proxy.path("data/aside");
-    std::fs::rename(&registry, &aside).unwrap();
-    std::fs::write(&registry, b"this is no database".repeat(500)).unwrap();
-    eventually("health is degraded", SOON, || {
-        recorder.proxy.health().status == 503
-    });
+    recorder.proxy.damage_registry();
     let request = dns_question("open.example.com");
     deny(recorder, Code::RegistryUnavailable, "", &socket, &request);
-    std::fs::rename(&aside, &registry).unwrap();
+    recorder.proxy.repair_registry();
 }
 
 /// A question of class CHAOS.

@@ -13,7 +13,7 @@ use super::files::Transcripts;
 use super::policy::{dns, outside};
 use super::send::{Connection, Question};
 use super::recorder::Recorder;
-use crate::support::{Origin, SOON, Setup, eventually};
+use crate::support::{Origin, Setup};
 
 /// Lifetime of the leases: long enough to register all of them before the first expires.
 const LEASE: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub fn record() -> Transcripts {
 
 fn expired(recorder: &mut Recorder) {
     let code = Code::RegistrationExpired;
-    let asks = [
+    let requests = [
         (Ingress::Plain, RequestSpec::plain("open")),
         (Ingress::Connect, RequestSpec::connect("open")),
         (Ingress::WebSocket, RequestSpec::plain("open").websocket()),
@@ -44,7 +44,7 @@ fn expired(recorder: &mut Recorder) {
     ];
     let address = |number: usize| Ipv4Addr::new(127, 0, 0, BRIEF + u8::try_from(number).unwrap());
     let end = OffsetDateTime::now_utc() + LEASE;
-    for number in 0..asks.len() + 2 {
+    for number in 0..requests.len() + 2 {
         recorder.proxy.register_as(json!({
             "container_ip": address(number), "container_id": format!("brief-{number}"),
             "repos": [], "expires_at": end.format(&Rfc3339).unwrap(),
@@ -53,7 +53,7 @@ fn expired(recorder: &mut Recorder) {
     while OffsetDateTime::now_utc() < end + Duration::from_millis(50) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    for (number, (ingress, spec)) in asks.into_iter().enumerate() {
+    for (number, (ingress, spec)) in requests.into_iter().enumerate() {
         recorder.deny(code, ingress, "", &spec.from(address(number)));
     }
     for (number, tcp) in [(5, false), (6, true)] {
@@ -68,13 +68,7 @@ fn unavailable(recorder: &mut Recorder) {
     let websocket = RequestSpec::http1("open").websocket();
     // Opens the tunnels first: while the registry is unreadable, the proxy denies a CONNECT.
     let connections = [&http1, &http2, &websocket].map(|spec| Connection::open(&recorder.proxy, spec));
-    let registry = recorder.proxy.path("data/registry.db");
-    let aside = recorder.proxy.path("data/aside");
-    std::fs::rename(&registry, &aside).unwrap();
-    std::fs::write(&registry, b"this is no database".repeat(500)).unwrap();
-    eventually("health is degraded", SOON, || {
-        recorder.proxy.health().status == 503
-    });
+    recorder.proxy.damage_registry();
     outside(recorder, code, "", "open", |spec| spec);
     dns(recorder, code, Ipv4Addr::LOCALHOST, "open.example.com");
     let [on_http1, on_http2, on_websocket] = connections;
@@ -87,8 +81,5 @@ fn unavailable(recorder: &mut Recorder) {
         &websocket,
         on_websocket,
     );
-    std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is restored", SOON, || {
-        recorder.proxy.health().status == 200
-    });
+    recorder.proxy.repair_registry();
 }

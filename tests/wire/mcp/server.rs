@@ -1,14 +1,14 @@
 //! A raw legacy server (2025-11-25), whose tools behave as the tests need.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::RawOrigin;
+use crate::support::{RawOrigin, read_request};
 
 /// The requests that the server recorded, and whether it answers.
 #[derive(Clone, Default)]
@@ -80,40 +80,18 @@ pub fn start() -> (RawOrigin, Seen) {
 fn serve(stream: TcpStream, seen: &Seen) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
-    while let Some((method, body)) = read(&mut reader)? {
+    while let Some(request) = read_request(&mut reader)? {
         if seen.0.0.lock().unwrap().gone {
             break;
         }
-        if method != "POST" {
+        if request.method() != "POST" {
             write!(stream, "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")?;
             continue;
         }
-        let message: Value = serde_json::from_slice(&body).unwrap();
+        let message: Value = serde_json::from_slice(&request.body).unwrap();
         answer(&mut stream, &message, seen)?;
     }
     Ok(())
-}
-
-fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, Vec<u8>)>> {
-    let mut line = String::new();
-    if reader.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    let method = line.split(' ').next().unwrap().to_owned();
-    let mut length = 0;
-    loop {
-        let mut field = String::new();
-        reader.read_line(&mut field)?;
-        if field == "\r\n" {
-            break;
-        }
-        if let Some(value) = field.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    Ok(Some((method, body)))
 }
 
 fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()> {

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::support::read_request;
+
 /// A request that the sidecar received.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -220,31 +222,15 @@ fn respond(writer: &mut impl Write, status: u16, kind: &str, body: &str) -> io::
 
 /// Reads a request; `None` at the end of the connection.
 fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        match line.trim_end() {
-            "" => break,
-            line => lines.push(line.to_owned()),
-        }
-    }
-    let field = |wanted: &str| {
-        let mut fields = lines.iter().filter_map(|line| line.split_once(':'));
-        let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
-        found.map(|(_, value)| value.trim().to_owned())
+    let Some(request) = read_request(reader)? else {
+        return Ok(None);
     };
-    let length = field("content-length").map_or(0, |length| length.parse().unwrap());
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let token = field("authorization");
-    let line = lines[0].strip_suffix(" HTTP/1.1").unwrap().to_owned();
+    let token = request.field("authorization");
+    let token = token.and_then(|token| token.strip_prefix("Bearer "));
     Ok(Some(Seen {
-        line,
-        token: token.and_then(|token| token.strip_prefix("Bearer ").map(str::to_owned)),
-        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+        line: request.line.strip_suffix(" HTTP/1.1").unwrap().to_owned(),
+        token: token.map(str::to_owned),
+        body: serde_json::from_slice(&request.body).unwrap_or(Value::Null),
     }))
 }
 

@@ -3,20 +3,17 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
-use socket2::{Domain, Socket, Type};
 
-use crate::support::{Origin, Proxy, Reply, SOON, Setup, eventually, free_address, read_reply};
+use crate::support::{
+    Origin, Proxy, Reply, SOON, Setup, connect_from, eventually, free_address, read_reply,
+};
 
 /// Source addresses of the two containers.
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-
-/// Time limit for an answer.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The two eras of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +73,7 @@ impl Gateway {
 
     /// Opens a connection to the gateway from a container's address.
     pub fn connect(&self, source: Ipv4Addr) -> TcpStream {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
-        socket.connect(&self.address.into()).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream
+        connect_from(source, self.address)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A scripted MCP server over HTTP that speaks both protocol eras: 2025-11-25 with sessions, and
 //! 2026-07-28 without.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::support::{SOON, eventually};
+use crate::support::{SOON, eventually, read_request};
 
 /// A request that the server received.
 #[derive(Clone, Debug)]
@@ -249,33 +249,14 @@ fn respond(writer: &mut TcpStream, status: u16, field: &str, body: &str) -> io::
 }
 
 /// Reads a request; `None` at the end of the connection.
-fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Seen>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        match line.trim_end() {
-            "" => break,
-            line => lines.push(line.to_owned()),
-        }
-    }
-    let headers: Vec<(String, String)> = lines[1..]
-        .iter()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length");
-    let length = length.map_or(0, |(_, length)| length.parse().unwrap());
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let http = lines[0].split(' ').next().unwrap_or_default().to_owned();
-    let message = serde_json::from_slice(&body).unwrap_or(Value::Null);
+fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
+    let Some(request) = read_request(reader)? else {
+        return Ok(None);
+    };
     Ok(Some(Seen {
-        http,
-        headers,
-        message,
+        http: request.method().to_owned(),
+        message: serde_json::from_slice(&request.body).unwrap_or(Value::Null),
+        headers: request.fields,
     }))
 }
 
