@@ -46,8 +46,8 @@ fn assert_held(ran: &Ran, listeners: &Listeners) {
 }
 
 #[test]
-fn every_attempt_of_the_red_team_is_held_in_a_network_namespace() {
-    if !can_run("every_attempt_of_the_red_team_is_held_in_a_network_namespace") {
+fn every_red_team_attempt_is_prevented_in_a_network_namespace() {
+    if !can_run("every_red_team_attempt_is_prevented_in_a_network_namespace") {
         return;
     }
     let fixture = Fixture::start();
@@ -67,8 +67,8 @@ fn every_attempt_of_the_red_team_is_held_in_a_network_namespace() {
 }
 
 #[test]
-fn every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user() {
-    if !can_run("every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user") {
+fn every_red_team_attempt_is_prevented_in_run_by_an_unprivileged_user() {
+    if !can_run("every_red_team_attempt_is_prevented_in_run_by_an_unprivileged_user") {
         return;
     }
     let fixture = Fixture::start();

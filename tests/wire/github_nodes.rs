@@ -11,17 +11,17 @@ use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
 const HOST: &str = "api.github.com";
 /// A self-hosted forge, whose API is below `/api` on the same host as its web pages.
-const OWN: &str = "git.example.com";
+const SELF_HOSTED: &str = "git.example.com";
 const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
 const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
 /// Requests for nodes or repository numbers that the forge received: the node ids, or the path
 /// after `/repositories/`; and the value of `Authorization`.
-type Asked = Arc<Mutex<Vec<(Value, Option<String>)>>>;
+type LookUps = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct Fixture {
-    asked: Asked,
+    asked: LookUps,
     origin: Origin,
     proxy: Proxy,
 }
@@ -42,9 +42,9 @@ fn node(id: &Value) -> Value {
     }
 }
 
-fn answer(asked: &Asked, seen: &Seen, body: &str) -> Option<(u16, Value)> {
+fn answer(asked: &LookUps, seen: &Seen, body: &str) -> Option<(u16, Value)> {
     let authorization = seen.header("authorization").map(str::to_owned);
-    let below = if seen.authority == OWN {
+    let below = if seen.authority == SELF_HOSTED {
         "/api/v3/repositories/"
     } else {
         "/repositories/"
@@ -71,13 +71,13 @@ fn answer(asked: &Asked, seen: &Seen, body: &str) -> Option<(u16, Value)> {
 }
 
 fn start() -> Fixture {
-    let asked = Asked::default();
+    let asked = LookUps::default();
     let shared = Arc::clone(&asked);
     let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
     let mut setup = Setup::new(&origin);
     setup.host(HOST, origin.https);
-    setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["github.com", OWN] } }));
-    setup.credential(json!({ "name": "api", "hosts": [HOST, OWN], "bearer": "ghp_secret" }));
+    setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["github.com", SELF_HOSTED] } }));
+    setup.credential(json!({ "name": "api", "hosts": [HOST, SELF_HOSTED], "bearer": "ghp_secret" }));
     let fixture = Fixture {
         asked,
         proxy: setup.start(),
@@ -237,11 +237,11 @@ fn a_request_is_denied_if_the_forges_response_lacks_a_node() {
 #[test]
 fn look_ups_of_a_self_hosted_forge_go_to_its_own_api() {
     let fixture = start();
-    let get = |path: &str| fixture.proxy.https_get(OWN, path, &[]).status;
+    let get = |path: &str| fixture.proxy.https_get(SELF_HOSTED, path, &[]).status;
     assert_eq!(get("/api/v3/repositories/1/issues"), 200);
     assert_eq!(get("/api/v3/repositories/2"), 403);
     let body = json!({ "query": COMMENT, "variables": { "id": "I_web", "body": "Seen." } });
-    let url = format!("https://{OWN}/api/graphql");
+    let url = format!("https://{SELF_HOSTED}/api/graphql");
     let reply = fixture
         .proxy
         .curl(&["--data", &body.to_string(), &url])

@@ -12,11 +12,11 @@ use super::send::{Question, exchange};
 use super::recorder::Recorder;
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
-/// Addresses of containers; each container uses up a different limit.
-const CONNECTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const MINTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-const HOLDS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
-const ASKS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+/// The address of the container that reaches each limit.
+const TUNNEL_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const CERTIFICATE_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+const CONNECTION_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+const QUESTION_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 const CONNECTIONS: usize = 3;
 
 pub fn record() -> Transcripts {
@@ -46,10 +46,10 @@ fn start(origin: &Origin) -> Recorder {
     let limit = json!({ "requests_per_second": 1, "burst_size": 1 });
     setup.policy = Some(json!({ "version": 1, "rate_limits": { "defaults": limit } }));
     for (address, id) in [
-        (CONNECTS, "connects"),
-        (MINTS, "mints"),
-        (HOLDS, "holds"),
-        (ASKS, "asks"),
+        (TUNNEL_LIMIT, "connects"),
+        (CERTIFICATE_LIMIT, "mints"),
+        (CONNECTION_LIMIT, "holds"),
+        (QUESTION_LIMIT, "asks"),
     ] {
         setup.containers.push((address.to_string(), id.into()));
     }
@@ -75,7 +75,7 @@ fn requests(recorder: &mut Recorder) {
 fn certificates(recorder: &mut Recorder) {
     let code = Code::RateLimited;
     recorder.row(code, Ingress::Tls, "certificates", |proxy| {
-        let tunnel = |host: &str| proxy.connect_from(MINTS, &format!("{host}:443")).1;
+        let tunnel = |host: &str| proxy.connect_from(CERTIFICATE_LIMIT, &format!("{host}:443")).1;
         let tunnels = ["open.example.com", "second.example.com"].map(|host| (host, tunnel(host)));
         let ends = tunnels.map(|(host, stream)| {
             match handshake(stream, host, proxy.tls_config(&["http/1.1"])) {
@@ -87,33 +87,33 @@ fn certificates(recorder: &mut Recorder) {
                 Err(error) => format!("{host}\n[{:?}]\n", error.kind()),
             }
         });
-        let asked = format!("from {MINTS}\nTLS in two tunnels, of which one may be served\n");
+        let asked = format!("from {CERTIFICATE_LIMIT}\nTLS in two tunnels, of which one may be served\n");
         (asked, ends.concat())
     });
-    let spec = RequestSpec::connect("plain").from(MINTS);
+    let spec = RequestSpec::connect("plain").from(CERTIFICATE_LIMIT);
     recorder.deny(code, Ingress::Connect, "certificates", &spec);
 }
 
 fn tunnels(recorder: &mut Recorder) {
-    let spec = RequestSpec::connect("open").from(CONNECTS);
+    let spec = RequestSpec::connect("open").from(TUNNEL_LIMIT);
     recorder.exhaust(Code::RateLimited, Ingress::Connect, "", &spec);
 }
 
 fn questions(recorder: &mut Recorder) {
     for tcp in [false, true] {
-        let question = Question::of(ASKS, tcp, "open.example.com");
+        let question = Question::of(QUESTION_LIMIT, tcp, "open.example.com");
         recorder.exhaust_dns(Code::RateLimited, "", &question);
     }
 }
 
 fn connections(recorder: &mut Recorder) {
     let held: Vec<_> = (0..CONNECTIONS)
-        .map(|_| recorder.proxy.dial_from(HOLDS))
+        .map(|_| recorder.proxy.dial_from(CONNECTION_LIMIT))
         .collect();
     eventually("the connections are counted", SOON, || {
         recorder.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
     let code = Code::TooManyConnections;
-    outside(recorder, code, "", "open", |spec| spec.from(HOLDS));
+    outside(recorder, code, "", "open", |spec| spec.from(CONNECTION_LIMIT));
     drop(held);
 }

@@ -67,7 +67,7 @@ const STREAM: &str =
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
 /// The requests of the sidecar, and its script.
-struct Journal {
+struct ServerState {
     seen: Mutex<Vec<Seen>>,
     /// Number of open connections.
     open: AtomicUsize,
@@ -75,15 +75,15 @@ struct Journal {
 }
 
 /// The address on which the sidecar listens.
-enum At {
+enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
 /// A scripted sidecar. If its script returns `None` for a request, it gives its default answer.
 pub struct FakeSidecar {
-    at: At,
-    journal: Arc<Journal>,
+    at: Address,
+    state: Arc<ServerState>,
 }
 
 impl FakeSidecar {
@@ -93,18 +93,18 @@ impl FakeSidecar {
         script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
     ) -> Self {
         let listener = UnixListener::bind(path).unwrap();
-        let journal = journal(script);
-        let shared = Arc::clone(&journal);
+        let state = state(script);
+        let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let journal = Arc::clone(&shared);
+                let state = Arc::clone(&shared);
                 let reader = stream.try_clone().unwrap();
-                std::thread::spawn(move || serve(reader, stream, &journal));
+                std::thread::spawn(move || serve(reader, stream, &state));
             }
         });
         Self {
-            at: At::Unix(path.to_owned()),
-            journal,
+            at: Address::Unix(path.to_owned()),
+            state,
         }
     }
 
@@ -112,26 +112,26 @@ impl FakeSidecar {
     pub fn tcp(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let journal = journal(script);
-        let shared = Arc::clone(&journal);
+        let state = state(script);
+        let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let journal = Arc::clone(&shared);
+                let state = Arc::clone(&shared);
                 let reader = stream.try_clone().unwrap();
-                std::thread::spawn(move || serve(reader, stream, &journal));
+                std::thread::spawn(move || serve(reader, stream, &state));
             }
         });
         Self {
-            at: At::Tcp(address),
-            journal,
+            at: Address::Tcp(address),
+            state,
         }
     }
 
     /// The sidecar's address, in the form of its settings in `mcp.yaml`.
     pub fn endpoint(&self) -> Value {
         match &self.at {
-            At::Unix(path) => json!({ "socketPath": path }),
-            At::Tcp(address) => {
+            Address::Unix(path) => json!({ "socketPath": path }),
+            Address::Tcp(address) => {
                 json!({ "tcp": { "host": address.ip().to_string(), "port": address.port() } })
             }
         }
@@ -139,12 +139,12 @@ impl FakeSidecar {
 
     /// Number of open connections.
     pub fn open(&self) -> usize {
-        self.journal.open.load(Ordering::Relaxed)
+        self.state.open.load(Ordering::Relaxed)
     }
 
     /// All requests so far, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
-        self.journal.seen.lock().clone()
+        self.state.seen.lock().clone()
     }
 
     /// The calls of one operation, without the readiness checks, which have no arguments.
@@ -156,8 +156,8 @@ impl FakeSidecar {
     }
 }
 
-fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Arc<Journal> {
-    Arc::new(Journal {
+fn state(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Arc<ServerState> {
+    Arc::new(ServerState {
         seen: Mutex::default(),
         open: AtomicUsize::new(0),
         script: Box::new(script),
@@ -165,17 +165,17 @@ fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> 
 }
 
 /// Serves a connection until it ends.
-fn serve<S: Stream + Shutdown>(reader: S, writer: S, journal: &Journal) {
-    journal.open.fetch_add(1, Ordering::Relaxed);
-    answer_all(reader, writer, journal);
-    journal.open.fetch_sub(1, Ordering::Relaxed);
+fn serve<S: Stream + Shutdown>(reader: S, writer: S, state: &ServerState) {
+    state.open.fetch_add(1, Ordering::Relaxed);
+    answer_all(reader, writer, state);
+    state.open.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal) {
+fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, state: &ServerState) {
     let mut reader = BufReader::new(reader);
     while let Ok(Some(seen)) = read(&mut reader) {
-        journal.seen.lock().push(seen.clone());
-        let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen));
+        state.seen.lock().push(seen.clone());
+        let answer = (state.script)(&seen).unwrap_or_else(|| default_answer(&seen));
         let written = match answer {
             Answer::Json(status, body) => respond(&mut writer, status, JSON, &body.to_string()),
             Answer::Lines(lines) => {
@@ -235,7 +235,7 @@ fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
 }
 
 /// The default answer to a request, that of a sidecar without a token.
-fn usual(seen: &Seen) -> Answer {
+fn default_answer(seen: &Seen) -> Answer {
     match (&*seen.line, &seen.body) {
         ("GET /health", _) => Answer::Json(200, json!({ "ok": true, "version": "0.0.0" })),
         (_, body) if *body == json!({}) => Answer::error(400, "path is missing"),

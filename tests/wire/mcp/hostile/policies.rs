@@ -108,7 +108,7 @@ fn data<'r>(response: &'r Value, key: &str) -> &'r str {
 }
 
 #[test]
-fn undefined_slow_failing_and_asking_decisions_deny() {
+fn a_policy_that_is_undefined_slow_failing_or_asks_denies() {
     let server = McpServer::start(all());
     let gateway = judged(&server, RULES);
     each_row(ERAS, |era| {

@@ -33,10 +33,10 @@ fn asking_of_legacy_clients() -> McpServer {
 fn ask(seen: &Seen) -> Option<Answer> {
     let id = seen.message["id"].clone();
     match seen.tool() {
-        "ask" => Some(Answer::stream(move |stream, journal| {
+        "ask" => Some(Answer::stream(move |stream, state| {
             let question = message(&"question".into(), "elicitation/create", form());
             stream.write_all(event(&question).as_bytes())?;
-            let answer = journal.wait_for_answer("question")?;
+            let answer = state.wait_for_answer("question")?;
             let result = text_result(&answer["result"].to_string());
             let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });
             stream.write_all(event(&result).as_bytes())
