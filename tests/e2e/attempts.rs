@@ -37,10 +37,12 @@ impl Listeners {
                 udp: udp.collect(),
                 raw: raw(),
             };
-            listeners.tcp
+            listeners
+                .tcp
                 .iter()
                 .for_each(|socket| socket.set_nonblocking(true).unwrap());
-            listeners.udp
+            listeners
+                .udp
                 .iter()
                 .for_each(|socket| socket.set_nonblocking(true).unwrap());
             listeners.raw.set_nonblocking(true).unwrap();

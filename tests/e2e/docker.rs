@@ -6,12 +6,12 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::fixture::{Fixture, Sandbox, ran};
 use crate::machine::Machine;
 use crate::mcp::with_servers;
 use crate::mcp_servers::{CLIENT, assert_reached};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
-use crate::fixture::{Sandbox, Fixture, ran};
 
 /// A stand-in for `docker`. It creates the bridge of a network as an engine does, and records each
 /// call and the state of the host at that time.

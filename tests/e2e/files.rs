@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt, chown};
 
 use serde_json::json;
 
-use crate::summary::can_run;
 use crate::fixture::Fixture;
+use crate::summary::can_run;
 
 const SECRET: &str = "sk-ant-real-4f9a1c7be02d58c36e";
 /// A user of the host who owns a project and has no processes.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use crate::attempts::{Listeners, everything, reach};
+use crate::fixture::{Fixture, HOST, INTERNET, Sandbox};
 use crate::summary::can_run;
-use crate::fixture::{HOST, INTERNET, Sandbox, Fixture};
 
 /// Gives a sandbox default routes and IPv6, on both ends of its link, so that only the firewall
 /// prevents its packets from leaving.
@@ -60,7 +60,10 @@ fn a_sandbox_reaches_only_the_proxy() {
     let inside = a.machine();
     assert_eq!(reach(&inside, &[&four[..], &six].concat()), [""; 0]);
     assert_eq!(received(), [""; 0]);
-    assert_eq!(fixture.status("a", "https://api.example.com/echo"), "200/200");
+    assert_eq!(
+        fixture.status("a", "https://api.example.com/echo"),
+        "200/200"
+    );
 
     // The sandbox reaches the proxy at its own link's address only.
     let connects = |address: Ipv4Addr| {
@@ -121,7 +124,9 @@ fn packets_with_another_ip_or_mac_address_are_dropped() {
 
     let device = &a.device;
     let rules = fixture.host.sh(&format!("nft list table netdev {device}"));
-    fixture.host.sh(&format!("nft delete table netdev {device}"));
+    fixture
+        .host
+        .sh(&format!("nft delete table netdev {device}"));
     assert_eq!(
         ask(b.address, &inside),
         "0",
@@ -163,9 +168,15 @@ fn a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host()
     let found = fixture.exec("a", "find / -xdev -type s 2>/dev/null; find /run /tmp /home /root /var -name '*.sock' 2>/dev/null");
     assert_eq!(found.stdout, "");
     let socket = socket.display().to_string();
-    assert_eq!(fixture.exec("a", &format!("test -e {socket}")).code, Some(1));
+    assert_eq!(
+        fixture.exec("a", &format!("test -e {socket}")).code,
+        Some(1)
+    );
     let outside = std::process::id();
-    assert_eq!(fixture.exec("a", &format!("kill -0 {outside}")).code, Some(1));
+    assert_eq!(
+        fixture.exec("a", &format!("kill -0 {outside}")).code,
+        Some(1)
+    );
     let status = fixture
         .exec("a", "cat /proc/self/status; id -u; ls /proc/self/fd")
         .ok();

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::fixture::{Fixture, Sandbox, runs};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
-use crate::fixture::{Sandbox, Fixture, runs};
 
 /// Ends a sandbox, given its name and its properties.
 type End<'a> = &'a dyn Fn(&str, &Sandbox);
@@ -21,9 +21,9 @@ fn supervisor(fixture: &Fixture, name: &str) -> u32 {
     token.split('.').next().unwrap().parse().unwrap()
 }
 
-fn undertaker(fixture: &Fixture, name: &str) -> u32 {
+fn janitor(fixture: &Fixture, name: &str) -> u32 {
     let token = fixture.read(name, "token").trim().to_owned();
-    let wanted = format!("_undertake\0{name}\0{token}\0");
+    let wanted = format!("_janitor\0{name}\0{token}\0");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_it = |pid: &u32| {
@@ -61,8 +61,10 @@ fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
             fixture.sandbox(&["down", name]).ok();
         }),
         ("its-first-process", &|_, sandbox| kill(sandbox.init)),
-        ("its-supervisor", &|name, _| kill(supervisor(&fixture, name))),
-        ("its-undertaker", &|name, _| kill(undertaker(&fixture, name))),
+        ("its-supervisor", &|name, _| {
+            kill(supervisor(&fixture, name))
+        }),
+        ("its-janitor", &|name, _| kill(janitor(&fixture, name))),
     ];
     for (name, end) in ends {
         let sandbox = fixture.up(name, &[]);
@@ -150,5 +152,8 @@ fn a_sandbox_that_fails_to_start_leaves_nothing_behind() {
         .admin("GET", "/internal/containers", None)
         .json();
     assert_eq!(listed["containers"].as_array().unwrap().len(), 1);
-    assert_eq!(fixture.status("a", "https://api.example.com/echo"), "200/200");
+    assert_eq!(
+        fixture.status("a", "https://api.example.com/echo"),
+        "200/200"
+    );
 }

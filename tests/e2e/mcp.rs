@@ -7,11 +7,11 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::fixture::{Fixture, ran};
 use crate::machine::Machine;
 use crate::mcp_servers::{CLIENT, McpServers, assert_reached};
 use crate::summary::can_run;
 use crate::support::{Origin, Setup, yaml};
-use crate::fixture::{Fixture, ran};
 
 /// A fixture whose proxy has an MCP gateway with servers.
 pub fn with_servers() -> (Fixture, McpServers) {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::attempts::{Listeners, reach};
+use crate::fixture::{Fixture, INTERNET};
 use crate::summary::can_run;
 use crate::support::SOON;
-use crate::fixture::{INTERNET, Fixture};
 
 /// Time within which `unified-proxy serve` must answer after a restart.
 const RESTART: Duration = Duration::from_secs(1);

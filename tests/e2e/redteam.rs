@@ -9,9 +9,9 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::attempts::Listeners;
+use crate::fixture::{Fixture, INTERNET, ran};
 use crate::summary::can_run;
 use crate::support::Ran;
-use crate::fixture::{INTERNET, Fixture, ran};
 
 /// Minimum number of attempts that must fail; fewer mean that the script ended early.
 const ATTEMPTS: usize = 150;

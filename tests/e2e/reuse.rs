@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
+use crate::fixture::Fixture;
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
-use crate::fixture::Fixture;
 
 const ADDRESS: &str = "198.18.7.2";
 const BURST: usize = 60;

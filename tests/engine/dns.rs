@@ -157,7 +157,10 @@ async fn messages_with_the_response_flag_are_never_answered() {
         let mut message = question("www.example.com", RecordType::A);
         message.metadata.message_type = MessageType::Response;
         socket.send(&message.to_vec().unwrap()).await.unwrap();
-        assert_eq!(receive_datagram(&socket, Duration::from_millis(200)).await, None);
+        assert_eq!(
+            receive_datagram(&socket, Duration::from_millis(200)).await,
+            None
+        );
     })
     .await;
 }

@@ -26,7 +26,10 @@ async fn responses_to_unknown_sources_are_rate_limited() {
         for _ in 0..25 {
             socket.send(&question).await.unwrap();
         }
-        while receive_datagram(&socket, Duration::from_millis(2)).await.is_some() {
+        while receive_datagram(&socket, Duration::from_millis(2))
+            .await
+            .is_some()
+        {
             answers += 1;
         }
     }
@@ -90,7 +93,11 @@ async fn cached_names_are_answered_while_the_limit_on_waiting_queries_is_reached
     }
     // A query that exceeds the limit on waiting queries is refused at once, so the limit is reached
     // when the first response arrives.
-    assert!(receive_datagram(&flood, Duration::from_secs(2)).await.is_some());
+    assert!(
+        receive_datagram(&flood, Duration::from_secs(2))
+            .await
+            .is_some()
+    );
     let new = ask_message(&socket, &question("w2.example.com", RecordType::A)).await;
     assert_eq!(new.response_code, ResponseCode::Refused);
     let answer = ask_message(&socket, &known).await;
@@ -202,7 +209,10 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (fixture, known, unknown) = runtime.block_on(async {
         let fixture = DnsFixture::open().await;
-        let (known, unknown) = (fixture.socket(ONE).await, fixture.socket(UNKNOWN_SOURCE).await);
+        let (known, unknown) = (
+            fixture.socket(ONE).await,
+            fixture.socket(UNKNOWN_SOURCE).await,
+        );
         (fixture, known, unknown)
     });
     let cases = Cases {
@@ -228,7 +238,10 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
     });
     run.unwrap();
     runtime.block_on(async {
-        while receive_datagram(&known, Duration::from_millis(50)).await.is_some() {}
+        while receive_datagram(&known, Duration::from_millis(50))
+            .await
+            .is_some()
+        {}
         let answer = ask_message(&known, &question("www.example.com", RecordType::A)).await;
         assert_eq!(answer.answers.len(), 1, "still serving");
         fixture.shutdown.cancel();

@@ -261,7 +261,12 @@ fn ask(proxy: &Proxy, over: Over, request: &TestRequest) -> (u16, Option<String>
     (reply.status, code)
 }
 
-fn ask_http2(proxy: &Proxy, request: &TestRequest, host: &str, named: &str) -> (u16, Option<String>) {
+fn ask_http2(
+    proxy: &Proxy,
+    request: &TestRequest,
+    host: &str,
+    named: &str,
+) -> (u16, Option<String>) {
     let mut http_request = http::Request::builder()
         .method(request.method)
         .uri(format!("https://{named}{}", request.path));

@@ -77,7 +77,8 @@ fn start() -> Fixture {
     let mut setup = Setup::new(&origin);
     setup.host(HOST, origin.https);
     setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["github.com", SELF_HOSTED] } }));
-    setup.credential(json!({ "name": "api", "hosts": [HOST, SELF_HOSTED], "bearer": "ghp_secret" }));
+    setup
+        .credential(json!({ "name": "api", "hosts": [HOST, SELF_HOSTED], "bearer": "ghp_secret" }));
     let fixture = Fixture {
         asked,
         proxy: setup.start(),
@@ -229,7 +230,10 @@ fn a_repository_may_be_named_by_its_number() {
 fn a_request_is_denied_if_the_forges_response_lacks_a_node() {
     let fixture = start();
     let two = "{nodes(ids:[\"I_web\",\"I_short\"]){id}}";
-    assert_eq!(fixture.graphql(two, json!({}))["code"], "repo_not_authorized");
+    assert_eq!(
+        fixture.graphql(two, json!({}))["code"],
+        "repo_not_authorized"
+    );
     assert_eq!(fixture.asked.lock().len(), 1);
     assert_eq!(fixture.comment("I_web")["data"], json!({}));
 }

@@ -47,7 +47,10 @@ fn forwarding_fields_do_not_identify_a_source() {
             "X-Container-Id: sandbox",
         ],
         |field| {
-            let curl = proxy.curl_from(UNKNOWN_SOURCE, &["-H", field, "http://plain.example.com/echo"]);
+            let curl = proxy.curl_from(
+                UNKNOWN_SOURCE,
+                &["-H", field, "http://plain.example.com/echo"],
+            );
             assert_eq!(curl.json()["code"], "unknown_source", "{field}");
         },
     );

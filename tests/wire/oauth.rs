@@ -250,7 +250,9 @@ fn concurrent_flows_share_one_token_refresh() {
     };
     let fixture = start_with(-5, slow);
     std::thread::scope(|scope| {
-        let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| fixture.ask().status)).collect();
+        let asking: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| fixture.ask().status))
+            .collect();
         for asked in asking {
             assert_eq!(asked.join().unwrap(), 200);
         }

@@ -214,7 +214,9 @@ fn step_5_an_allowed_api_is_called_with_the_key_injected() {
 #[test]
 fn step_6_an_unknown_source_is_rejected() {
     let fixture = start();
-    let curl = fixture.proxy.curl_from(UNKNOWN_SOURCE, &["--verbose", USER]);
+    let curl = fixture
+        .proxy
+        .curl_from(UNKNOWN_SOURCE, &["--verbose", USER]);
     assert_eq!((curl.exit, curl.connect), (56, 403));
     assert!(curl.stderr.contains("403 Unknown source IP"), "{curl:?}");
     fixture.origin.assert_untouched();
@@ -241,7 +243,9 @@ fn step_8_a_listed_name_resolves() {
 #[test]
 fn step_9_a_name_that_is_not_listed_does_not_exist() {
     let fixture = start();
-    let answer = fixture.proxy.dig(Ipv4Addr::LOCALHOST, &["evil.example.com"]);
+    let answer = fixture
+        .proxy
+        .dig(Ipv4Addr::LOCALHOST, &["evil.example.com"]);
     assert!(answer.contains("status: NXDOMAIN"), "{answer}");
     assert!(fixture.nameserver.asked().is_empty());
 }
@@ -401,7 +405,9 @@ fn identity_an_expired_registration_is_denied_and_removed() {
     std::thread::sleep(LEASE + Duration::from_millis(200));
     assert_eq!(fixture.user_status(UNKNOWN_SOURCE, &[]), 403);
     eventually("the registration is gone", SOON, || {
-        let reply = fixture.proxy.admin("GET", "/internal/containers/brief", None);
+        let reply = fixture
+            .proxy
+            .admin("GET", "/internal/containers/brief", None);
         reply.status == 404
     });
 }

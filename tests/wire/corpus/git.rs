@@ -6,15 +6,21 @@ use addons::contract::Code;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::request_spec::{RequestSpec, Ingress, creation, deletion, deletion_by};
 use super::policy::BOT;
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec, creation, deletion, deletion_by};
 
 const BATCH: &str = "/acme/web.git/info/lfs/objects/batch";
 const MERGE: &str = r#"{"query":"mutation { mergePullRequest(input: {}) { clientMutationId } }"}"#;
 
 /// Records a denial of a plain request, and of requests over HTTP/1.1 and HTTP/2 in tunnels.
-fn requests(recorder: &mut Recorder, code: Code, name: &str, host: &str, change: impl Fn(RequestSpec) -> RequestSpec) {
+fn requests(
+    recorder: &mut Recorder,
+    code: Code,
+    name: &str,
+    host: &str,
+    change: impl Fn(RequestSpec) -> RequestSpec,
+) {
     for (ingress, spec) in [
         (Ingress::Plain, RequestSpec::plain(host)),
         (Ingress::Http1, RequestSpec::http1(host)),
@@ -37,7 +43,9 @@ fn repositories(recorder: &mut Recorder) {
     requests(recorder, code, "page", "git", |spec| {
         spec.path("/acme/other/raw/main/a")
     });
-    requests(recorder, code, "nameless", "git", |spec| spec.path("/search"));
+    requests(recorder, code, "nameless", "git", |spec| {
+        spec.path("/search")
+    });
     requests(recorder, code, "api", "api", |spec| {
         spec.path("/repos/acme/other/pulls")
     });
@@ -52,7 +60,9 @@ fn repositories(recorder: &mut Recorder) {
         let path = spec.path.replace("acme/web", "acme/other");
         spec.path(&path)
     };
-    let websocket = RequestSpec::http1("git").websocket().path("/acme/other/live");
+    let websocket = RequestSpec::http1("git")
+        .websocket()
+        .path("/acme/other/live");
     recorder.deny(code, Ingress::WebSocket, "", &websocket);
     recorder.deny(
         code,
@@ -119,7 +129,12 @@ fn writes(recorder: &mut Recorder) {
 fn pushes(recorder: &mut Recorder) {
     let code = Code::BranchDeletionBlocked;
     let delete = |spec: RequestSpec| spec.push_of(&deletion("refs/heads/main"));
-    recorder.deny(code, Ingress::PushReport, "", &delete(RequestSpec::http1("git")));
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "",
+        &delete(RequestSpec::http1("git")),
+    );
     recorder.deny(
         code,
         Ingress::PushReport,
@@ -154,8 +169,18 @@ fn pushes(recorder: &mut Recorder) {
         let spec = spec.push();
         spec.post("/acme/web.git/git-receive-pack", large.clone())
     };
-    recorder.deny(code, Ingress::PushReport, "", &push(RequestSpec::http1("git")));
-    recorder.deny(code, Ingress::PushReport, "http2", &push(RequestSpec::http2("git")));
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "",
+        &push(RequestSpec::http1("git")),
+    );
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "http2",
+        &push(RequestSpec::http2("git")),
+    );
     requests(recorder, code, "lfs-upload", "git", |spec| {
         spec.post("/acme/web.git/info/lfs/objects/ab", large.clone())
             .method("PUT")
@@ -184,7 +209,9 @@ fn bodies(recorder: &mut Recorder) {
     requests(recorder, code, "lfs-batch", "git", |spec| {
         spec.post(BATCH, "{}").field("content-encoding", "gzip")
     });
-    let push = RequestSpec::http1("git").push().field("content-encoding", "gzip");
+    let push = RequestSpec::http1("git")
+        .push()
+        .field("content-encoding", "gzip");
     recorder.deny(code, Ingress::PushReport, "", &push);
 
     let code = Code::BodyTooLargeToInspect;

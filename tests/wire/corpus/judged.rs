@@ -6,9 +6,9 @@ use std::net::TcpStream;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
 use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, eventually};
 
 pub fn record_time_outs() -> Transcripts {
@@ -63,7 +63,9 @@ fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Recorder
 /// connections of the others. Waits until each body is held or denied before it sends the next, so
 /// that the memory is used up when the first denial is recorded.
 fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
-    let spec = RequestSpec::plain("api").post("/graphql", "").announcing(10);
+    let spec = RequestSpec::plain("api")
+        .post("/graphql", "")
+        .announcing(10);
     let mut held = Vec::new();
     loop {
         let reserved = || proxy.metric("proxy_inspection_memory_bytes", &[]);

@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
 use super::policy::outside;
-use super::send::{Question, exchange};
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::{Question, exchange};
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
 /// The address of the container that reaches each limit.
@@ -75,7 +75,11 @@ fn requests(recorder: &mut Recorder) {
 fn certificates(recorder: &mut Recorder) {
     let code = Code::RateLimited;
     recorder.row(code, Ingress::Tls, "certificates", |proxy| {
-        let tunnel = |host: &str| proxy.connect_from(CERTIFICATE_LIMIT, &format!("{host}:443")).1;
+        let tunnel = |host: &str| {
+            proxy
+                .connect_from(CERTIFICATE_LIMIT, &format!("{host}:443"))
+                .1
+        };
         let tunnels = ["open.example.com", "second.example.com"].map(|host| (host, tunnel(host)));
         let ends = tunnels.map(|(host, stream)| {
             match handshake(stream, host, proxy.tls_config(&["http/1.1"])) {
@@ -87,7 +91,8 @@ fn certificates(recorder: &mut Recorder) {
                 Err(error) => format!("{host}\n[{:?}]\n", error.kind()),
             }
         });
-        let asked = format!("from {CERTIFICATE_LIMIT}\nTLS in two tunnels, of which one may be served\n");
+        let asked =
+            format!("from {CERTIFICATE_LIMIT}\nTLS in two tunnels, of which one may be served\n");
         (asked, ends.concat())
     });
     let spec = RequestSpec::connect("plain").from(CERTIFICATE_LIMIT);
@@ -114,6 +119,8 @@ fn connections(recorder: &mut Recorder) {
         recorder.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
     let code = Code::TooManyConnections;
-    outside(recorder, code, "", "open", |spec| spec.from(CONNECTION_LIMIT));
+    outside(recorder, code, "", "open", |spec| {
+        spec.from(CONNECTION_LIMIT)
+    });
     drop(held);
 }

@@ -9,10 +9,10 @@ use addons::contract::Code;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::request_spec::{Ingress, readable};
 use super::files::Transcripts;
-use super::send::header;
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, readable};
+use super::send::header;
 use super::upstream::failing_nameserver;
 use crate::support::listener::{connect, dns_query, origin_form, question, send};
 use crate::support::{Origin, Reply, SOON, Setup, eventually};

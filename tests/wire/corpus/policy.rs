@@ -7,10 +7,10 @@ use addons::contract::Code;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
-use super::send::Question;
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::Question;
 use super::{git, tunnels};
 use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup};
 
@@ -26,7 +26,13 @@ const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
 /// Records a denial of a plain request, and of each kind of request inside a tunnel.
-pub fn inside(recorder: &mut Recorder, code: Code, name: &str, host: &str, change: impl Fn(RequestSpec) -> RequestSpec) {
+pub fn inside(
+    recorder: &mut Recorder,
+    code: Code,
+    name: &str,
+    host: &str,
+    change: impl Fn(RequestSpec) -> RequestSpec,
+) {
     let asks = [
         (Ingress::Plain, RequestSpec::plain(host)),
         (Ingress::Http1, RequestSpec::http1(host)),
@@ -41,7 +47,13 @@ pub fn inside(recorder: &mut Recorder, code: Code, name: &str, host: &str, chang
 }
 
 /// Records a denial of a CONNECT, and of each kind of plain request.
-pub fn outside(recorder: &mut Recorder, code: Code, name: &str, host: &str, change: impl Fn(RequestSpec) -> RequestSpec) {
+pub fn outside(
+    recorder: &mut Recorder,
+    code: Code,
+    name: &str,
+    host: &str,
+    change: impl Fn(RequestSpec) -> RequestSpec,
+) {
     let asks = [
         (Ingress::Plain, RequestSpec::plain(host)),
         (Ingress::Connect, RequestSpec::connect(host)),
@@ -222,7 +234,12 @@ fn identity(recorder: &mut Recorder) {
     let code = Code::ContainerIdMismatch;
     let claims = |spec: RequestSpec| spec.field("x-container-id", "another");
     inside(recorder, code, "", "open", claims);
-    recorder.deny(code, Ingress::Connect, "", &claims(RequestSpec::connect("open")));
+    recorder.deny(
+        code,
+        Ingress::Connect,
+        "",
+        &claims(RequestSpec::connect("open")),
+    );
     let agrees_first = claims(RequestSpec::http1("open").field("x-container-id", SANDBOX));
     recorder.deny(code, Ingress::Http1, "two-values", &agrees_first);
 }
@@ -244,7 +261,9 @@ fn destinations(recorder: &mut Recorder) {
 
     let code = Code::AddressNotAllowed;
     inside(recorder, code, "", "inside", |spec| spec);
-    outside(recorder, code, "literal", "open", |spec| spec.host("192.0.2.1"));
+    outside(recorder, code, "literal", "open", |spec| {
+        spec.host("192.0.2.1")
+    });
     outside(recorder, code, "guarded-literal", "open", |spec| {
         spec.host("169.254.169.254")
     });
@@ -279,11 +298,17 @@ fn destinations(recorder: &mut Recorder) {
 
 fn rules(recorder: &mut Recorder) {
     inside(recorder, Code::RuleDenied, "", "ruled", |spec| spec);
-    outside(recorder, Code::RuleDenied, "whole-host", "shut", |spec| spec);
-    inside(recorder, Code::ApprovalPending, "", "asked", |spec| spec);
-    outside(recorder, Code::ApprovalPending, "whole-host", "waits", |spec| {
+    outside(recorder, Code::RuleDenied, "whole-host", "shut", |spec| {
         spec
     });
+    inside(recorder, Code::ApprovalPending, "", "asked", |spec| spec);
+    outside(
+        recorder,
+        Code::ApprovalPending,
+        "whole-host",
+        "waits",
+        |spec| spec,
+    );
 }
 
 fn credentials(recorder: &mut Recorder) {

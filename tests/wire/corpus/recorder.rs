@@ -9,9 +9,9 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
 use super::normal::normal;
+use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Connection, Question};
 use crate::support::{Origin, Proxy, SOON};
 
@@ -68,11 +68,20 @@ impl Recorder {
     /// Records the denial of a request; `name` distinguishes it from other denials with this code
     /// and ingress. A recorder of pushes sends and records only pushes.
     pub fn deny(&mut self, code: Code, ingress: Ingress, name: &str, spec: &RequestSpec) {
-        self.on(code, ingress, name, spec, |proxy| Connection::open(proxy, spec));
+        self.on(code, ingress, name, spec, |proxy| {
+            Connection::open(proxy, spec)
+        });
     }
 
     /// Like [`Self::deny`], on a connection that is already open.
-    pub fn deny_on(&mut self, code: Code, ingress: Ingress, name: &str, spec: &RequestSpec, connection: Connection) {
+    pub fn deny_on(
+        &mut self,
+        code: Code,
+        ingress: Ingress,
+        name: &str,
+        spec: &RequestSpec,
+        connection: Connection,
+    ) {
         self.on(code, ingress, name, spec, |_| connection);
     }
 

@@ -8,11 +8,11 @@ use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
 use super::policy::{dns, outside};
-use super::send::{Connection, Question};
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::{Connection, Question};
 use crate::support::{Origin, Setup};
 
 /// Lifetime of the leases: long enough to register all of them before the first expires.
@@ -67,7 +67,8 @@ fn unavailable(recorder: &mut Recorder) {
     let (http1, http2) = (RequestSpec::http1("open"), RequestSpec::http2("open"));
     let websocket = RequestSpec::http1("open").websocket();
     // Opens the tunnels first: while the registry is unreadable, the proxy denies a CONNECT.
-    let connections = [&http1, &http2, &websocket].map(|spec| Connection::open(&recorder.proxy, spec));
+    let connections =
+        [&http1, &http2, &websocket].map(|spec| Connection::open(&recorder.proxy, spec));
     recorder.proxy.damage_registry();
     outside(recorder, code, "", "open", |spec| spec);
     dns(recorder, code, Ipv4Addr::LOCALHOST, "open.example.com");

@@ -20,7 +20,7 @@ use rustls::pki_types::ServerName;
 use socket2::{Domain, Socket, Type};
 use tokio::runtime::Runtime;
 
-use super::request_spec::{RequestSpec, Protocol, readable};
+use super::request_spec::{Protocol, RequestSpec, readable};
 use crate::support::{Proxy, Tls, handshake, read_connect_reply, read_reply};
 
 type H2Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -88,7 +88,9 @@ impl Connection {
     /// Sends a request and returns the response as text.
     pub fn send(&mut self, spec: &RequestSpec) -> String {
         match self {
-            Self::Plain(stream) => exchange(stream, &spec.bytes(), spec.protocol == Protocol::Connect),
+            Self::Plain(stream) => {
+                exchange(stream, &spec.bytes(), spec.protocol == Protocol::Connect)
+            }
             Self::Tls(stream) => exchange(stream.as_mut(), &spec.bytes(), false),
             Self::Http2(connection) => connection.exchange(spec),
             Self::Refused(answer) => format!("the tunnel was refused\n{answer}"),

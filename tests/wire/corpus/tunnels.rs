@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, Shutdown};
 
 use addons::contract::Code;
 
-use super::request_spec::{RequestSpec, Ingress, readable};
-use super::send::{Question, exchange, rest};
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec, readable};
+use super::send::{Question, exchange, rest};
 use crate::support::{Proxy, handshake, tls_config_trusting};
 
 const HOST: &str = "open.example.com";
@@ -102,7 +102,9 @@ fn heads(recorder: &mut Recorder) {
     recorder.row(code, Ingress::Http1, "no-head", |proxy| {
         tls_by_hand(proxy, b"no head\r\n\r\n")
     });
-    let websocket = RequestSpec::http1("git").websocket().path("/acme/..%2fother/live");
+    let websocket = RequestSpec::http1("git")
+        .websocket()
+        .path("/acme/..%2fother/live");
     recorder.deny(code, Ingress::WebSocket, "", &websocket);
 }
 
@@ -117,8 +119,18 @@ fn tls_by_hand(proxy: &Proxy, sent: &[u8]) -> (String, String) {
 fn protocols(recorder: &mut Recorder) {
     let code = Code::ProtocolNotAllowed;
     let upgrade = |spec: RequestSpec| spec.field("connection", "upgrade").field("upgrade", "h2c");
-    recorder.deny(code, Ingress::Plain, "", &upgrade(RequestSpec::plain("open")));
-    recorder.deny(code, Ingress::Http1, "", &upgrade(RequestSpec::http1("open")));
+    recorder.deny(
+        code,
+        Ingress::Plain,
+        "",
+        &upgrade(RequestSpec::plain("open")),
+    );
+    recorder.deny(
+        code,
+        Ingress::Http1,
+        "",
+        &upgrade(RequestSpec::http1("open")),
+    );
     for (name, host, sent) in [
         ("", HOST, "SSH-2.0-OpenSSH_9.2\r\n"),
         (

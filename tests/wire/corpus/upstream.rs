@@ -6,12 +6,12 @@ use std::time::Duration;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::request_spec::{RequestSpec, Ingress};
 use super::files::Transcripts;
 use super::listener::{self, dns_question};
 use super::policy::{dns, inside};
-use super::send::{Connection, Question};
 use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::{Connection, Question};
 use crate::support::{Origin, RawOrigin, SOON, Setup, closed_address, eventually};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -120,7 +120,12 @@ fn failures(recorder: &mut Recorder) {
     );
     in_tunnels(recorder, Code::UpstreamTls, "", "no-tls");
     for name in ["wrong-name", "expired", "self-signed"] {
-        recorder.deny(Code::UpstreamTls, Ingress::Http1, name, &RequestSpec::http1(name));
+        recorder.deny(
+            Code::UpstreamTls,
+            Ingress::Http1,
+            name,
+            &RequestSpec::http1(name),
+        );
     }
 }
 
@@ -151,11 +156,26 @@ fn time_outs(recorder: &mut Recorder) {
         "",
         &RequestSpec::plain("slow").websocket(),
     );
-    recorder.deny(code, Ingress::PushReport, "", &RequestSpec::plain("slow").push());
-    recorder.deny(code, Ingress::InfoRefs, "", &RequestSpec::plain("slow").info_refs());
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "",
+        &RequestSpec::plain("slow").push(),
+    );
+    recorder.deny(
+        code,
+        Ingress::InfoRefs,
+        "",
+        &RequestSpec::plain("slow").info_refs(),
+    );
     // `slow` never answers the TLS handshake; `slow-tls` completes it, but delays its response by 5
     // s.
-    recorder.deny(code, Ingress::Http1, "handshake", &RequestSpec::http1("slow"));
+    recorder.deny(
+        code,
+        Ingress::Http1,
+        "handshake",
+        &RequestSpec::http1("slow"),
+    );
     for (ingress, spec) in [
         (Ingress::Http1, RequestSpec::http1("slow-tls")),
         (Ingress::Http2, RequestSpec::http2("slow-tls")),
@@ -242,7 +262,12 @@ pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
                 &dns_question("unresolved.example.org"),
             );
         }
-        _ => recorder.deny(code, ingress, "passthrough", &unresolved(RequestSpec::connect(""))),
+        _ => recorder.deny(
+            code,
+            ingress,
+            "passthrough",
+            &unresolved(RequestSpec::connect("")),
+        ),
     }
     recorder.finish()
 }

@@ -11,6 +11,6 @@ mod http_sse;
 mod later_answers;
 mod legacy;
 mod library;
-mod telemetry;
 mod modern;
 mod server;
+mod telemetry;

@@ -2,8 +2,8 @@
 
 mod fake;
 
-mod unreachable;
 mod calls;
 mod hostile;
 mod rules;
 mod tokens;
+mod unreachable;
