@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
-    Kind, LeaseId, Standing, Path, Registration, Repo, Request, Scheme, Source, Subject,
+    Kind, LeaseId, Path, Registration, Repo, Request, Scheme, Source, Standing, Subject,
 };
 use addons::git::{Git, GitMetrics, GitSettings};
 use fixtures::send_body;

@@ -132,7 +132,7 @@ class Runner:
 
     def begin(self, peer, arguments, seconds):
         port = peer.plain_port if arguments[0] == "denials" else peer.port
-        return self.spawn("load", *arguments, "--proxy", f"127.0.0.1:{port}", "--way", peer.way, "--ca", peer.ca,
+        return self.spawn("load", *arguments, "--proxy", f"127.0.0.1:{port}", "--route", peer.route, "--ca", peer.ca,
                           "--pid", peer.pid, "--seconds", seconds)
 
     def questions(self, load, peer):

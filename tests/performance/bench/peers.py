@@ -134,7 +134,7 @@ class Peers:
         config, port, plain = self.work / f"nginx{log}.conf", free_port(), free_port()
         access = f"{self.work}/access.log" if logged else "off"
         config.write_text(self.fill(NGINX, port=port, plain=plain, access=access, log=log))
-        return self.launch(name, port, program, "-c", config, "-p", self.work, way="reverse", plain_port=plain)
+        return self.launch(name, port, program, "-c", config, "-p", self.work, route="reverse", plain_port=plain)
 
     def haproxy(self):
         if not (program := self.has("haproxy")):
@@ -143,7 +143,7 @@ class Peers:
         pems = [(self.certificates / name).read_text() for name in ("leaf.pem", "leaf-key.pem")]
         (self.work / "haproxy.pem").write_text("".join(pems))
         config.write_text(self.fill(HAPROXY, port=port))
-        return self.launch("haproxy", port, program, "-f", config, "-db", way="reverse")
+        return self.launch("haproxy", port, program, "-f", config, "-db", route="reverse")
 
     def mitmproxy(self):
         if not self.mitmdump:
@@ -154,7 +154,7 @@ class Peers:
         peer = self.launch("mitmproxy", port, self.mitmdump, "-q", "--mode", f"reverse:https://127.0.0.1:{self.origin}",
                            "--listen-host", "127.0.0.1", "--listen-port", port, "--set", f"confdir={home}",
                            "--set", "keep_host_header=true",
-                           "--set", f"ssl_verify_upstream_trusted_ca={self.certificates / 'ca.pem'}", way="reverse")
+                           "--set", f"ssl_verify_upstream_trusted_ca={self.certificates / 'ca.pem'}", route="reverse")
         peer.ca = home / "mitmproxy-ca-cert.pem"
         return peer
 

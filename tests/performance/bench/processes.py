@@ -19,7 +19,7 @@ class Peer:
     port: int
     pid: int
     ca: Path | None = None
-    way: str = "connect"
+    route: str = "connect"
     plain_port: int | None = None
     source: str = "127.0.0.1"
     # The name under which this peer lists the MCP tool.

@@ -82,7 +82,7 @@ def measure(options, work, processes, product_binary, performance):
     product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver, forge)
     facts["clone_s"] = forge.clone(product.peer(), work)
     make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
-    direct = Peer("direct", origin, process.pid, work / "ca.pem", way="reverse")
+    direct = Peer("direct", origin, process.pid, work / "ca.pem", route="reverse")
     peers = [direct, product.peer(), make.nginx(), make.ours("relay", "relay"),
                  make.ours("hudsucker", "hudsucker", "--nodelay"), make.mitmproxy()]
     if not options.quick:

@@ -35,7 +35,7 @@ enum Kind {
 
 /// The route to the origin.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Way {
+enum Route {
     /// A CONNECT, with TLS inside.
     Connect,
     /// TLS to a reverse proxy of the origin, or to the origin itself.
@@ -50,7 +50,7 @@ pub struct Load {
     #[arg(long)]
     proxy: SocketAddr,
     #[arg(long, value_enum, default_value = "connect")]
-    way: Way,
+    route: Route,
     /// PEM file of the CA of the TLS server.
     #[arg(long)]
     ca: PathBuf,

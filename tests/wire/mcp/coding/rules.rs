@@ -32,7 +32,7 @@ fn a_policy_denies_one_command_and_redacts_one_result() {
     let sidecar = Sidecar::start(Transport::Unix);
     let policy = TempDir::new().unwrap();
     std::fs::write(policy.path().join("authz.rego"), RULES).unwrap();
-    let bundle = json!({ "id": "house", "path": policy.path(), "entrypoint": "mcp/authz" });
+    let bundle = json!({ "id": "main", "path": policy.path(), "entrypoint": "mcp/authz" });
     let gateway = Gateway::start(&json!({
         "mcpServers": { "coding": sidecar.mount() },
         "policies": { "bundles": [bundle] },
