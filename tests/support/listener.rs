@@ -10,6 +10,12 @@ use serde_json::{Value, json};
 use super::exchange::{Reply, read_reply};
 use super::{Proxy, SOON, eventually};
 
+/// DNS response codes (RFC 1035, section 4.1.1).
+pub const NOERROR: u8 = 0;
+pub const SERVFAIL: u8 = 2;
+pub const NXDOMAIN: u8 = 3;
+pub const REFUSED: u8 = 5;
+
 /// Read timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -35,6 +35,7 @@ pub use sidecar::{Sidecar, Transport};
 pub use tunnel::{Tls, assert_closes, connect_from, handshake, tls_config_trusting};
 pub use yaml::{yaml, yaml_documents};
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
@@ -42,6 +43,12 @@ use time::format_description::well_known::Rfc3339;
 
 /// Timeout for events in the background of a test, long enough for a busy machine.
 pub const SOON: Duration = Duration::from_secs(10);
+
+/// Source address of the second container, in tests with two.
+pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Source address at which no container is registered.
+pub const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
 /// Checks a condition every 20 ms until it holds. Panics after `within`, with `what` as the name
 /// of the condition.

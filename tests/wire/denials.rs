@@ -6,11 +6,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use serde_json::json;
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, Setup, handshake, read_reply};
+use crate::support::{Origin, Proxy, Setup, UNKNOWN_SOURCE, handshake, read_reply};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// A guarded address, at which the test listens.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 

@@ -6,11 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::each_row;
 
-use crate::support::{Nameserver, Origin, Proxy, SOON, Setup};
+use crate::support::{Nameserver, Origin, Proxy, SECOND, SOON, Setup, UNKNOWN_SOURCE};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 

@@ -9,14 +9,10 @@ use serde_json::json;
 use testkit::each_row;
 
 use crate::support::listener::{
-    assert_ends, connect, dns_query, origin_form, question, response_code, send,
+    NOERROR, NXDOMAIN, REFUSED, SERVFAIL, assert_ends, connect, dns_query, origin_form, question,
+    response_code, send,
 };
 use crate::support::{Nameserver, Origin, Proxy, SANDBOX, Setup, read_reply};
-
-const NOERROR: u8 = 0;
-const SERVFAIL: u8 = 2;
-const NXDOMAIN: u8 = 3;
-const REFUSED: u8 = 5;
 
 /// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);

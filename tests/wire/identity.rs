@@ -10,11 +10,9 @@ use serde_json::json;
 use testkit::each_row;
 
 use crate::support::{
-    Origin, Proxy, SANDBOX, Setup, Tls, eventually, frames, handshake, read_reply,
+    Origin, Proxy, SANDBOX, SECOND, Setup, Tls, UNKNOWN_SOURCE, eventually, frames, handshake,
+    read_reply,
 };
-
-const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Duration of a lease that a test uses and then lets expire.
 const BRIEF: Duration = Duration::from_secs(4);

@@ -11,12 +11,9 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{
-    Origin, Proxy, RawOrigin, Reply, SANDBOX, Setup, eventually, handshake, read_connect_reply,
-    read_reply,
+    Origin, Proxy, RawOrigin, Reply, SANDBOX, SECOND, SOON, Setup, eventually, handshake,
+    read_connect_reply, read_reply,
 };
-
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const SOON: Duration = Duration::from_secs(10);
 
 fn with_second(origin: &Origin, policy: Value) -> Setup {
     let mut setup = Setup::new(origin);

@@ -13,14 +13,11 @@ use serde_json::json;
 use testkit::each_row;
 
 use crate::support::listener::{
-    assert_ends, connect, dns_query, origin_form, question, response_code, send,
+    NOERROR, NXDOMAIN, assert_ends, connect, dns_query, origin_form, question, response_code, send,
 };
 use crate::support::{
     Origin, Proxy, SOON, Setup, eventually, expires_in, read_connect_reply, read_reply,
 };
-
-const NOERROR: u8 = 0;
-const NXDOMAIN: u8 = 3;
 
 /// Uid and gid of `nobody` in these tests.
 const NOBODY: u32 = 65534;

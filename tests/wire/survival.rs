@@ -13,12 +13,10 @@ use testkit::each_row;
 
 use crate::streaming::open_websocket;
 use crate::support::{
-    Origin, Proxy, Setup, assert_closes, eventually, read_connect_reply, read_reply,
+    Origin, Proxy, SECOND, SOON, Setup, assert_closes, eventually, read_connect_reply, read_reply,
 };
 
 const HOST: &str = "api.example.com";
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn registrations_survive_a_kill_and_a_restart() {

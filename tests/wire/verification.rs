@@ -9,14 +9,14 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, closed_address, eventually};
+use crate::support::{
+    Nameserver, Origin, Proxy, SANDBOX, SECOND, SOON, Setup, UNKNOWN_SOURCE, closed_address,
+    eventually,
+};
 
 const OWN: &str = "https://github.com/owner/authorized-repo";
 const OTHER: &str = "https://github.com/owner/other-repo";
 const USER: &str = "https://api.github.com/user";
-
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
 /// A proxy with two registered sandboxes, each with one repository, and the origin and nameserver
 /// that stand in for the internet.

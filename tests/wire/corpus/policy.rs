@@ -12,7 +12,7 @@ use super::recorder::Recorder;
 use super::request_spec::{Ingress, RequestSpec};
 use super::send::Question;
 use super::{git, tunnels};
-use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup};
+use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, UNKNOWN_SOURCE};
 
 /// Address of a container that is registered for two hosts only.
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
@@ -20,7 +20,6 @@ const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const RAISED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 /// Address of a container in bot mode.
 pub const BOT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
-pub const UNKNOWN_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// A guarded address, which the proxy must not dial.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";

@@ -4,11 +4,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::each_row;
 
-use super::super::hostile::client::{Client, ERAS, Era, Gateway, assert_code, text};
+use super::super::hostile::client::{Client, DENIED, ERAS, Era, Gateway, assert_code, text};
 use super::super::hostile::server::{McpServer, tool};
 use crate::support::{SANDBOX, Sidecar, Transport};
-
-const DENIED: i64 = -32951;
 
 const RULES: &str = r#"package mcp.authz
 

@@ -11,9 +11,12 @@ use crate::support::{
     Origin, Proxy, Reply, SOON, Setup, connect_from, eventually, free_address, read_reply,
 };
 
-/// Source addresses of the two containers.
+/// Source address of the first container; that of the other one is [`SECOND`].
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
-pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub use crate::support::SECOND;
+
+/// JSON-RPC code of a call that a policy, the level or a pin denies.
+pub const DENIED: i64 = -32951;
 
 /// The two eras of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::client::{Client, ERAS, Era, Gateway, SECOND, assert_code, text};
+use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, text};
 use super::server::{Answer, McpServer, tool};
 
 const ABORTED: i64 = -32950;
-const DENIED: i64 = -32951;
 const MISUSED: i64 = -32952;
 const FAILED: i64 = -32953;
 

@@ -7,10 +7,9 @@ use tempfile::TempDir;
 use testkit::each_row;
 
 use super::super::library::library;
-use super::client::{Client, ERAS, Era, Gateway, assert_code, response, text};
+use super::client::{Client, DENIED, ERAS, Era, Gateway, assert_code, response, text};
 use super::server::McpServer;
 
-const DENIED: i64 = -32951;
 const QUESTIONS: [(&str, &str); 2] = [
     ("ask", "elicitation/create"),
     ("sample", "sampling/createMessage"),
