@@ -25,8 +25,8 @@ use stand_ins::{ACCOUNT, HOSTS, REPLY};
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 const PLACEHOLDER: &str = "up-placeholder-";
-/// Limit on the time of a run through the proxy, as a multiple of the time through a relay that only
-/// copies bytes.
+/// Limit on the time of a run through the proxy, as a multiple of the time through a relay that
+/// only copies bytes.
 const MAX_SLOWDOWN: f64 = 1.5;
 /// Limit on the runs through the proxy, and on those through the relay. The fastest run of each is
 /// compared, because other load on the machine slows runs down.

@@ -124,7 +124,7 @@ fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     let servers = appliance.run(McpServers::start);
     let mut setup = Setup::new(&origin);
     setup.containers = vec![(inside.to_string(), "sandbox".to_owned())];
-    // The compose file mounts the shipped proxy.yaml, so the proxy listens at the default addresses.
+    // The compose file mounts the shipped proxy.yaml, so the proxy has the default addresses.
     let shipped = yaml(&fs::read_to_string(root.join("config/proxy.yaml")).unwrap());
     assert_eq!(shipped.get("listen"), None, "the defaults");
     let admin = setup.proxy["listen"]["admin"].clone();

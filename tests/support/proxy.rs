@@ -131,8 +131,8 @@ impl Setup {
         }
     }
 
-    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for `check` and for starts that must
-    /// fail. Returns the exit code and the output.
+    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for `check` and for starts that
+    /// must fail. Returns the exit code and the output.
     pub fn run(&self, command: &str) -> (i32, String) {
         let output = binary(&self.env)
             .arg(command)
@@ -232,8 +232,8 @@ impl Proxy {
         assert_eq!(reply.status, 201, "{}", reply.text());
     }
 
-    /// Moves the registry's file away, puts a file that is no database in its place, and waits until
-    /// health is degraded. Returns the content of the new file.
+    /// Replaces the registry's file by one that is no database, and waits until health is degraded.
+    /// Returns the content of the new file.
     pub fn damage_registry(&self) -> Vec<u8> {
         let garbage = b"this is no database".repeat(500);
         let registry = self.path("data/registry.db");

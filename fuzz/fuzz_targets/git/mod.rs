@@ -15,8 +15,8 @@ use time::{Duration, OffsetDateTime};
 #[path = "../../../addons/tests/fixtures/mod.rs"]
 mod fixtures;
 
-/// Sends a POST to `path` of a git host through the addon, with its body in pieces. Returns the body
-/// that is sent upstream, and the code of the denial if there is one.
+/// Judges a POST to `path` of a git host, whose body arrives in pieces. Returns the body that is sent
+/// upstream, and the code of the denial if there is one.
 pub fn post(path: &str, pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let host = Host::parse("github.com").unwrap();
     let settings = GitSettings {

@@ -40,8 +40,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes a recorder without rows. `origin` is the upstream; `known` has further texts that differ
-    /// from run to run, with their placeholders.
+    /// Makes a recorder without rows. `origin` is the upstream; `known` has further texts that
+    /// differ from run to run, with their placeholders.
     pub fn new(proxy: Proxy, origin: &Origin, known: Vec<(String, &'static str)>) -> Self {
         let mut all = vec![
             (proxy.address.to_string(), "<proxy>"),
@@ -173,7 +173,7 @@ impl Recorder {
         std::thread::sleep(APART);
     }
 
-    /// The ingress under which the recorder records a denial; `None` if it does not record the denial.
+    /// The ingress under which a denial is recorded; `None` if it is not recorded.
     fn recorded_as(&self, ingress: Ingress) -> Option<Ingress> {
         match ingress {
             Ingress::PushReport if self.only_pushes => Some(Ingress::PushStatus),
