@@ -211,9 +211,9 @@ fn policy(push_denials: &str) -> Value {
             { "name": "no-reads-or-writes", "effect": "deny", "hosts": hosts("ruled"),
               "methods": ["GET", "POST"] },
             { "name": "shut", "effect": "deny", "hosts": hosts("shut") },
-            { "name": "spec-first", "effect": "spec", "hosts": hosts("asked"),
+            { "name": "ask-first", "effect": "ask", "hosts": hosts("asked"),
               "methods": ["GET", "POST"] },
-            { "name": "spec-always", "effect": "spec", "hosts": hosts("waits") },
+            { "name": "ask-always", "effect": "ask", "hosts": hosts("waits") },
         ] },
         "git": {
             "hosts": [
