@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
@@ -14,6 +15,9 @@ use crate::support::{
 /// Source address of the first container; that of the other one is [`SECOND`].
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub use crate::support::SECOND;
+
+/// Time limit for an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// JSON-RPC code of a call that a policy, the level or a pin denies.
 pub const DENIED: i64 = -32951;
@@ -76,7 +80,9 @@ impl Gateway {
 
     /// Opens a connection to the gateway from a container's address.
     pub fn connect(&self, source: Ipv4Addr) -> TcpStream {
-        connect_from(source, self.address)
+        let stream = connect_from(source, self.address);
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream
     }
 }
 
