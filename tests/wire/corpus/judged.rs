@@ -27,7 +27,7 @@ pub fn record_memory() -> Transcripts {
     let mut files = Vec::new();
     for push_denials in ["report", "status"] {
         let mut recorder = start(&origin, push_denials, "60s");
-        let held = take_the_share(&recorder.proxy);
+        let held = exhaust_memory(&recorder.proxy);
         bodies(&mut recorder, Code::InspectionBusy);
         drop(held);
         files.extend(recorder.finish());
@@ -62,7 +62,7 @@ fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Recorder
 /// Sends requests with unfinished bodies until one is denied for lack of memory, and returns the
 /// connections of the others. Waits until each body is held or denied before it sends the next, so
 /// that the memory is used up when the first denial is recorded.
-fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
+fn exhaust_memory(proxy: &Proxy) -> Vec<TcpStream> {
     let spec = RequestSpec::plain("api")
         .post("/graphql", "")
         .announcing(10);
