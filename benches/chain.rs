@@ -23,9 +23,9 @@ use unified_proxy::registry::{NewRegistration, Registry};
 use whole_chain::{exchange_of, messages};
 
 /// Drops the audit line, because another thread would write it.
-struct Gone;
+struct NullSink;
 
-impl AuditSink for Gone {
+impl AuditSink for NullSink {
     fn write(&self, _: &[u8], _: Destination) {}
 }
 
@@ -53,7 +53,7 @@ impl Setting {
         allowlist.insert(asked.pattern.clone(), asked);
         let address = address(containers / 2);
         Self {
-            chain: whole_chain::chain(Arc::new(Gone), registry as Arc<dyn Containers>),
+            chain: whole_chain::chain(Arc::new(NullSink), registry as Arc<dyn Containers>),
             allowlist,
             client: Client {
                 source: Some(Source::Address(address)),

@@ -15,18 +15,18 @@ use libfuzzer_sys::fuzz_target;
 use time::{Duration, OffsetDateTime};
 
 /// Stands in for the addon `policy`, which every chain must have. Passes every flow.
-struct Named(&'static str);
+struct PolicyStub(&'static str);
 
-impl Addon for Named {
+impl Addon for PolicyStub {
     fn name(&self) -> &'static str {
         self.0
     }
 }
 
 /// A forge that knows no repository and no node.
-struct Silent;
+struct EmptyForge;
 
-impl Forge for Silent {
+impl Forge for EmptyForge {
     fn repo_of_id<'a>(
         &'a self,
         _asker: Requester,
@@ -45,9 +45,9 @@ impl Forge for Silent {
 }
 
 /// Keeps the principal with which a flow began.
-struct Known;
+struct KeepPrincipal;
 
-impl Identify for Known {
+impl Identify for KeepPrincipal {
     fn name(&self) -> &'static str {
         "identity"
     }
@@ -81,9 +81,9 @@ fn chain() -> Chain {
         mentions: Mentions::new(&["@copilot".to_owned()]),
     };
     let links = vec![
-        Link::Identity(Arc::new(Known)),
-        Arc::new(Named("policy")).into(),
-        Arc::new(Github::new(settings, Arc::new(Silent))).into(),
+        Link::Identity(Arc::new(KeepPrincipal)),
+        Arc::new(PolicyStub("policy")).into(),
+        Arc::new(Github::new(settings, Arc::new(EmptyForge))).into(),
     ];
     Chain::new(links, std::time::Duration::from_secs(10)).unwrap()
 }

@@ -17,9 +17,9 @@ use zeroize::Zeroizing;
 
 const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
 
-struct Fixed;
+struct FixedSecret;
 
-impl SecretSource for Fixed {
+impl SecretSource for FixedSecret {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
     }
@@ -36,7 +36,7 @@ fn scrubbed(body: &[u8], size: usize) -> Option<Vec<u8>> {
     let addon = Credentials::new(vec![Credential {
         name: "vendor".into(),
         hosts: vec![(host.clone(), 443)],
-        kind: CredentialKind::Bearer(Arc::new(Fixed)),
+        kind: CredentialKind::Bearer(Arc::new(FixedSecret)),
         remove_headers: Vec::new(),
         remove_query: Vec::new(),
         remove_cookies: Vec::new(),

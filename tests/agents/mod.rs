@@ -25,14 +25,14 @@ use stand_ins::{ACCOUNT, HOSTS, REPLY};
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 const PLACEHOLDER: &str = "up-placeholder-";
-/// The most time of a run through the proxy, relative to one through a relay that only copies
-/// bytes.
-const SLOWER: f64 = 1.5;
-/// The most runs with the proxy, and with the relay. The fastest of each is compared, because other
-/// load on the machine slows runs down.
+/// Limit on the time of a run through the proxy, as a multiple of the time through a relay that
+/// only copies bytes.
+const MAX_SLOWDOWN: f64 = 1.5;
+/// Limit on the runs through the proxy, and on those through the relay. The fastest run of each is
+/// compared, because other load on the machine slows runs down.
 const ROUNDS: u32 = 3;
 /// Time limit of an agent, in seconds.
-const PATIENCE: &str = "90";
+const TIMEOUT: &str = "90";
 
 /// An agent, its login and its command.
 struct Agent {
@@ -49,12 +49,12 @@ struct Agent {
 }
 
 /// The stand-ins for the APIs, and the bodies of all requests that reached them.
-struct World {
+struct Fixture {
     origin: Origin,
     bodies: Arc<Mutex<String>>,
 }
 
-impl World {
+impl Fixture {
     fn start() -> Self {
         let bodies: Arc<Mutex<String>> = Arc::default();
         let kept = Arc::clone(&bodies);
@@ -164,7 +164,7 @@ impl<'a> Sandbox<'a> {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("timeout");
         command
-            .args([PATIENCE, "sh", "-c", script])
+            .args([TIMEOUT, "sh", "-c", script])
             .env_clear()
             .env("PATH", format!("{}:{path}", self.programs.display()))
             .env("HOME", home)
@@ -204,25 +204,25 @@ impl<'a> Sandbox<'a> {
 }
 
 /// Runs an agent through the proxy and through the relay. Asserts its reply, that no secret leaked,
-/// and that it takes at most [`SLOWER`] times as long through the proxy.
+/// and that it takes at most [`MAX_SLOWDOWN`] times as long through the proxy.
 fn converses(agent: &Agent) {
     let Some(programs) = packages::programs(agent.name) else {
         return;
     };
-    let (world, aside) = (World::start(), World::start());
-    let proxy = start(agent, &world.origin);
+    let (fixture, relayed) = (Fixture::start(), Fixture::start());
+    let proxy = start(agent, &fixture.origin);
     let sandbox = Sandbox::new(agent, &programs, &proxy);
     let ca = proxy.path("direct.pem");
-    fs::write(&ca, &aside.origin.ca_pem).unwrap();
-    let relay = relay(aside.origin.https);
+    fs::write(&ca, &relayed.origin.ca_pem).unwrap();
+    let relay = relay(relayed.origin.https);
     let direct = sandbox.direct(&proxy, &relay, &ca);
     let (mut without, mut with) = (Duration::MAX, Duration::MAX);
     for _ in 0..ROUNDS {
         let run = sandbox.converse();
-        assert_nothing_leaked(&run, &world);
+        assert_nothing_leaked(&run, &fixture);
         with = with.min(run.took);
         without = without.min(direct.converse().took);
-        if with <= without.mul_f64(SLOWER) {
+        if with <= without.mul_f64(MAX_SLOWDOWN) {
             break;
         }
     }
@@ -231,15 +231,15 @@ fn converses(agent: &Agent) {
         agent.name
     );
     assert!(
-        with <= without.mul_f64(SLOWER),
+        with <= without.mul_f64(MAX_SLOWDOWN),
         "{with:?}, {without:?} without"
     );
 }
 
 /// Asserts that the API got the real secret and no placeholder, and that the agent's output and
 /// home directory lack the real one.
-fn assert_nothing_leaked(run: &Run, world: &World) {
-    let seen = format!("{:?}{}", world.origin.seen(), world.bodies.lock());
+fn assert_nothing_leaked(run: &Run, fixture: &Fixture) {
+    let seen = format!("{:?}{}", fixture.origin.seen(), fixture.bodies.lock());
     assert!(seen.contains(SECRET), "{seen}");
     if let Some(at) = seen.find(PLACEHOLDER) {
         let around = seen.get(at.saturating_sub(300)..(at + 100).min(seen.len()));
@@ -412,10 +412,10 @@ fn opencode_converses_with_a_chatgpt_login() {
 /// Starts an agent for the first time in a terminal, with a home directory that has only the files
 /// of `sandbox-files`. Asserts that it prints `greeting` without a connection error. `None` if the
 /// agents cannot be installed.
-fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<World> {
+fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<Fixture> {
     let programs = packages::programs(agent.name)?;
-    let world = World::start();
-    let proxy = start(agent, &world.origin);
+    let fixture = Fixture::start();
+    let proxy = start(agent, &fixture.origin);
     let sandbox = Sandbox::new(agent, &programs, &proxy);
     // The terminal has a size and reports a cursor position. Return accepts the first question: the
     // choice of a style, or to trust the directory.
@@ -431,9 +431,9 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<World> {
         "{}: {said}",
         agent.name
     );
-    let seen = format!("{:?}", world.origin.seen());
+    let seen = format!("{:?}", fixture.origin.seen());
     assert!(!said.contains(SECRET) && !seen.contains(PLACEHOLDER));
-    Some(world)
+    Some(fixture)
 }
 
 /// The output without control sequences and spaces: programs may move the cursor instead of
@@ -478,9 +478,9 @@ fn end_what_is_left(home: &Path) {
 #[test]
 fn claude_code_starts_on_a_fresh_home_in_a_terminal() {
     let agent = claude_with_a_key("Claude Code's first start in a terminal");
-    if let Some(world) = starts(&agent, "claude", "Welcome") {
+    if let Some(fixture) = starts(&agent, "claude", "Welcome") {
         let asked = |seen: &Seen| seen.authority == "platform.claude.com";
-        assert!(world.origin.seen().iter().any(asked));
+        assert!(fixture.origin.seen().iter().any(asked));
     }
 }
 

@@ -16,64 +16,66 @@ const TCP: [u16; 4] = [22, 80, 443, 8081];
 const UDP: [u16; 3] = [443, 123, 5353];
 /// A protocol number for experiments (RFC 3692).
 const PROTOCOL: i32 = 253;
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Listeners for TCP, UDP and a raw protocol on a machine, over IPv4 and IPv6.
-pub struct Ears {
+pub struct Listeners {
     tcp: Vec<TcpListener>,
     udp: Vec<UdpSocket>,
     raw: Socket,
 }
 
-impl Ears {
+impl Listeners {
     /// Opens the listeners on a machine; with `resolver` also UDP port 53, which must be free.
     pub fn on(machine: &Machine, resolver: bool) -> Self {
         machine.run(|| {
             let tcp = TCP.map(|port| TcpListener::bind(("::", port)).unwrap());
             let udp = UDP.into_iter().chain(resolver.then_some(53));
             let udp = udp.map(|port| UdpSocket::bind(("::", port)).unwrap());
-            let ears = Self {
+            let listeners = Self {
                 tcp: tcp.into(),
                 udp: udp.collect(),
                 raw: raw(),
             };
-            ears.tcp
+            listeners
+                .tcp
                 .iter()
                 .for_each(|socket| socket.set_nonblocking(true).unwrap());
-            ears.udp
+            listeners
+                .udp
                 .iter()
                 .for_each(|socket| socket.set_nonblocking(true).unwrap());
-            ears.raw.set_nonblocking(true).unwrap();
-            ears
+            listeners.raw.set_nonblocking(true).unwrap();
+            listeners
         })
     }
 
     /// The packets and connections that arrived since the last call, after a wait of 300 ms.
-    pub fn heard(&self) -> Vec<String> {
-        std::thread::sleep(PATIENCE);
-        let mut heard = Vec::new();
+    pub fn received(&self) -> Vec<String> {
+        std::thread::sleep(TIMEOUT);
+        let mut received = Vec::new();
         for socket in &self.tcp {
             let port = socket.local_addr().unwrap().port();
             while let Ok((_, from)) = socket.accept() {
-                heard.push(format!("tcp/{port} from {}", from.ip().to_canonical()));
+                received.push(format!("tcp/{port} from {}", from.ip().to_canonical()));
             }
         }
         for socket in &self.udp {
             let port = socket.local_addr().unwrap().port();
             while let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
-                heard.push(format!("udp/{port} from {}", from.ip().to_canonical()));
+                received.push(format!("udp/{port} from {}", from.ip().to_canonical()));
             }
         }
         let mut packet = [MaybeUninit::uninit(); 64];
         while let Ok((_, from)) = self.raw.recv_from(&mut packet) {
-            heard.push(format!("raw from {}", from.as_socket().unwrap().ip()));
+            received.push(format!("raw from {}", from.as_socket().unwrap().ip()));
         }
-        heard
+        received
     }
 }
 
 /// Sends packets of every kind from a machine to addresses, and returns those that were answered.
-/// Packets without an answer can be found with the receiver's [`Ears`].
+/// Packets without an answer can be found with the receiver's [`Listeners`].
 pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
     // Concurrently, because most attempts wait until they time out.
     from.run(|| {
@@ -91,7 +93,7 @@ pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
 fn try_all(target: IpAddr) -> Vec<String> {
     let mut answered = Vec::new();
     for port in TCP {
-        match TcpStream::connect_timeout(&SocketAddr::new(target, port), PATIENCE) {
+        match TcpStream::connect_timeout(&SocketAddr::new(target, port), TIMEOUT) {
             Ok(_) => answered.push(format!("tcp/{port} of {target}")),
             // A refused connection is an answer of the target.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -122,7 +124,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     answered
 }
 
-/// The result of [`Ears::heard`] for the packets of [`reach`] if no firewall drops any.
+/// The result of [`Listeners::received`] for the packets of [`reach`] if no firewall drops any.
 pub fn everything(from: Ipv4Addr) -> Vec<String> {
     let tcp = TCP.map(|port| format!("tcp/{port} from {from}"));
     let udp = UDP.map(|port| format!("udp/{port} from {from}"));

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::fixture::{Fixture, Sandbox, ran};
 use crate::machine::Machine;
 use crate::mcp::with_servers;
 use crate::mcp_servers::{CLIENT, assert_reached};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
-use crate::world::{Sandbox, World, ran};
 
 /// A stand-in for `docker`. It creates the bridge of a network as an engine does, and records each
 /// call and the state of the host at that time.
@@ -37,8 +37,8 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     if !can_run("docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy") {
         return;
     }
-    let (world, _servers) = with_servers();
-    let dir = world.proxy.path("bin");
+    let (fixture, _servers) = with_servers();
+    let dir = fixture.proxy.path("bin");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("docker"), STAND_IN).unwrap();
     let executable = std::fs::Permissions::from_mode(0o755);
@@ -52,7 +52,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
 
-    let mut up = world.script(&[
+    let mut up = fixture.script(&[
         "up",
         "a",
         "--address",
@@ -63,7 +63,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
         "image:1",
     ]);
     up.env("PATH", &path);
-    let output = world.host.run(|| up.output().unwrap());
+    let output = fixture.host.run(|| up.output().unwrap());
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
@@ -77,7 +77,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
         "{}",
         read("containers")
     );
-    let sandbox = world.find("a");
+    let sandbox = fixture.find("a");
     let rules = read("rules");
     let allowed = "ip saddr 198.18.9.2 ip daddr 198.18.9.1 tcp dport { 53, 8080, 8090 } accept";
     assert!(rules.contains(allowed), "{rules}");
@@ -118,7 +118,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     );
     let environment = run.split_once("--env-file ").unwrap().1;
     let environment = environment.split(' ').next().unwrap().to_owned();
-    let profile = world.read("a", "sandbox-proxy.sh");
+    let profile = fixture.read("a", "sandbox-proxy.sh");
     for line in [
         "export HTTPS_PROXY='http://198.18.9.1:8080'",
         "export UNIFIED_PROXY_HOST='198.18.9.1'",
@@ -130,7 +130,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     // With the environment that the engine would set, clients reach the MCP gateway and no other
     // port.
     let container = Machine::new();
-    attach(&world, &container, &sandbox);
+    attach(&fixture, &container, &sandbox);
     let environment = std::fs::read_to_string(environment).unwrap();
     let inside = |script: &str| {
         let mut client = Command::new("bash");
@@ -144,11 +144,11 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
     assert_eq!(inside(other).ok().trim(), "124");
 
     // After the supervisor is killed, the container is removed before it is unregistered.
-    let token = world.read("a", "token");
+    let token = fixture.read("a", "token");
     let supervisor = token.split('.').next().unwrap().parse().unwrap();
     kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
     eventually("a is unregistered", SOON, || {
-        world.registration("a").is_none()
+        fixture.registration("a").is_none()
     });
     assert!(
         read("calls").contains("rm --force a\nnetwork rm a\n"),
@@ -158,12 +158,12 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
 }
 
 /// Connects a network namespace to the bridge, as an engine connects a container.
-fn attach(world: &World, container: &Machine, sandbox: &Sandbox) {
+fn attach(fixture: &Fixture, container: &Machine, sandbox: &Sandbox) {
     let (address, device, proxy) = (sandbox.address, &sandbox.device, sandbox.proxy);
-    let settings = world.read("a", "settings");
+    let settings = fixture.read("a", "settings");
     let mac = settings.split_once(" mac=\"").unwrap().1;
     let mac = mac.split('"').next().unwrap();
-    world.host.sh(&format!(
+    fixture.host.sh(&format!(
         "ip link add port type veth peer name eth0 address {mac} netns {}
          ip link set port master {device} up
          ip address replace {proxy}/30 dev {device}

@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt, chown};
 
 use serde_json::json;
 
+use crate::fixture::Fixture;
 use crate::summary::can_run;
-use crate::world::World;
 
 const SECRET: &str = "sk-ant-real-4f9a1c7be02d58c36e";
 /// A user of the host who owns a project and has no processes.
@@ -17,7 +17,7 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
     if !can_run("a_sandbox_has_the_environment_and_placeholders_and_no_secret") {
         return;
     }
-    let world = World::with(|setup| {
+    let fixture = Fixture::with(|setup| {
         let file = setup.dir().join("login.json");
         let login = json!({ "claudeAiOauth": {
             "accessToken": SECRET, "refreshToken": SECRET, "expiresAt": 4_102_444_800_000_u64,
@@ -32,9 +32,9 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
             "name": "openai", "hosts": ["api.openai.com"], "bearer": SECRET,
         }));
     });
-    let sandbox = world.up("a", &[]);
+    let sandbox = fixture.up("a", &[]);
     let proxy = format!("http://{}:8080", sandbox.proxy);
-    let environment = world.exec("a", "env").ok();
+    let environment = fixture.exec("a", "env").ok();
     for line in [
         format!("HTTPS_PROXY={proxy}"),
         format!("http_proxy={proxy}"),
@@ -58,7 +58,7 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
     );
 
     // A login shell with an empty environment sets the same variables.
-    let login = world
+    let login = fixture
         .exec(
             "a",
             "env -i HOME=$HOME bash -lc 'echo $HTTPS_PROXY $UNIFIED_PROXY_PORT $no_proxy'",
@@ -68,7 +68,7 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
         login.starts_with(&format!("{proxy} 8080 localhost,127.0.0.1")),
         "{login}"
     );
-    let file = world
+    let file = fixture
         .exec(
             "a",
             "cat ~/.claude/.credentials.json && test -w ~/.claude/.credentials.json",
@@ -78,7 +78,7 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
         file.contains("up-placeholder-") && !file.contains(SECRET),
         "{file}"
     );
-    let names = world
+    let names = fixture
         .exec("a", "cat /etc/resolv.conf; getent hosts unified-proxy")
         .ok();
     assert!(
@@ -86,7 +86,7 @@ fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
         "{names}"
     );
     let certificates = "touch /run/unified-proxy/certs/x /etc/x /usr/x";
-    assert_eq!(world.exec("a", certificates).code, Some(1));
+    assert_eq!(fixture.exec("a", certificates).code, Some(1));
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn write_and_read_options_open_only_their_paths() {
     if !can_run("write_and_read_options_open_only_their_paths") {
         return;
     }
-    let world = World::start();
-    let project = world.proxy.path("project with a space");
-    let reference = world.proxy.path("reference");
+    let fixture = Fixture::start();
+    let project = fixture.proxy.path("project with a space");
+    let reference = fixture.proxy.path("reference");
     for dir in [&project, &reference] {
         fs::create_dir(dir).unwrap();
         fs::write(dir.join("there"), "text").unwrap();
@@ -104,17 +104,17 @@ fn write_and_read_options_open_only_their_paths() {
     chown(&project, Some(USER), Some(USER)).unwrap();
     let (write, read) = (project.to_str().unwrap(), reference.to_str().unwrap());
     let user = format!("{USER}:{USER}");
-    world.up("a", &["--user", &user, "--write", write, "--read", read]);
+    fixture.up("a", &["--user", &user, "--write", write, "--read", read]);
     assert_eq!(
-        world.exec("a", "pwd; cat there; echo new >made").ok(),
+        fixture.exec("a", "pwd; cat there; echo new >made").ok(),
         format!("{write}\ntext")
     );
     assert_eq!(fs::metadata(project.join("made")).unwrap().uid(), USER);
-    let reading = world.exec("a", &format!("cat {read}/there && echo >{read}/made"));
+    let reading = fixture.exec("a", &format!("cat {read}/there && echo >{read}/made"));
     assert_eq!((reading.stdout.as_str(), reading.code), ("text", Some(1)));
-    let config = world.proxy.path("config");
+    let config = fixture.proxy.path("config");
     assert_eq!(
-        world.exec("a", &format!("ls {}", config.display())).code,
+        fixture.exec("a", &format!("ls {}", config.display())).code,
         Some(2)
     );
 }

@@ -4,15 +4,15 @@
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use crate::attempts::{Ears, everything, reach};
+use crate::attempts::{Listeners, everything, reach};
+use crate::fixture::{Fixture, HOST, INTERNET, Sandbox};
 use crate::summary::can_run;
-use crate::world::{HOST, INTERNET, Sandbox, World};
 
 /// Gives a sandbox default routes and IPv6, on both ends of its link, so that only the firewall
 /// prevents its packets from leaving.
-fn open_up(world: &World, sandbox: &Sandbox) {
+fn open_up(fixture: &Fixture, sandbox: &Sandbox) {
     let (device, proxy) = (&sandbox.device, sandbox.proxy);
-    world.host.sh(&format!(
+    fixture.host.sh(&format!(
         "echo 0 >/proc/sys/net/ipv6/conf/{device}/disable_ipv6
          ip -6 address add 2001:db8:5::1/64 dev {device} nodad"
     ));
@@ -29,17 +29,17 @@ fn a_sandbox_reaches_only_the_proxy() {
     if !can_run("a_sandbox_reaches_only_the_proxy") {
         return;
     }
-    let world = World::start();
-    let (a, b) = (world.up("a", &[]), world.up("b", &[]));
-    open_up(&world, &a);
-    let internet = Ears::on(&world.internet, true);
-    let host = Ears::on(&world.host, false);
-    let neighbour = Ears::on(&b.machine(), true);
-    let heard = || [internet.heard(), host.heard(), neighbour.heard()].concat();
+    let fixture = Fixture::start();
+    let (a, b) = (fixture.up("a", &[]), fixture.up("b", &[]));
+    open_up(&fixture, &a);
+    let internet = Listeners::on(&fixture.internet, true);
+    let host = Listeners::on(&fixture.host, false);
+    let neighbour = Listeners::on(&b.machine(), true);
+    let received = || [internet.received(), host.received(), neighbour.received()].concat();
 
     // All attempts work from the host.
-    assert_eq!(reach(&world.host, &[INTERNET.into()]).len(), 5);
-    let from_host = internet.heard();
+    assert_eq!(reach(&fixture.host, &[INTERNET.into()]).len(), 5);
+    let from_host = internet.received();
     for packet in everything(HOST) {
         assert!(
             from_host.contains(&packet),
@@ -47,9 +47,9 @@ fn a_sandbox_reaches_only_the_proxy() {
         );
     }
     // The other sandbox gets packets of the host, and cannot answer them.
-    assert_eq!(reach(&world.host, &[b.address.into()]), [""; 0]);
+    assert_eq!(reach(&fixture.host, &[b.address.into()]), [""; 0]);
     assert_eq!(
-        neighbour.heard().len(),
+        neighbour.received().len(),
         5,
         "four datagrams and a raw packet"
     );
@@ -59,8 +59,11 @@ fn a_sandbox_reaches_only_the_proxy() {
     let four = [INTERNET, HOST, a.proxy, b.proxy, b.address].map(IpAddr::V4);
     let inside = a.machine();
     assert_eq!(reach(&inside, &[&four[..], &six].concat()), [""; 0]);
-    assert_eq!(heard(), [""; 0]);
-    assert_eq!(world.status("a", "https://api.example.com/echo"), "200/200");
+    assert_eq!(received(), [""; 0]);
+    assert_eq!(
+        fixture.status("a", "https://api.example.com/echo"),
+        "200/200"
+    );
 
     // The sandbox reaches the proxy at its own link's address only.
     let connects = |address: Ipv4Addr| {
@@ -72,11 +75,11 @@ fn a_sandbox_reaches_only_the_proxy() {
 
     // Without the firewall rules, the attempts succeed.
     let device = &a.device;
-    world.host.sh(&format!(
+    fixture.host.sh(&format!(
         "nft delete table netdev {device}; nft delete table inet {device}"
     ));
     assert_eq!(reach(&inside, &[INTERNET.into()]).len(), 5);
-    let from_sandbox = internet.heard();
+    let from_sandbox = internet.received();
     for packet in everything(a.address) {
         assert!(
             from_sandbox.contains(&packet),
@@ -90,8 +93,8 @@ fn packets_with_another_ip_or_mac_address_are_dropped() {
     if !can_run("packets_with_another_ip_or_mac_address_are_dropped") {
         return;
     }
-    let world = World::start();
-    let (a, b) = (world.up("a", &[]), world.up("b", &[]));
+    let fixture = Fixture::start();
+    let (a, b) = (fixture.up("a", &[]), fixture.up("b", &[]));
     let inside = a.machine();
     let ask = |source: Ipv4Addr, inside: &crate::machine::Machine| {
         let (proxy, url) = (a.proxy, "http://plain.example.com/echo");
@@ -106,13 +109,13 @@ fn packets_with_another_ip_or_mac_address_are_dropped() {
     assert_eq!(ask(a.address, &inside), "0");
     // The route back to b's address goes to a now, so that only the rules prevent an answer.
     inside.sh(&format!("ip address add {}/32 dev eth0", b.address));
-    world.host.sh(&format!(
+    fixture.host.sh(&format!(
         "ip route replace {}/32 dev {}",
         b.address, a.device
     ));
     assert_eq!(ask(b.address, &inside), "28,9");
     assert!(
-        world
+        fixture
             .proxy
             .audit()
             .iter()
@@ -120,28 +123,30 @@ fn packets_with_another_ip_or_mac_address_are_dropped() {
     );
 
     let device = &a.device;
-    let rules = world.host.sh(&format!("nft list table netdev {device}"));
-    world.host.sh(&format!("nft delete table netdev {device}"));
+    let rules = fixture.host.sh(&format!("nft list table netdev {device}"));
+    fixture
+        .host
+        .sh(&format!("nft delete table netdev {device}"));
     assert_eq!(
         ask(b.address, &inside),
         "0",
         "without the rules, a reaches the proxy from b's address"
     );
-    world
+    fixture
         .proxy
         .audited(serde_json::json!({ "container_id": "b", "host": "plain.example.com" }));
 
-    let file = world.proxy.path("rules");
+    let file = fixture.proxy.path("rules");
     std::fs::write(&file, rules).unwrap();
-    world.host.sh(&format!("nft -f {}", file.display()));
+    fixture.host.sh(&format!("nft -f {}", file.display()));
     assert_eq!(ask(a.address, &inside), "0");
     // Static neighbour entries on both ends, so that ARP cannot be the reason for a failure.
-    let link = world.host.sh(&format!("ip -oneline link show {device}"));
+    let link = fixture.host.sh(&format!("ip -oneline link show {device}"));
     let host_mac = link.split("link/ether ").nth(1).unwrap();
     let host_mac = host_mac.split(' ').next().unwrap();
     let (address, proxy) = (a.address, a.proxy);
     let mac = "02:00:00:00:00:01";
-    world.host.sh(&format!(
+    fixture.host.sh(&format!(
         "ip neighbour replace {address} lladdr {mac} dev {device} nud permanent"
     ));
     inside.sh(&format!(
@@ -156,17 +161,23 @@ fn a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host()
     if !can_run("a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host") {
         return;
     }
-    let world = World::start();
-    world.up("a", &[]);
-    let socket = world.proxy.path("api.sock");
+    let fixture = Fixture::start();
+    fixture.up("a", &[]);
+    let socket = fixture.proxy.path("api.sock");
     assert!(socket.exists());
-    let found = world.exec("a", "find / -xdev -type s 2>/dev/null; find /run /tmp /home /root /var -name '*.sock' 2>/dev/null");
+    let found = fixture.exec("a", "find / -xdev -type s 2>/dev/null; find /run /tmp /home /root /var -name '*.sock' 2>/dev/null");
     assert_eq!(found.stdout, "");
     let socket = socket.display().to_string();
-    assert_eq!(world.exec("a", &format!("test -e {socket}")).code, Some(1));
+    assert_eq!(
+        fixture.exec("a", &format!("test -e {socket}")).code,
+        Some(1)
+    );
     let outside = std::process::id();
-    assert_eq!(world.exec("a", &format!("kill -0 {outside}")).code, Some(1));
-    let status = world
+    assert_eq!(
+        fixture.exec("a", &format!("kill -0 {outside}")).code,
+        Some(1)
+    );
+    let status = fixture
         .exec("a", "cat /proc/self/status; id -u; ls /proc/self/fd")
         .ok();
     for line in [
@@ -179,7 +190,7 @@ fn a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host()
     }
     for file in ["/etc/shadow", "/etc/unified-proxy", "/root", "/sys/kernel"] {
         assert_eq!(
-            world.exec("a", &format!("test -e {file}")).code,
+            fixture.exec("a", &format!("test -e {file}")).code,
             Some(1),
             "{file}"
         );

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::fixture::{Fixture, Sandbox, runs};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
-use crate::world::{Sandbox, World, runs};
 
 /// Ends a sandbox, given its name and its properties.
 type End<'a> = &'a dyn Fn(&str, &Sandbox);
@@ -16,14 +16,14 @@ fn kill(pid: u32) {
 }
 
 /// Pid of the supervisor, which is the first part of the token.
-fn supervisor(world: &World, name: &str) -> u32 {
-    let token = world.read(name, "token");
+fn supervisor(fixture: &Fixture, name: &str) -> u32 {
+    let token = fixture.read(name, "token");
     token.split('.').next().unwrap().parse().unwrap()
 }
 
-fn undertaker(world: &World, name: &str) -> u32 {
-    let token = world.read(name, "token").trim().to_owned();
-    let wanted = format!("_undertake\0{name}\0{token}\0");
+fn janitor(fixture: &Fixture, name: &str) -> u32 {
+    let token = fixture.read(name, "token").trim().to_owned();
+    let wanted = format!("_janitor\0{name}\0{token}\0");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_it = |pid: &u32| {
@@ -35,14 +35,14 @@ fn undertaker(world: &World, name: &str) -> u32 {
 
 /// Waits until a sandbox is unregistered, and asserts that its first process, link, firewall rules
 /// and routes no longer exist. Then waits up to 2 s for the removal of its state.
-fn assert_gone(world: &World, name: &str, sandbox: &Sandbox) {
+fn assert_gone(fixture: &Fixture, name: &str, sandbox: &Sandbox) {
     eventually(&format!("{name} is unregistered"), SOON, || {
-        world.registration(name).is_none()
+        fixture.registration(name).is_none()
     });
     assert!(!runs(sandbox.init), "unregistered while its processes run");
-    let left = world.host.sh("nft list tables; ip -brief link; ip route");
+    let left = fixture.host.sh("nft list tables; ip -brief link; ip route");
     assert!(!left.contains(&sandbox.device), "{left}");
-    let state = world.state_of(name);
+    let state = fixture.state_of(name);
     eventually(
         "the sandbox's state is removed",
         Duration::from_secs(2),
@@ -55,19 +55,21 @@ fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
     if !can_run("however_a_sandbox_ends_its_processes_end_before_its_registration") {
         return;
     }
-    let world = World::start();
+    let fixture = Fixture::start();
     let ends: [(&str, End<'_>); 4] = [
         ("down", &|name, _| {
-            world.sandbox(&["down", name]).ok();
+            fixture.sandbox(&["down", name]).ok();
         }),
         ("its-first-process", &|_, sandbox| kill(sandbox.init)),
-        ("its-supervisor", &|name, _| kill(supervisor(&world, name))),
-        ("its-undertaker", &|name, _| kill(undertaker(&world, name))),
+        ("its-supervisor", &|name, _| {
+            kill(supervisor(&fixture, name))
+        }),
+        ("its-janitor", &|name, _| kill(janitor(&fixture, name))),
     ];
     for (name, end) in ends {
-        let sandbox = world.up(name, &[]);
+        let sandbox = fixture.up(name, &[]);
         // A daemon in its own session.
-        world
+        fixture
             .exec(name, "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
             .ok();
         let sleeping = format!(
@@ -75,10 +77,10 @@ fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
             sandbox.init
         );
         eventually("the sandbox's processes sleep", SOON, || {
-            world.host.sh(&sleeping).trim() == "2"
+            fixture.host.sh(&sleeping).trim() == "2"
         });
         end(name, &sandbox);
-        assert_gone(&world, name, &sandbox);
+        assert_gone(&fixture, name, &sandbox);
     }
 }
 
@@ -87,20 +89,20 @@ fn a_killed_script_ends_its_sandbox() {
     if !can_run("a_killed_script_ends_its_sandbox") {
         return;
     }
-    let world = World::start();
+    let fixture = Fixture::start();
     for signal in [Signal::KILL, Signal::TERM, Signal::HUP] {
-        let mut script = world.script(&["up", "a", "--while", "sleep", "1000"]);
-        let mut script = world.host.run(|| script.spawn().unwrap());
+        let mut script = fixture.script(&["up", "a", "--while", "sleep", "1000"]);
+        let mut script = fixture.host.run(|| script.spawn().unwrap());
         eventually("the command runs", SOON, || {
-            let init = world.read("a", "init");
+            let init = fixture.read("a", "init");
             let init = init.split(' ').next().unwrap_or_default();
             let sleeping = format!("pgrep --ns {init} --nslist pid --full 'sleep 1000' || true");
-            !init.is_empty() && !world.host.sh(&sleeping).is_empty()
+            !init.is_empty() && !fixture.host.sh(&sleeping).is_empty()
         });
-        let sandbox = world.find("a");
-        assert!(world.registration("a").is_some());
+        let sandbox = fixture.find("a");
+        assert!(fixture.registration("a").is_some());
         kill_process(Pid::from_child(&script), signal).unwrap();
-        assert_gone(&world, "a", &sandbox);
+        assert_gone(&fixture, "a", &sandbox);
         script.wait().unwrap();
     }
 }
@@ -110,12 +112,12 @@ fn a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code() {
     if !can_run("a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code") {
         return;
     }
-    let world = World::start();
+    let fixture = Fixture::start();
     let script = "curl -s -o /dev/null https://api.example.com/echo && exit 7";
-    let ran = world.sandbox(&["up", "a", "--while", "bash", "-c", script]);
+    let ran = fixture.sandbox(&["up", "a", "--while", "bash", "-c", script]);
     assert_eq!(ran.code, Some(7), "{ran:?}");
-    assert!(world.registration("a").is_none());
-    assert_eq!(world.origin.seen().len(), 1);
+    assert!(fixture.registration("a").is_none());
+    assert_eq!(fixture.origin.seen().len(), 1);
 }
 
 #[test]
@@ -123,8 +125,8 @@ fn a_sandbox_that_fails_to_start_leaves_nothing_behind() {
     if !can_run("a_sandbox_that_fails_to_start_leaves_nothing_behind") {
         return;
     }
-    let world = World::start();
-    let a = world.up("a", &[]);
+    let fixture = Fixture::start();
+    let a = fixture.up("a", &[]);
     let address = a.address.to_string();
     for (arguments, code, why) in [
         (&["up", "a"][..], 1, "a is up already"),
@@ -141,14 +143,17 @@ fn a_sandbox_that_fails_to_start_leaves_nothing_behind() {
         (&["exec", "b", "--", "true"], 1, "no sandbox b is up"),
         (&["down", "b"], 1, "no sandbox b is up"),
     ] {
-        let ran = world.sandbox(arguments);
+        let ran = fixture.sandbox(arguments);
         assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
         assert!(ran.stderr.contains(why), "{arguments:?}: {ran:?}");
     }
-    let listed = world
+    let listed = fixture
         .proxy
         .admin("GET", "/internal/containers", None)
         .json();
     assert_eq!(listed["containers"].as_array().unwrap().len(), 1);
-    assert_eq!(world.status("a", "https://api.example.com/echo"), "200/200");
+    assert_eq!(
+        fixture.status("a", "https://api.example.com/echo"),
+        "200/200"
+    );
 }

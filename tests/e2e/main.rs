@@ -15,9 +15,9 @@ mod mcp_servers;
 mod support;
 
 mod attempts;
+mod fixture;
 mod machine;
 mod summary;
-mod world;
 
 mod docker;
 mod files;

@@ -7,28 +7,28 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::fixture::{Fixture, ran};
 use crate::machine::Machine;
 use crate::mcp_servers::{CLIENT, McpServers, assert_reached};
 use crate::summary::can_run;
 use crate::support::{Origin, Setup, yaml};
-use crate::world::{World, ran};
 
-/// A world whose proxy has an MCP gateway with servers.
-pub fn with_servers() -> (World, McpServers) {
+/// A fixture whose proxy has an MCP gateway with servers.
+pub fn with_servers() -> (Fixture, McpServers) {
     with_changed(|_| ())
 }
 
-fn with_changed(change: impl FnOnce(&mut Setup)) -> (World, McpServers) {
+fn with_changed(change: impl FnOnce(&mut Setup)) -> (Fixture, McpServers) {
     let mut config = None;
-    let world = World::with(|setup| {
+    let fixture = Fixture::with(|setup| {
         config = Some(setup.dir().join("config"));
         change(setup);
     });
-    let servers = world.host.run(McpServers::start);
+    let servers = fixture.host.run(McpServers::start);
     servers.mount(&config.unwrap());
-    let reloaded = world.proxy.admin("POST", "/internal/reload", None);
+    let reloaded = fixture.proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reloaded.status, 200, "{}", reloaded.text());
-    (world, servers)
+    (fixture, servers)
 }
 
 #[test]
@@ -36,23 +36,23 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
     if !can_run("a_client_in_a_sandbox_finds_the_gateway_in_its_environment") {
         return;
     }
-    let (world, _servers) = with_servers();
-    let sandbox = world.up("a", &[]);
-    assert_reached(&world.exec("a", CLIENT).ok());
+    let (fixture, _servers) = with_servers();
+    let sandbox = fixture.up("a", &[]);
+    assert_reached(&fixture.exec("a", CLIENT).ok());
     // The gateway identifies the sandbox by its address.
     let call = json!({ "container_id": "a", "kind": "mcp", "method": "tools/call" });
-    world.proxy.audited(call);
+    fixture.proxy.audited(call);
     // Login shells have the variable and the program. Clients reach the gateway by its host name
     // too, without the proxy.
     let login = "env -i HOME=$HOME bash -lc 'echo $UNIFIED_PROXY_MCP_URL; unified-proxy mcp list'";
-    let said = world.exec("a", login).ok();
+    let said = fixture.exec("a", login).ok();
     assert!(
         said.starts_with(&format!("http://{}:8090/mcp\n", sandbox.proxy)),
         "{said}"
     );
     assert!(said.contains("notes_echo"), "{said}");
     let named = "unified-proxy mcp list --url http://unified-proxy:8090/mcp";
-    assert!(world.exec("a", named).ok().contains("notes_echo"));
+    assert!(fixture.exec("a", named).ok().contains("notes_echo"));
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named() {
     if !can_run("a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named") {
         return;
     }
-    let (world, _servers) = with_changed(|setup| {
+    let (fixture, _servers) = with_changed(|setup| {
         setup.proxy["listen"]["mcp"] = json!(["0.0.0.0:9090"]);
     });
-    let sandbox = world.up("a", &[]);
-    assert_reached(&world.exec("a", CLIENT).ok());
-    let rules = world
+    let sandbox = fixture.up("a", &[]);
+    assert_reached(&fixture.exec("a", CLIENT).ok());
+    let rules = fixture
         .host
         .sh(&format!("nft list table netdev {}", sandbox.device));
     assert!(
@@ -74,20 +74,20 @@ fn a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named() {
     );
 
     for (listeners, warned) in [(json!(["127.0.0.1:8090"]), true), (json!([]), false)] {
-        let world = World::with(|setup| setup.proxy["listen"]["mcp"] = listeners);
-        let up = world.sandbox(&["up", "a"]);
+        let fixture = Fixture::with(|setup| setup.proxy["listen"]["mcp"] = listeners);
+        let up = fixture.sandbox(&["up", "a"]);
         assert_eq!(up.code, Some(0), "{up:?}");
         let said = "the MCP gateway listens on 127.0.0.1:8090, which no sandbox can reach";
         assert_eq!(up.stderr.contains(said), warned, "{up:?}");
         assert_eq!(
-            world
+            fixture
                 .exec("a", "echo ${UNIFIED_PROXY_MCP_URL-none}")
                 .ok()
                 .trim(),
             "none"
         );
-        let sandbox = world.find("a");
-        let rules = world
+        let sandbox = fixture.find("a");
+        let rules = fixture
             .host
             .sh(&format!("nft list table netdev {}", sandbox.device));
         assert!(rules.contains("tcp dport { 53, 8080 } accept"), "{rules}");
@@ -124,7 +124,7 @@ fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     let servers = appliance.run(McpServers::start);
     let mut setup = Setup::new(&origin);
     setup.containers = vec![(inside.to_string(), "sandbox".to_owned())];
-    // The compose file mounts the shipped proxy.yaml, so the proxy listens at the default addresses.
+    // The compose file mounts the shipped proxy.yaml, so the proxy has the default addresses.
     let shipped = yaml(&fs::read_to_string(root.join("config/proxy.yaml")).unwrap());
     assert_eq!(shipped.get("listen"), None, "the defaults");
     let admin = setup.proxy["listen"]["admin"].clone();

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::attempts::{Ears, reach};
+use crate::attempts::{Listeners, reach};
+use crate::fixture::{Fixture, INTERNET};
 use crate::summary::can_run;
 use crate::support::SOON;
-use crate::world::{INTERNET, World};
 
 /// Time within which `unified-proxy serve` must answer after a restart.
 const RESTART: Duration = Duration::from_secs(1);
@@ -17,31 +17,31 @@ fn sandboxes_reach_allowed_hosts_through_the_proxy() {
     if !can_run("sandboxes_reach_allowed_hosts_through_the_proxy") {
         return;
     }
-    let world = World::start();
-    world.origin.create_repository("acme/web");
-    world.up("a", &["--repo", "acme/web"]);
-    world.up("b", &[]);
+    let fixture = Fixture::start();
+    fixture.origin.create_repository("acme/web");
+    fixture.up("a", &["--repo", "acme/web"]);
+    fixture.up("b", &[]);
     for name in ["a", "b"] {
         assert_eq!(
-            world.status(name, "http://plain.example.com/echo"),
+            fixture.status(name, "http://plain.example.com/echo"),
             "200/000"
         );
         assert_eq!(
-            world.status(name, "https://api.example.com/echo"),
+            fixture.status(name, "https://api.example.com/echo"),
             "200/200"
         );
         assert_eq!(
-            world.status(name, "https://denied.example.org/"),
+            fixture.status(name, "https://denied.example.org/"),
             "000/403 56"
         );
-        let answer = world.exec(name, "dig +short api.example.com").ok();
+        let answer = fixture.exec(name, "dig +short api.example.com").ok();
         assert_eq!(answer.trim(), INTERNET.to_string());
-        let answer = world.exec(name, "dig denied.example.org").ok();
+        let answer = fixture.exec(name, "dig denied.example.org").ok();
         assert!(answer.contains("status: NXDOMAIN"), "{answer}");
     }
-    let seen = world.origin.seen();
+    let seen = fixture.origin.seen();
     assert_eq!(seen.len(), 4, "{seen:?}");
-    world
+    fixture
         .exec(
             "a",
             "git clone --quiet https://git.example.com/acme/web web && test -d web/.git",
@@ -54,16 +54,16 @@ fn a_sandbox_cannot_use_the_repositories_of_another() {
     if !can_run("a_sandbox_cannot_use_the_repositories_of_another") {
         return;
     }
-    let world = World::start();
+    let fixture = Fixture::start();
     for repo in ["acme/a", "acme/b"] {
-        world.origin.create_repository(repo);
+        fixture.origin.create_repository(repo);
     }
-    world.up("a", &["--repo", "acme/a", "--mode", "bot"]);
-    world.up("b", &["--repo", "acme/b"]);
-    assert_eq!(world.registration("a").unwrap()["auth_mode"], "bot");
+    fixture.up("a", &["--repo", "acme/a", "--mode", "bot"]);
+    fixture.up("b", &["--repo", "acme/b"]);
+    assert_eq!(fixture.registration("a").unwrap()["auth_mode"], "bot");
     for (name, own, other) in [("a", "acme/a", "acme/b"), ("b", "acme/b", "acme/a")] {
         let list = |repo: &str| {
-            world.exec(
+            fixture.exec(
                 name,
                 &format!("git ls-remote https://git.example.com/{repo}"),
             )
@@ -80,44 +80,44 @@ fn a_killed_proxy_stops_traffic_and_restarts_with_its_registrations() {
     if !can_run("a_killed_proxy_stops_traffic_and_restarts_with_its_registrations") {
         return;
     }
-    let mut world = World::start();
-    let ears = Ears::on(&world.internet, true);
-    let a = world.up("a", &[]);
-    world.up("b", &[]);
-    let before = world.registration("a");
+    let mut fixture = Fixture::start();
+    let listeners = Listeners::on(&fixture.internet, true);
+    let a = fixture.up("a", &[]);
+    fixture.up("b", &[]);
+    let before = fixture.registration("a");
     assert!(before.is_some());
 
-    world.proxy.signal(Signal::KILL);
-    world.proxy.wait(SOON);
-    let requests = world.origin.seen().len();
+    fixture.proxy.signal(Signal::KILL);
+    fixture.proxy.wait(SOON);
+    let requests = fixture.origin.seen().len();
     for name in ["a", "b"] {
         assert_eq!(
-            world.status(name, "http://plain.example.com/echo"),
+            fixture.status(name, "http://plain.example.com/echo"),
             "000/000 7"
         );
         assert_eq!(
-            world.status(name, "https://api.example.com/echo"),
+            fixture.status(name, "https://api.example.com/echo"),
             "000/000 7"
         );
         assert_eq!(
-            world
+            fixture
                 .exec(name, "dig +time=1 +tries=1 api.example.com")
                 .code,
             Some(9)
         );
     }
     assert_eq!(reach(&a.machine(), &[INTERNET.into()]), [""; 0]);
-    assert_eq!(ears.heard(), [""; 0]);
-    assert_eq!(world.origin.seen().len(), requests);
+    assert_eq!(listeners.received(), [""; 0]);
+    assert_eq!(fixture.origin.seen().len(), requests);
 
     let started = Instant::now();
-    let World { host, proxy, .. } = &mut world;
+    let Fixture { host, proxy, .. } = &mut fixture;
     host.run(|| proxy.restart());
     assert!(started.elapsed() < RESTART, "{:?}", started.elapsed());
-    assert_eq!(world.registration("a"), before);
+    assert_eq!(fixture.registration("a"), before);
     for name in ["a", "b"] {
         assert_eq!(
-            world.status(name, "https://api.example.com/echo"),
+            fixture.status(name, "https://api.example.com/echo"),
             "200/200"
         );
     }

@@ -8,10 +8,10 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::attempts::Ears;
+use crate::attempts::Listeners;
+use crate::fixture::{Fixture, INTERNET, ran};
 use crate::summary::can_run;
 use crate::support::Ran;
-use crate::world::{INTERNET, World, ran};
 
 /// Minimum number of attempts that must fail; fewer mean that the script ended early.
 const ATTEMPTS: usize = 150;
@@ -35,30 +35,30 @@ fn script() -> File {
 
 /// Asserts that the sandbox prevented every attempt (the script prints `held`), that there are at
 /// least [`ATTEMPTS`], and that no packet or connection arrived outside.
-fn assert_held(ran: &Ran, ears: &Ears) {
+fn assert_held(ran: &Ran, listeners: &Listeners) {
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let held = ran.stdout.lines().filter(|line| line.starts_with("held "));
     let open = ran.stdout.lines().filter(|line| line.starts_with("OPEN "));
     assert_eq!(open.collect::<Vec<_>>(), [""; 0]);
     assert!(held.count() >= ATTEMPTS, "{said}");
     assert_eq!(ran.code, Some(0), "{said}");
-    assert_eq!(ears.heard(), [""; 0]);
+    assert_eq!(listeners.received(), [""; 0]);
 }
 
 #[test]
-fn every_attempt_of_the_red_team_is_held_in_a_network_namespace() {
-    if !can_run("every_attempt_of_the_red_team_is_held_in_a_network_namespace") {
+fn every_red_team_attempt_is_prevented_in_a_network_namespace() {
+    if !can_run("every_red_team_attempt_is_prevented_in_a_network_namespace") {
         return;
     }
-    let world = World::start();
-    let ears = Ears::on(&world.internet, true);
-    world.up("a", &[]);
-    world.up("b", &[]);
-    let mut command = world.script(&["exec", "a", "--", "bash", "-s", "--", "--kind", "netns"]);
+    let fixture = Fixture::start();
+    let listeners = Listeners::on(&fixture.internet, true);
+    fixture.up("a", &[]);
+    fixture.up("b", &[]);
+    let mut command = fixture.script(&["exec", "a", "--", "bash", "-s", "--", "--kind", "netns"]);
     command.args(options()).stdin(script());
-    let ran = ran(world.host.run(|| command.output().unwrap()));
-    assert_held(&ran, &ears);
-    let seen = world.origin.seen();
+    let ran = ran(fixture.host.run(|| command.output().unwrap()));
+    assert_held(&ran, &listeners);
+    let seen = fixture.origin.seen();
     assert!(
         seen.iter()
             .all(|seen| seen.authority.ends_with(".example.com")),
@@ -67,12 +67,12 @@ fn every_attempt_of_the_red_team_is_held_in_a_network_namespace() {
 }
 
 #[test]
-fn every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user() {
-    if !can_run("every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user") {
+fn every_red_team_attempt_is_prevented_in_run_by_an_unprivileged_user() {
+    if !can_run("every_red_team_attempt_is_prevented_in_run_by_an_unprivileged_user") {
         return;
     }
-    let world = World::start();
-    let ears = Ears::on(&world.internet, true);
+    let fixture = Fixture::start();
+    let listeners = Listeners::on(&fixture.internet, true);
     // A program and a project that `nobody` can reach.
     let (programs, home) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let binary = programs.path().join("unified-proxy");
@@ -100,6 +100,6 @@ fn every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user() {
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .current_dir(&project)
         .stdin(script());
-    let ran = ran(world.host.run(|| command.output().unwrap()));
-    assert_held(&ran, &ears);
+    let ran = ran(fixture.host.run(|| command.output().unwrap()));
+    assert_held(&ran, &listeners);
 }

@@ -502,10 +502,10 @@ async fn an_mcp_request_is_sent_on_behalf_of_a_registered_container() {
     let result = json!({"container": "c1", "method": "tools/call", "params": {"x": 1.0}});
     let expected = json!({"jsonrpc": "2.0", "id": "a", "result": result});
     assert_eq!(answer.body, expected);
-    let nobody = server
+    let unregistered = server
         .call("POST", "/internal/containers/c2/mcp", request)
         .await;
-    assert_eq!(nobody.status, StatusCode::NOT_FOUND);
+    assert_eq!(unregistered.status, StatusCode::NOT_FOUND);
     each_row_async(
         [
             "",

@@ -31,7 +31,7 @@ async fn permit_of(chain: &Chain, principal: Principal, address: SocketAddr) -> 
 
 /// A listener whose accept queue is full, so that connecting to it hangs, and the connections that
 /// fill the queue.
-async fn deaf() -> (Vec<tokio::net::TcpStream>, TcpListener, SocketAddr) {
+async fn full_listener() -> (Vec<tokio::net::TcpStream>, TcpListener, SocketAddr) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -99,7 +99,7 @@ async fn a_lease_takes_at_most_a_quarter_of_the_sockets_and_a_quarter_is_reserve
 async fn dialling_goes_on_to_the_next_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (_waiting, _deaf, hanging) = deaf().await;
+    let (_waiting, _deaf, hanging) = full_listener().await;
     let refused = closed_port().await;
 
     let start = Instant::now();
@@ -124,7 +124,7 @@ async fn a_refused_connection_is_unreachable_and_a_silent_one_times_out() {
         "Cannot connect to far.example.com: connection refused"
     );
 
-    let (_waiting, _deaf, hanging) = deaf().await;
+    let (_waiting, _deaf, hanging) = full_listener().await;
     let silent = permit("far.example.com", &[hanging]).await;
     let denial = dial(&silent, Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(denial.code(), Code::UpstreamTimeout);

@@ -120,7 +120,7 @@ async fn unknown_sources_are_refused_before_parsing() {
     let fixture = DnsFixture::open().await;
     for transport in ["+notcp", "+tcp"] {
         let arguments = format!("{transport} www.example.com A");
-        assert_eq!(fixture.dig(STRANGER, &arguments).await.0, "REFUSED");
+        assert_eq!(fixture.dig(UNKNOWN_SOURCE, &arguments).await.0, "REFUSED");
         assert_eq!(fixture.dig(ONE, &arguments).await.0, "NOERROR");
         fixture.containers.broken.store(true, Ordering::SeqCst);
         assert_eq!(fixture.dig(ONE, &arguments).await.0, "SERVFAIL");
@@ -144,7 +144,7 @@ async fn unknown_sources_are_refused_before_parsing() {
 
     let mut nonsense = question("www.example.com", RecordType::A).to_vec().unwrap();
     nonsense.truncate(15);
-    let socket = fixture.socket(STRANGER).await;
+    let socket = fixture.socket(UNKNOWN_SOURCE).await;
     let answer = ask(&socket, &nonsense).await.unwrap();
     assert_eq!(answer[3] & 0x0f, 5, "refused before the packet is parsed");
 }
@@ -152,12 +152,15 @@ async fn unknown_sources_are_refused_before_parsing() {
 #[tokio::test]
 async fn messages_with_the_response_flag_are_never_answered() {
     let fixture = DnsFixture::open().await;
-    each_row_async([ONE, STRANGER], async |source| {
+    each_row_async([ONE, UNKNOWN_SOURCE], async |source| {
         let socket = fixture.socket(source).await;
         let mut message = question("www.example.com", RecordType::A);
         message.metadata.message_type = MessageType::Response;
         socket.send(&message.to_vec().unwrap()).await.unwrap();
-        assert_eq!(hear(&socket, Duration::from_millis(200)).await, None);
+        assert_eq!(
+            receive_datagram(&socket, Duration::from_millis(200)).await,
+            None
+        );
     })
     .await;
 }

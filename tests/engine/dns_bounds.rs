@@ -19,14 +19,17 @@ use crate::loopback::*;
 #[tokio::test]
 async fn responses_to_unknown_sources_are_rate_limited() {
     let fixture = DnsFixture::open().await;
-    let socket = fixture.socket(STRANGER).await;
+    let socket = fixture.socket(UNKNOWN_SOURCE).await;
     let question = question("www.example.com", RecordType::A).to_vec().unwrap();
     let mut answers = 0;
     for _ in 0..40 {
         for _ in 0..25 {
             socket.send(&question).await.unwrap();
         }
-        while hear(&socket, Duration::from_millis(2)).await.is_some() {
+        while receive_datagram(&socket, Duration::from_millis(2))
+            .await
+            .is_some()
+        {
             answers += 1;
         }
     }
@@ -90,7 +93,11 @@ async fn cached_names_are_answered_while_the_limit_on_waiting_queries_is_reached
     }
     // A query that exceeds the limit on waiting queries is refused at once, so the limit is reached
     // when the first response arrives.
-    assert!(hear(&flood, Duration::from_secs(2)).await.is_some());
+    assert!(
+        receive_datagram(&flood, Duration::from_secs(2))
+            .await
+            .is_some()
+    );
     let new = ask_message(&socket, &question("w2.example.com", RecordType::A)).await;
     assert_eq!(new.response_code, ResponseCode::Refused);
     let answer = ask_message(&socket, &known).await;
@@ -163,7 +170,7 @@ async fn shutdown_answers_pending_queries() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 
     fixture.shutdown.cancel();
-    assert!(hear(&socket, SOON).await.is_some());
+    assert!(receive_datagram(&socket, SOON).await.is_some());
     assert!(receive(&mut stream).await.is_ok());
     assert!(is_closed(&mut idle).await);
     timeout(SOON, fixture.served).await.unwrap().unwrap();
@@ -200,10 +207,13 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (fixture, known, stranger) = runtime.block_on(async {
+    let (fixture, known, unknown) = runtime.block_on(async {
         let fixture = DnsFixture::open().await;
-        let (known, stranger) = (fixture.socket(ONE).await, fixture.socket(STRANGER).await);
-        (fixture, known, stranger)
+        let (known, unknown) = (
+            fixture.socket(ONE).await,
+            fixture.socket(UNKNOWN_SOURCE).await,
+        );
+        (fixture, known, unknown)
     });
     let cases = Cases {
         failure_persistence: None,
@@ -216,8 +226,8 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
         packet.iter_mut().zip(id).for_each(|(byte, id)| *byte = id);
         lengths.borrow_mut().push(packet.len());
         runtime.block_on(async {
-            stranger.send(&packet).await.unwrap();
-            if let Some(answer) = hear(&stranger, Duration::from_millis(2)).await {
+            unknown.send(&packet).await.unwrap();
+            if let Some(answer) = receive_datagram(&unknown, Duration::from_millis(2)).await {
                 let id = u16::from_be_bytes([answer[0], answer[1]]);
                 prop_assert!(answer.len() <= lengths.borrow()[usize::from(id)]);
                 prop_assert_eq!(&answer[6..12], [0; 6], "no records");
@@ -228,7 +238,10 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
     });
     run.unwrap();
     runtime.block_on(async {
-        while hear(&known, Duration::from_millis(50)).await.is_some() {}
+        while receive_datagram(&known, Duration::from_millis(50))
+            .await
+            .is_some()
+        {}
         let answer = ask_message(&known, &question("www.example.com", RecordType::A)).await;
         assert_eq!(answer.answers.len(), 1, "still serving");
         fixture.shutdown.cancel();

@@ -21,7 +21,7 @@ fn dns_client(source: &str) -> DnsClient {
 fn bound(container: &Arc<Container>) -> DnsClient {
     DnsClient {
         principal: Some(Principal::from(Arc::clone(container))),
-        ..dns_client(STRANGER)
+        ..dns_client(UNKNOWN_SOURCE)
     }
 }
 
@@ -51,8 +51,8 @@ async fn the_lease_of_the_connection_identifies_the_client_with_any_source_addre
     let container = fixture.containers.get(ONE);
     let known = code(&fixture, "www.example.com", bound(container)).await;
     assert_eq!(known, ResponseCode::NoError);
-    let stranger = code(&fixture, "www.example.com", dns_client(STRANGER)).await;
-    assert_eq!(stranger, ResponseCode::Refused);
+    let unknown = code(&fixture, "www.example.com", dns_client(UNKNOWN_SOURCE)).await;
+    assert_eq!(unknown, ResponseCode::Refused);
 }
 
 #[tokio::test]

@@ -118,7 +118,7 @@ impl Sources {
     }
 
     /// The paths of files that form a cycle of imports, if there is one.
-    fn circle(&self) -> Option<Vec<String>> {
+    fn cycle(&self) -> Option<Vec<String>> {
         let graph: BTreeMap<_, _> = self.0.keys().map(|m| (m, self.imports(m))).collect();
         let mut left: BTreeSet<&Module> = self.0.keys().collect();
         // A file that imports none of the remaining files is in no cycle.
@@ -140,8 +140,8 @@ impl Sources {
             let next = graph[*trail.last().unwrap()].iter();
             let next = next.filter_map(|other| left.get(other)).next().unwrap();
             if let Some(at) = trail.iter().position(|seen| seen == next) {
-                let circle = trail[at..].iter().map(|module| module.join("::"));
-                return Some(circle.collect());
+                let cycle = trail[at..].iter().map(|module| module.join("::"));
+                return Some(cycle.collect());
             }
             trail.push(next);
         }
@@ -238,7 +238,7 @@ fn no_folder_of_the_engine_imports_from_one_above_it() {
 #[test]
 fn no_files_import_each_other_in_a_cycle() {
     for sources in ["src", "addons/src"] {
-        assert_eq!(Sources::read(&root(sources)).circle(), None, "{sources}");
+        assert_eq!(Sources::read(&root(sources)).cycle(), None, "{sources}");
     }
 }
 
@@ -254,7 +254,7 @@ fn a_cycle_and_an_import_through_a_folder_are_found() {
             source("c", last),
         ]))
     };
-    assert_eq!(sources("struct C;").circle(), None);
-    let circle = sources("fn f() { crate::a::X::new() }").circle().unwrap();
-    assert!(circle.contains(&"a::x".to_owned()), "{circle:?}");
+    assert_eq!(sources("struct C;").cycle(), None);
+    let cycle = sources("fn f() { crate::a::X::new() }").cycle().unwrap();
+    assert!(cycle.contains(&"a::x".to_owned()), "{cycle:?}");
 }

@@ -364,7 +364,7 @@ async fn a_question_over_tcp_waits_longer_than_the_idle_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_ends_the_wait_of_its_request() {
+async fn a_client_that_disconnects_ends_the_wait_of_its_request() {
     let fixture = Fixture::start().await;
     let mut client = fixture.connect(fixture.proxy).await;
     let asked = upload("http://long.example.com/", "long.example.com");
@@ -373,7 +373,7 @@ async fn a_client_that_goes_away_ends_the_wait_of_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_ends_the_wait_of_its_connect() {
+async fn a_client_that_disconnects_ends_the_wait_of_its_connect() {
     let fixture = Fixture::start().await;
     let mut client = fixture.connect(fixture.proxy).await;
     let asked = "CONNECT long.example.com:8443 HTTP/1.1\r\nHost: long.example.com:8443\r\n\r\n";
@@ -382,7 +382,7 @@ async fn a_client_that_goes_away_ends_the_wait_of_its_connect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_ends_the_wait_in_its_tunnel() {
+async fn a_client_that_disconnects_ends_the_wait_in_its_tunnel() {
     let fixture = Fixture::start().await;
     let mut client = fixture.tunnel("long.example.com", b"http/1.1").await;
     let asked = upload("/", "long.example.com");
@@ -392,7 +392,7 @@ async fn a_client_that_goes_away_ends_the_wait_in_its_tunnel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_ends_the_waits_of_its_http2_streams() {
+async fn a_client_that_disconnects_ends_the_waits_of_its_http2_streams() {
     let fixture = Fixture::start().await;
     let tunnel = fixture.tunnel("long.example.com", b"h2").await;
     let (mut sender, driving) = http2(tunnel).await;
@@ -402,7 +402,7 @@ async fn a_client_that_goes_away_ends_the_waits_of_its_http2_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_ends_the_wait_of_its_question() {
+async fn a_client_that_disconnects_ends_the_wait_of_its_question() {
     let fixture = Fixture::start().await;
     let mut client = fixture.connect(fixture.dns).await;
     let asked = question("long.example.com", RecordType::A);

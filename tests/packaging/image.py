@@ -1,13 +1,13 @@
-"""Runs a binary as the container image would: user 65532, no capability, and no file but the image's.
+"""Runs a binary as in the container image: as user 65532, without capabilities, with only the image's files.
 
     python3 image.py BINARY
 
-Lays the image's root directory out with packaging/image/root, enters new namespaces, and starts
-`serve` there with that root. Then as the image's HEALTHCHECK: `health` every second for at most 15 s.
-Registers a container, asks DNS and the proxy something, and ends the server with SIGTERM. Prints a line
-for each step and exits 0, or says what failed. Works for every user who may make user namespaces.
+Makes the image's root directory with packaging/image/root, enters new namespaces, and starts `serve` in
+that root. Runs `health` until it succeeds, for at most 15 s. Registers a container, sends requests to DNS
+and the proxy, and ends the server with SIGTERM. Prints a line for each step; exits with 0, or prints which
+step failed. Works for every user who may make user namespaces.
 
-A binary that is linked dynamically gets its libraries into the root, and the output says so.
+If the binary is linked dynamically, its libraries are copied into the root, and the output says so.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def lay_out(root, binary):
         # The namespace will map the image's user to root.
         subprocess.run(["chown", "--recursive", "0:0", root], check=True)
     held = sum(file.lstat().st_size for file in root.rglob("*") if file.is_file())
-    # What an engine mounts into every container, as far as the binary looks at it.
+    # The files that an engine mounts into every container and that the binary uses.
     (root / "etc/resolv.conf").write_text("nameserver 127.0.0.11\n")
     (root / "dev").mkdir()
     for device in DEVICES:
@@ -77,7 +77,7 @@ def lay_out(root, binary):
 
 
 def enter_namespaces(root):
-    """A user namespace in which the caller is the image's user, and what an engine sets up in it."""
+    """Enters a user namespace as the image's user, with the devices, sysctl and loopback that an engine sets up."""
     outside = os.geteuid(), os.getegid()
     checked(LIBC.unshare(NEWUSER | NEWNS | NEWNET | NEWPID | NEWIPC), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
@@ -146,11 +146,11 @@ def serve(root):
     require(public > 100, f"{public} roots and our CA are in certs_dir")
 
     server.send_signal(signal.SIGTERM)
-    require(server.wait(timeout=15) == 0, "SIGTERM ends it with exit code 0")
+    require(server.wait(timeout=15) == 0, "SIGTERM ends the server with exit code 0")
 
 
 def forked(work):
-    """Runs work in a child process; ends with its failure."""
+    """Runs `work` in a child process; exits if it fails."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -170,7 +170,7 @@ def forked(work):
 
 def serve_isolated(root):
     enter_namespaces(root)
-    # The first child after it is PID 1 of the new PID namespace: with it ends what it started.
+    # The next child is PID 1 of the new PID namespace, so the kernel kills its descendants when it ends.
     forked(lambda: serve(root))
 
 

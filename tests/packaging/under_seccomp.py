@@ -1,8 +1,8 @@
-"""Runs a command under a seccomp profile in the container engines' JSON.
+"""Runs a command under a seccomp profile in the JSON format of container engines.
 
     python3 under_seccomp.py PROFILE COMMAND…
 
-Rules are chosen as an engine chooses them for a container without capabilities on this machine. Needs
+Applies the rules that an engine applies to a container without capabilities on this machine. Needs
 libseccomp's Python module (Debian: python3-seccomp) and, to load a filter, no_new_privs, which it sets.
 """
 
@@ -35,7 +35,7 @@ def action(rule, default):
 
 
 def applies(rule):
-    """Whether an engine takes the rule for a container without capabilities."""
+    """Whether an engine applies the rule to a container without capabilities."""
     includes, excludes = rule.get("includes") or {}, rule.get("excludes") or {}
     architecture = ARCHITECTURES[platform.machine()]
     if includes.get("caps") or architecture in excludes.get("arches", []):
@@ -61,7 +61,7 @@ def load(profile):
                 number = seccomp.resolve_syscall(seccomp.Arch(), name)
             except ValueError:
                 number = -1
-            # Newer than this libseccomp, or of other architectures.
+            # Names of other architectures, or unknown to this version of libseccomp, are skipped.
             if number >= 0:
                 rules.add_rule(chosen, number, *arguments)
     rules.load()

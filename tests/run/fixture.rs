@@ -192,8 +192,8 @@ impl Person {
     /// Writes the configuration, readable for every user, and returns its directory.
     pub fn config(&self) -> PathBuf {
         self.setup.write();
-        let everybody = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(self.setup.dir(), everybody).unwrap();
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.setup.dir(), mode).unwrap();
         self.setup.dir().join("config")
     }
 }
@@ -250,8 +250,8 @@ fn base(user: User) -> TempDir {
         .prefix("run-")
         .tempdir_in("/tmp")
         .unwrap();
-    let everybody = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(base.path(), everybody.clone()).unwrap();
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(base.path(), mode.clone()).unwrap();
     for name in ["bin", "home", "home/project", "runtime"] {
         let path = base.path().join(name);
         fs::create_dir(&path).unwrap();
@@ -270,4 +270,14 @@ fn base(user: User) -> TempDir {
         fs::copy(from, &to).unwrap();
     }
     base
+}
+
+/// The sorted names of the entries of a directory; empty if there is no such directory.
+pub fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
 }

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Tries to get out of the sandbox that it runs in. A line for each attempt:
+# Tries to escape from the sandbox that it runs in. Prints a line for each attempt:
 #
-#   held NAME                 it failed as it has to
-#   OPEN NAME: WHAT HAPPENED  it worked
-#   not tried NAME: WHY
+#   held NAME                 the attempt failed, as it should
+#   OPEN NAME: WHAT HAPPENED  the attempt succeeded
+#   not tried NAME: WHY       a prerequisite is missing
 #
-# Exit code 1 when any is OPEN. bash is enough; system calls take python3 as well.
+# Exits with 1 if any attempt succeeded. Needs bash, and python3 for the attempts by system calls.
 #
 #   redteam-sandbox.sh --kind netns|docker|run [options]
-#   --target IPV4    an address outside that would answer (default: 1.1.1.1)
-#   --target6 IPV6   the same (default: 2606:4700:4700::1111)
+#   --target IPV4    an address outside that accepts connections (default: 1.1.1.1)
+#   --target6 IPV6   the same for IPv6 (default: 2606:4700:4700::1111)
 #   --allowed HOST   a host on the sandbox's allowlist (default: api.github.com)
-#   --denied HOST    one that is not (default: redteam.example.org)
-# shellcheck disable=SC2016 # what an inner bash expands is in single quotes
+#   --denied HOST    a host that is not on it (default: redteam.example.org)
+# shellcheck disable=SC2016 # single quotes: the inner bash expands these texts
 set -u
 
 kind='' target=1.1.1.1 target6=2606:4700:4700::1111 allowed=api.github.com denied=redteam.example.org
@@ -29,7 +29,7 @@ while (($# > 1)); do
 done
 [[ "$kind" =~ ^(netns|docker|run)$ ]] || { echo "--kind is netns, docker or run" >&2 && exit 64; }
 
-readonly SECONDS_EACH=4 # An attempt that is not answered by then has failed.
+readonly SECONDS_EACH=4 # An attempt without an answer within this time has failed.
 proxy_url="${HTTP_PROXY:-${http_proxy:-http://127.0.0.1:3128}}"
 proxy_host="${proxy_url#http://}" proxy_port="${proxy_url##*:}" proxy_host="${proxy_host%:*}"
 resolver=''
@@ -41,7 +41,7 @@ held() { echo "held $1"; }
 opened() { echo "OPEN $1: $2"; }
 skipped() { echo "not tried $1: $2"; }
 
-# An attempt is a command that succeeds when the sandbox does not hold.
+# Runs a command that succeeds only if the sandbox does not prevent it.
 attempt() {
     local name="$1" what="$2"
     shift 2
@@ -50,18 +50,19 @@ attempt() {
 
 # -- The network, directly ----------------------------------------------------------------------
 
-# Attempts on the network run side by side: most wait for an answer that must not come.
+# Attempts on the network run concurrently, since most of them wait until they time out.
 tcp() { attempt "$1" "connected to $2 port $3" bash -c "exec 3<>'/dev/tcp/$2/$3'" & }
 
-# Sends bytes in printf's notation, and succeeds when anything is answered.
+# Sends bytes, given in printf's notation; the attempt succeeds if any byte arrives in response.
 udp() {
     attempt "$1" "$2 port $3 answered" bash -c \
         "exec 3<>'/dev/udp/$2/$3' && printf '$4' >&3 && [[ \$(timeout 1 head -c 1 <&3 | wc -c) == 1 ]]" &
 }
 
-# A question for the A records of example.com, as UDP carries it, and behind its length for TCP.
+# A DNS query for the A records of example.com, without the length that precedes it over TCP.
 readonly QUESTION='\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03com\x00\x00\x01\x00\x01'
-# A QUIC long header of a version that nobody has (RFC 9000, section 6): a server answers with its own.
+# A QUIC long header with an unassigned version, to which servers answer with the versions that they
+# support (RFC 9000, section 6).
 readonly QUIC='\xc0\x1a\x2a\x3a\x4a\x08\x01\x02\x03\x04\x05\x06\x07\x08\x00'
 
 directly() {
@@ -79,9 +80,9 @@ directly() {
     tcp metadata-address 169.254.169.254 80
     tcp metadata-address-over-ipv6 fd00:ec2::254 80
     for name in host.docker.internal gateway.docker.internal; do tcp "host-as-$name" "$name" 22; done
-    # The proxy's address is the host's, or in `run` the sandbox's own loopback, where nothing else listens.
+    # The proxy's address belongs to the host; in `run` it is loopback, where only the forwarder listens.
     for port in 22 25 80 111 443 2375 3306 5432 6379 8081 9090 10250; do tcp "proxy-address-port-$port" "$proxy_host" "$port"; done
-    # Other addresses of the network: hosts beside the proxy's.
+    # Other hosts on the proxy's network.
     address="${proxy_host%.*}"
     if [[ "$proxy_host" =~ ^[0-9.]+$ && "$proxy_host" != 127.* ]]; then
         for port in 1 254; do [[ "$address.$port" == "$proxy_host" ]] || tcp "neighbour-$port" "$address.$port" 8080; done
@@ -107,7 +108,7 @@ directly() {
 
 # -- Through the proxy --------------------------------------------------------------------------
 
-# Asks the proxy and prints the status and the code of the denial.
+# Sends a request to the proxy; prints the status of the response and the code of a denial.
 ask() {
     timeout "$SECONDS_EACH" bash -c '
         exec 3<>"/dev/tcp/$1/$2" && printf "%b" "$3" >&3 || exit 1
@@ -118,7 +119,8 @@ ask() {
         echo "$status ${code:-}"' - "$proxy_host" "$proxy_port" "$1" </dev/null 2>/dev/null
 }
 
-# What the proxy did not deny by a rule of its own went out, whatever came back.
+# The attempt is held only if the proxy itself refused the request. A failure of the upstream means that
+# the proxy sent the request.
 denied_by_proxy() {
     local name="$1" answer
     answer="$(ask "$2")"
@@ -161,7 +163,7 @@ through_the_proxy() {
     plain container-id "http://$allowed/" "$allowed" 'X-Container-Id: redteam-of-another\r\n'
 }
 
-# The response code and the number of answers to a question for a name.
+# Prints the response code and the number of answers to a DNS query for a name.
 lookup() {
     local answer=() label question='\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00' labels
     IFS=. read -ra labels <<<"$1"
@@ -185,7 +187,7 @@ names() {
 
 # -- Secrets, processes, files ------------------------------------------------------------------
 
-# Keys as their providers write them; placeholders contain `up-placeholder-`.
+# The formats of providers' keys. Placeholders have these formats too, and contain `up-placeholder-`.
 readonly KEYS='sk-(ant-|proj-|live-)?[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,}|AIza[A-Za-z0-9_-]{35}|AKIA[A-Z0-9]{16}|xox[abpr]-[A-Za-z0-9-]{20,}|(tvly|pplx|npm|glpat)[-_][A-Za-z0-9_-]{20,}|ya29\.[A-Za-z0-9_-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----'
 
 secrets() {
@@ -200,7 +202,7 @@ secrets() {
     if [[ -z "$found" ]]; then held secrets-in-files; else opened secrets-in-files "$found"; fi
     for file in /etc/shadow /root/.ssh/id_rsa "${HOME:-/nonexistent}"/.ssh/id_{rsa,ed25519} "${HOME:-/nonexistent}"/.{aws,kube}/{credentials,config} \
         "${HOME:-/nonexistent}/.netrc" /var/lib/unified-proxy/registry.db /var/lib/unified-proxy/ca.key /etc/unified-proxy/credentials.yaml; do
-        # A container's own shadow file has no secret of the host.
+        # A container has its own shadow file, without secrets of the host.
         [[ "$kind$file" != docker/etc/shadow ]] || continue
         attempt "read-$file" "it is readable" bash -c "head -c 1 '$file' | grep -q ."
     done
@@ -226,7 +228,8 @@ processes() {
     attempt no-new-privileges "a set-user-id program gains privileges" grep -q '^NoNewPrivs:.0' /proc/self/status
 }
 
-# Creates a file, or opens one for writing, and takes it back.
+# Succeeds if a file can be created in a directory, and removes it, or if a file can be opened for
+# writing.
 writable() {
     if [[ -d "$1" ]]; then
         timeout "$SECONDS_EACH" bash -c ': >"$1/.redteam" && rm -f "$1/.redteam"' - "$1" </dev/null >/dev/null 2>&1
@@ -238,7 +241,7 @@ writable() {
 files() {
     local path other
     if [[ "$kind" == docker ]]; then
-        skipped write-system-directories "a container has a file system of its own"
+        skipped write-system-directories "a container has its own file system"
     else
         for path in / /bin /boot /etc /etc/profile.d /etc/passwd /home /lib /opt /root /sbin /srv /usr /usr/bin /usr/lib /usr/local/bin /var /var/lib; do
             if [[ ! -e "$path" ]]; then held "write-$path"; elif writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi
@@ -253,7 +256,7 @@ files() {
     done
 }
 
-# What the host would execute or believe later, in the directory that the sandbox shares with it.
+# Files that the host would later execute or read as configuration, in the shared working directory.
 project() {
     local path dir
     if [[ "$kind" != run ]]; then
@@ -262,7 +265,7 @@ project() {
     fi
     for path in .git/hooks/pre-commit .git/config .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
         .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml; do
-        # These are obeyed where somebody has set them up.
+        # These take effect only if the project already has them.
         if [[ "$path" =~ ^(.husky|.githooks|.pre-commit-config.yaml)$ ]]; then
             if [[ -e "$path" ]] && writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi
             continue
@@ -292,7 +295,7 @@ project() {
 
 # -- System calls -------------------------------------------------------------------------------
 
-# Each function raises OSError, or ends by a signal, when the attempt is held.
+# Each function raises OSError, or is ended by a signal, if the sandbox prevents the attempt.
 read -r -d '' SYSTEM_CALLS <<'PYTHON'
 import ctypes, errno, fcntl, os, platform, signal, socket, ssl, struct, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -310,7 +313,8 @@ def child(*arguments):
     if call(*arguments) == 0: os._exit(0)
 
 def refused(*arguments):
-    """Held by a refusal alone: any other error says that the call got through to its arguments."""
+    """Returns an attempt that counts as held only if the call is refused: with any other error, the kernel has
+    already looked at the arguments."""
     def run():
         try: call(*arguments)
         except OSError as error:
@@ -374,7 +378,7 @@ def connects(names):
 def abstract_sockets():
     with open('/proc/net/unix') as lines:
         names = [line.split()[-1] for line in lines if line.split()[-1].startswith('@')]
-    # bash, python and what this script runs open none.
+    # bash, python and the programs of this script open no abstract socket.
     return connects(['\0' + name[1:] for name in names] + ['\0/tmp/.X11-unix/X0', '\0/containerd-shim', '\0dbus'])
 
 def ptrace_first():
@@ -407,7 +411,7 @@ def x32_call():
     call(0x40000000 | 41, 0, 40, 1, 0)
 
 def set_user():
-    if os.getuid() == 0: raise NotTried('it runs as root of its own')
+    if os.getuid() == 0: raise NotTried('the sandbox has its own root user')
     os.setuid(0)
 
 attempts = {
@@ -463,7 +467,7 @@ system_calls() {
     done
 }
 
-# Looked at before anything here opens one; bash has its script at 255.
+# Listed before this script opens a descriptor. Number 255 is bash's descriptor of its script.
 descriptors=''
 for descriptor in "/proc/$$/fd"/*; do
     number="${descriptor##*/}"

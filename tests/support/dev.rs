@@ -79,16 +79,16 @@ impl Dev {
             assert!(
                 ended.is_none(),
                 "dev ended with {ended:?}: {}",
-                dev.said("stderr")
+                dev.output("stderr")
             );
-            dev.said("stdout").ends_with("\n\n")
+            dev.output("stdout").ends_with("\n\n")
         });
         dev
     }
 
-    /// The text that `dev` has printed so far; `where_to` is `stdout` or `stderr`.
-    pub fn said(&self, where_to: &str) -> String {
-        std::fs::read_to_string(self.dir.path().join(where_to)).unwrap()
+    /// The text that `dev` has printed so far; `stream` is `stdout` or `stderr`.
+    pub fn output(&self, stream: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(stream)).unwrap()
     }
 
     /// Runs a script with bash in the directory of `dev`, with `PATH` and `HOME` as the only
@@ -113,7 +113,7 @@ impl Drop for Dev {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- log of dev ---\n{}", self.said("stderr"));
+            eprintln!("--- log of dev ---\n{}", self.output("stderr"));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Reads HTTP/1.1 responses from a raw stream, without an HTTP library.
+//! Reads HTTP/1.1 requests and responses from a raw stream, without an HTTP library.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 
 use serde_json::Value;
 
@@ -63,6 +63,54 @@ impl Reply {
         self.assert_denied(status, code, sentence);
         assert_eq!(Some(self.reason.as_str()), self.json()["error"].as_str());
     }
+}
+
+/// An HTTP/1.1 request. Field names are in lower case.
+pub struct RawRequest {
+    /// The request line.
+    pub line: String,
+    pub fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl RawRequest {
+    pub fn method(&self) -> &str {
+        self.line.split(' ').next().unwrap_or_default()
+    }
+
+    /// The first value of a field, by its name in lower case.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.fields.iter();
+        let (_, value) = fields.find(|(field, _)| field == name)?;
+        Some(value)
+    }
+}
+
+/// Reads one request, whose body has a `Content-Length`; `None` at the end of the connection.
+pub fn read_request(reader: &mut impl BufRead) -> io::Result<Option<RawRequest>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let fields = lines.iter().skip(1).filter_map(|line| line.split_once(':'));
+    let mut request = RawRequest {
+        line: lines.first().cloned().unwrap_or_default(),
+        fields: fields
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+            .collect(),
+        body: Vec::new(),
+    };
+    let length = request.field("content-length");
+    request.body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    reader.read_exact(&mut request.body)?;
+    Ok(Some(request))
 }
 
 /// Reads one response and leaves the bytes after it in the stream. The request must not be a HEAD,

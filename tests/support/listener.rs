@@ -10,8 +10,14 @@ use serde_json::{Value, json};
 use super::exchange::{Reply, read_reply};
 use super::{Proxy, SOON, eventually};
 
+/// DNS response codes (RFC 1035, section 4.1.1).
+pub const NOERROR: u8 = 0;
+pub const SERVFAIL: u8 = 2;
+pub const NXDOMAIN: u8 = 3;
+pub const REFUSED: u8 = 5;
+
 /// Read timeout of a connection.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Proxy {
     /// Registers a container with a Unix socket as its listener, waits until the socket exists, and
@@ -32,7 +38,7 @@ impl Proxy {
 /// Connects to a listener.
 pub fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

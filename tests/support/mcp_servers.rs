@@ -57,8 +57,8 @@ impl McpServers {
     /// Starts the server over HTTP, on loopback of the caller's network namespace.
     pub fn start() -> Self {
         let dir = TempDir::new().unwrap();
-        let everybody = Permissions::from_mode(0o755);
-        fs::set_permissions(dir.path(), everybody).unwrap();
+        let mode = Permissions::from_mode(0o755);
+        fs::set_permissions(dir.path(), mode).unwrap();
         fs::write(dir.path().join("tools.py"), TOOLS).unwrap();
         fs::create_dir(dir.path().join("policy")).unwrap();
         fs::write(dir.path().join("policy/authz.rego"), POLICY).unwrap();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::exchange::{Reply, read_reply};
 use super::ports::free_address;
-use super::{Origin, eventually};
+use super::{Origin, SOON, eventually, expires_in};
 
 /// The container that is registered at 127.0.0.1 unless a test changes [`Setup::containers`].
 pub const SANDBOX: &str = "sandbox";
@@ -131,8 +131,8 @@ impl Setup {
         }
     }
 
-    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for `check` and for starts that must
-    /// fail. Returns the exit code and the output.
+    /// Runs `unified-proxy COMMAND --config DIR` until it ends, for `check` and for starts that
+    /// must fail. Returns the exit code and the output.
     pub fn run(&self, command: &str) -> (i32, String) {
         let output = binary(&self.env)
             .arg(command)
@@ -230,6 +230,33 @@ impl Proxy {
             reply = self.admin("POST", "/internal/containers", Some(body.clone()));
         }
         assert_eq!(reply.status, 201, "{}", reply.text());
+    }
+
+    /// Replaces the registry's file by one that is no database, and waits until health is degraded.
+    /// Returns the content of the new file.
+    pub fn damage_registry(&self) -> Vec<u8> {
+        let garbage = b"this is no database".repeat(500);
+        let registry = self.path("data/registry.db");
+        std::fs::rename(&registry, self.path("data/undamaged.db")).unwrap();
+        std::fs::write(registry, &garbage).unwrap();
+        eventually("health is degraded", SOON, || self.health().status == 503);
+        garbage
+    }
+
+    /// Moves the registry's file back after [`Self::damage_registry`], and waits until the proxy is
+    /// healthy.
+    pub fn repair_registry(&self) {
+        let undamaged = self.path("data/undamaged.db");
+        std::fs::rename(undamaged, self.path("data/registry.db")).unwrap();
+        eventually("health is restored", SOON, || self.health().status == 200);
+    }
+
+    /// Registers a container without repositories whose lease expires after this time.
+    pub fn register_for(&self, lifetime: Duration, address: impl ToString, id: &str) {
+        self.register_as(json!({
+            "container_ip": address.to_string(), "container_id": id, "repos": [],
+            "expires_at": expires_in(lifetime),
+        }));
     }
 
     pub fn health(&self) -> Reply {

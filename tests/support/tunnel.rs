@@ -19,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 use super::exchange::{Reply, read_connect_reply, read_reply};
 use super::proxy::Proxy;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// TLS inside a tunnel.
 pub type Tls = StreamOwned<ClientConnection, TcpStream>;
@@ -41,12 +41,7 @@ impl Proxy {
 
     /// Connects to the proxy from a loopback address: as the sandbox that is registered there.
     pub fn dial_from(&self, source: Ipv4Addr) -> TcpStream {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
-        socket.connect(&self.address.into()).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
+        connect_from(source, self.address)
     }
 
     /// Sends bytes on a new connection and reads one response.
@@ -171,6 +166,16 @@ impl Proxy {
             })
         })
     }
+}
+
+/// Connects from a loopback address; reads have a timeout of 20 s.
+pub fn connect_from(source: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream
 }
 
 /// A TLS client configuration that trusts only the certificates of a PEM text.

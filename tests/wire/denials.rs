@@ -6,11 +6,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use serde_json::json;
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, Setup, handshake, read_reply};
+use crate::support::{Origin, Proxy, Setup, UNKNOWN_SOURCE, handshake, read_reply};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// A guarded address, at which the test listens.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
@@ -25,9 +24,9 @@ const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
 /// HTTP/2 has no `Upgrade`.
 const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
 
-/// A request. The rows below change a part of [`PASSES`].
+/// A request of a row. The rows below change a part of [`PERMITTED`].
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct TestRequest {
     from: Ipv4Addr,
     /// The first label: `NAME.example.com` over TLS, `NAME-plain.example.com` in clear text.
     name: &'static str,
@@ -40,7 +39,7 @@ struct Asked {
     over: &'static [Over],
 }
 
-const PASSES: Asked = Asked {
+const PERMITTED: TestRequest = TestRequest {
     from: SANDBOX,
     name: "open",
     port: None,
@@ -51,66 +50,66 @@ const PASSES: Asked = Asked {
     over: ALL,
 };
 
-const DENIED: &[(&str, Asked)] = &[
+const DENIED: &[(&str, TestRequest)] = &[
     (
         "unknown_source",
-        Asked {
-            from: STRANGER,
-            ..PASSES
+        TestRequest {
+            from: UNKNOWN_SOURCE,
+            ..PERMITTED
         },
     ),
     (
         "container_id_mismatch",
-        Asked {
+        TestRequest {
             fields: &[("x-container-id", "another")],
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "domain_not_allowed",
-        Asked {
+        TestRequest {
             name: "unlisted",
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "domain_not_allowed",
-        Asked {
+        TestRequest {
             from: NARROW,
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "port_not_allowed",
-        Asked {
+        TestRequest {
             port: Some(8443),
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "address_not_allowed",
-        Asked {
+        TestRequest {
             name: "inside",
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "method_not_allowed",
-        Asked {
+        TestRequest {
             method: "TRACE",
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "method_not_allowed",
-        Asked {
+        TestRequest {
             method: "FROB",
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "websocket_not_allowed",
-        Asked {
+        TestRequest {
             name: "silent",
             fields: &[
                 ("connection", "upgrade"),
@@ -119,48 +118,48 @@ const DENIED: &[(&str, Asked)] = &[
                 ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
             ],
             over: HTTP1,
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "protocol_not_allowed",
-        Asked {
+        TestRequest {
             fields: &[("connection", "upgrade"), ("upgrade", "h2c")],
             over: HTTP1,
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "host_mismatch",
-        Asked {
+        TestRequest {
             authority: Some("other"),
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "malformed_request",
-        Asked {
+        TestRequest {
             name: "git",
             path: "/octocat/..%2fother/info/refs",
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "malformed_request",
-        Asked {
+        TestRequest {
             name: "git",
             path: "//octocat/other",
-            ..PASSES
+            ..PERMITTED
         },
     ),
     (
         "credential_misuse",
-        Asked {
+        TestRequest {
             fields: &[(
                 "x-api-key",
                 "up-placeholder-0123456789abcdef0123456789abcdef",
             )],
-            ..PASSES
+            ..PERMITTED
         },
     ),
 ];
@@ -171,9 +170,9 @@ fn denied_requests_make_no_upstream_connection() {
     let inside = TcpListener::bind((INSIDE, 0)).unwrap();
     inside.set_nonblocking(true).unwrap();
     let proxy = start(&origin, &inside);
-    each_row(DENIED, |(code, asked)| {
-        for over in asked.over {
-            let got = ask(&proxy, *over, asked);
+    each_row(DENIED, |(code, request)| {
+        for over in request.over {
+            let got = ask(&proxy, *over, request);
             assert_eq!(got.1.as_deref(), Some(*code), "{over:?}: {}", got.0);
             assert!((400..500).contains(&got.0), "{code}: {}", got.0);
         }
@@ -184,7 +183,7 @@ fn denied_requests_make_no_upstream_connection() {
     assert!(inside.accept().is_err(), "a guarded address was dialled");
     // A permitted request reaches the origin over each protocol.
     each_row(ALL, |over| {
-        assert_eq!(ask(&proxy, *over, &PASSES), (200, None), "{over:?}");
+        assert_eq!(ask(&proxy, *over, &PERMITTED), (200, None), "{over:?}");
     });
     assert_eq!(origin.seen().len(), ALL.len());
 }
@@ -216,23 +215,23 @@ fn start(origin: &Origin, inside: &TcpListener) -> Proxy {
 
 /// Sends a request; returns status and denial code of its response, or of the response to the
 /// CONNECT if the proxy denies the CONNECT. The code is `None` without `X-Proxy-Denied`.
-fn ask(proxy: &Proxy, over: Over, asked: &Asked) -> (u16, Option<String>) {
+fn ask(proxy: &Proxy, over: Over, request: &TestRequest) -> (u16, Option<String>) {
     let suffix = if over == Over::Plain { "-plain" } else { "" };
     let host_of = |name: &str| format!("{name}{suffix}.example.com");
-    let host = host_of(asked.name);
-    let port = asked
+    let host = host_of(request.name);
+    let port = request
         .port
         .map(|port| format!(":{port}"))
         .unwrap_or_default();
-    let named = asked.authority.map_or(format!("{host}{port}"), host_of);
-    let fields: String = asked
+    let named = request.authority.map_or(format!("{host}{port}"), host_of);
+    let fields: String = request
         .fields
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
-    let Asked { method, path, .. } = asked;
+    let TestRequest { method, path, .. } = request;
     let reply = if over == Over::Plain {
-        let mut stream = proxy.dial_from(asked.from);
+        let mut stream = proxy.dial_from(request.from);
         let target = format!("http://{host}{port}{path}");
         write!(
             stream,
@@ -241,12 +240,12 @@ fn ask(proxy: &Proxy, over: Over, asked: &Asked) -> (u16, Option<String>) {
         .unwrap();
         read_reply(&mut stream).unwrap()
     } else {
-        let authority = format!("{host}:{}", asked.port.unwrap_or(443));
-        let (reply, stream) = proxy.connect_from(asked.from, &authority);
+        let authority = format!("{host}:{}", request.port.unwrap_or(443));
+        let (reply, stream) = proxy.connect_from(request.from, &authority);
         if reply.status != 200 {
             reply
         } else if over == Over::Http2 {
-            return ask_http2(proxy, asked, &host, &named);
+            return ask_http2(proxy, request, &host, &named);
         } else {
             let mut stream = handshake(stream, &host, proxy.tls_config(&["http/1.1"])).unwrap();
             write!(
@@ -261,14 +260,19 @@ fn ask(proxy: &Proxy, over: Over, asked: &Asked) -> (u16, Option<String>) {
     (reply.status, code)
 }
 
-fn ask_http2(proxy: &Proxy, asked: &Asked, host: &str, named: &str) -> (u16, Option<String>) {
-    let mut request = http::Request::builder()
-        .method(asked.method)
-        .uri(format!("https://{named}{}", asked.path));
-    for (name, value) in asked.fields {
-        request = request.header(*name, *value);
+fn ask_http2(
+    proxy: &Proxy,
+    request: &TestRequest,
+    host: &str,
+    named: &str,
+) -> (u16, Option<String>) {
+    let mut http_request = http::Request::builder()
+        .method(request.method)
+        .uri(format!("https://{named}{}", request.path));
+    for (name, value) in request.fields {
+        http_request = http_request.header(*name, *value);
     }
-    let reply = proxy.h2(host, request.body("").unwrap()).unwrap();
+    let reply = proxy.h2(host, http_request.body("").unwrap()).unwrap();
     let code = reply.headers.get("x-proxy-denied");
     let code = code.map(|code| code.to_str().unwrap().to_owned());
     (reply.status.as_u16(), code)

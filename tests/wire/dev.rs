@@ -8,7 +8,7 @@ use crate::support::{Dev, Origin, SOON, eventually, free_address};
 
 /// The addresses that `dev` prints for the proxy and for DNS, each with the rest of its line.
 fn addresses(dev: &Dev) -> [String; 2] {
-    let said = dev.said("stdout");
+    let said = dev.output("stdout");
     let line = |name: &str| {
         let mut lines = said
             .lines()
@@ -22,7 +22,7 @@ fn addresses(dev: &Dev) -> [String; 2] {
 fn dev_prints_three_commands_that_work() {
     let origin = Origin::start();
     let dev = Dev::start(&origin, &[], &[]);
-    let said = dev.said("stdout");
+    let said = dev.output("stdout");
     let commands: Vec<&str> = said
         .split("Try:\n")
         .nth(1)
@@ -68,10 +68,10 @@ fn ports_on_the_command_line_override_the_configuration() {
         "{text}"
     );
     eventually("the configuration is reloaded", SOON, || {
-        dev.said("stderr")
+        dev.output("stderr")
             .contains("the configuration was reloaded")
     });
-    let log = dev.said("stderr");
+    let log = dev.output("stderr");
     assert!(!log.contains("restart the server to apply it"), "{log}");
 }
 
@@ -87,7 +87,7 @@ fn dev_moves_dns_to_a_free_port_and_prints_it_if_the_configured_one_is_taken() {
     let moved: SocketAddr = line.split(' ').next().unwrap().parse().unwrap();
     assert_ne!(moved, dns);
     let command = format!("dig @127.0.0.1 -p {} evil.example.com", moved.port());
-    assert!(dev.said("stdout").contains(&command));
+    assert!(dev.output("stdout").contains(&command));
     let answer = dev.shell(&command);
     assert!(String::from_utf8_lossy(&answer.stdout).contains("NXDOMAIN"));
 }
@@ -119,7 +119,7 @@ fn repo_urls_are_registered_as_owner_and_name_without_duplicates() {
 fn inactive_credentials_are_logged_in_one_warning() {
     let origin = Origin::start();
     let dev = Dev::start(&origin, &[], &[]);
-    let log = dev.said("stderr");
+    let log = dev.output("stderr");
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     let inactive = |line: &&&str| line.contains("9 credentials are inactive");
     assert_eq!(warnings.iter().filter(inactive).count(), 1, "{log}");

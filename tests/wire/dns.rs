@@ -5,14 +5,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
-use crate::support::{Nameserver, Origin, Proxy, SOON, Setup};
+use crate::support::{Nameserver, Origin, Proxy, SECOND, SOON, Setup, UNKNOWN_SOURCE};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 
@@ -69,14 +65,14 @@ fn a_name_that_is_not_listed_does_not_exist_and_is_not_looked_up() {
 fn an_unknown_source_is_refused() {
     let (nameserver, proxy) = start(|_| ());
     each_row(["+notcp", "+tcp"], |transport| {
-        let answer = proxy.dig(STRANGER, &["a.example.org", transport]);
+        let answer = proxy.dig(UNKNOWN_SOURCE, &["a.example.org", transport]);
         assert!(answer.contains("status: REFUSED"), "{answer}");
     });
     assert_eq!(nameserver.asked(), Vec::<String>::new());
     let line = proxy.audited(json!({ "kind": "dns", "code": "unknown_source" }));
     assert_eq!(
         (&line["client"], &line["status"], &line["container_id"]),
-        (&json!(STRANGER), &json!(5), &json!(null))
+        (&json!(UNKNOWN_SOURCE), &json!(5), &json!(null))
     );
     let denied = |name, label| proxy.metric(name, &[label]);
     assert_eq!(denied("proxy_dns_queries_total", "outcome=\"denied\""), 2.0);
@@ -238,7 +234,7 @@ fn dns_connect_and_plain_http_share_one_budget_of_distinct_names() {
 #[test]
 fn a_flood_from_an_unknown_source_does_not_starve_a_container() {
     let (_nameserver, proxy) = start(|_| ());
-    let flood = UdpSocket::bind((STRANGER, 0)).unwrap();
+    let flood = UdpSocket::bind((UNKNOWN_SOURCE, 0)).unwrap();
     let name = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01";
     for _ in 0..20_000 {
         let _ = flood.send_to(name, proxy.dns);
@@ -255,13 +251,9 @@ fn an_expired_lease_is_refused_over_udp_and_tcp() {
         (Ipv4Addr::new(127, 0, 0, 20), "notcp"),
         (Ipv4Addr::new(127, 0, 0, 21), "tcp"),
     ];
-    let end = OffsetDateTime::now_utc() + Duration::from_secs(2);
-    let end = end.format(&Rfc3339).unwrap();
     for (address, transport) in transports {
-        proxy.register_as(json!({
-            "container_ip": address, "container_id": format!("brief-{transport}"),
-            "repos": [], "expires_at": end,
-        }));
+        let id = format!("brief-{transport}");
+        proxy.register_for(Duration::from_secs(2), address, &id);
     }
     // The leases expire after 2 s, and the registry ends expired leases once a second.
     std::thread::sleep(Duration::from_millis(3500));

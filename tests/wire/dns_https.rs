@@ -9,14 +9,10 @@ use serde_json::json;
 use testkit::each_row;
 
 use crate::support::listener::{
-    assert_ends, connect, dns_query, origin_form, question, response_code, send,
+    NOERROR, NXDOMAIN, REFUSED, SERVFAIL, assert_ends, connect, dns_query, origin_form, question,
+    response_code, send,
 };
-use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, eventually, read_reply};
-
-const NOERROR: u8 = 0;
-const SERVFAIL: u8 = 2;
-const NXDOMAIN: u8 = 3;
-const REFUSED: u8 = 5;
+use crate::support::{Nameserver, Origin, Proxy, SANDBOX, Setup, read_reply};
 
 /// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
@@ -364,14 +360,10 @@ fn queries_get_servfail_while_the_registry_is_unreadable() {
     let ask = dns_query(&question("a.example.org"));
     let mut standing = connect(&socket);
     assert_eq!(response_code(&send(&mut standing, &ask)), NOERROR);
-    let (registry, aside) = (proxy.path("data/registry.db"), proxy.path("data/aside"));
-    std::fs::rename(&registry, &aside).unwrap();
-    std::fs::write(&registry, b"this is no database".repeat(500)).unwrap();
-    eventually("health is degraded", SOON, || proxy.health().status == 503);
+    proxy.damage_registry();
     assert_eq!(response_code(&send(&mut standing, &ask)), SERVFAIL);
     assert_eq!(response_code(&send(&mut connect(&socket), &ask)), SERVFAIL);
-    std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is restored", SOON, || proxy.health().status == 200);
+    proxy.repair_registry();
     assert_eq!(response_code(&send(&mut standing, &ask)), NOERROR);
     assert_eq!(response_code(&send(&mut connect(&socket), &ask)), NOERROR);
 }

@@ -5,13 +5,11 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::support::frames::{self, frame};
-use crate::support::{Origin, Proxy, Tls};
+use crate::support::{Origin, Proxy, SOON, Tls};
 
 use testkit::each_row;
 
 const HOST: &str = "api.example.com";
-/// Read timeout: how long the proxy may take to close a connection.
-const SOON: Duration = Duration::from_secs(10);
 /// Write timeout: when it has passed, the proxy has stopped reading.
 const HELD_BACK: Duration = Duration::from_secs(2);
 

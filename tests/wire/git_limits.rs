@@ -14,31 +14,17 @@ use serde_json::json;
 use testkit::each_row;
 
 use crate::git::{Forge, HOST};
-use crate::support::{SOON, Setup, eventually, read_reply};
+use crate::support::{SOON, Setup, eventually, incompressible, read_reply};
 
 const MB: usize = 1 << 20;
 const PIECE: usize = 16 * 1024;
-
-/// Incompressible bytes, so that a pack is as large as its content.
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
-}
 
 /// Commits a file of incompressible bytes, and makes git push over HTTP/1.1: git sends a large push
 /// in chunks, and over HTTP/2 some releases of libcurl expect data after the last chunk, so that
 /// git hangs.
 fn commit_noise(forge: &Forge, bytes: usize) {
     forge.work(&["config", "http.version", "HTTP/1.1"]).ok();
-    std::fs::write(forge.proxy.path("work/noise"), noise(bytes)).unwrap();
+    std::fs::write(forge.proxy.path("work/noise"), incompressible(bytes)).unwrap();
     forge.work(&["add", "noise"]).ok();
     forge.work(&["commit", "--quiet", "-m", "Add noise"]).ok();
 }
@@ -187,7 +173,7 @@ fn a_limit_of_the_repository_replaces_that_of_the_policy() {
 fn commits_that_are_too_large_together_pass_one_after_the_other() {
     let forge = Forge::with(limited(2 * MB), json!({}));
     forge.work(&["push", "--quiet", "origin", "main"]).ok();
-    for part in noise(4 * MB).chunks(MB) {
+    for part in incompressible(4 * MB).chunks(MB) {
         std::fs::write(forge.proxy.path("work/part"), part).unwrap();
         forge.work(&["add", "part"]).ok();
         forge.work(&["commit", "--quiet", "-m", "Part"]).ok();

@@ -7,7 +7,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, SANDBOX, Setup};
+use crate::support::{Origin, Proxy, SANDBOX, Setup, incompressible};
 
 const API: &str = "https://api.github.com";
 const MERGE: &str = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
@@ -220,16 +220,6 @@ fn graphql_that_is_not_allowed_never_reaches_the_origin() {
     assert_eq!(post(&proxy, "/graphql", &viewer, &[]).0, 200);
 }
 
-/// Incompressible bytes.
-fn noise(length: usize) -> Vec<u8> {
-    let mut state = 1_u32;
-    let next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state.to_be_bytes()[0]
-    };
-    std::iter::repeat_with(next).take(length).collect()
-}
-
 #[test]
 fn a_gzip_body_is_judged_and_sent_upstream_decoded() {
     let origin = Origin::start();
@@ -249,7 +239,7 @@ fn a_gzip_body_is_judged_and_sent_upstream_decoded() {
     each_row(
         [
             ("gzip", gzip(merge.as_bytes()), 403),
-            ("gzip", gzip(&noise(4 << 20)), 413),
+            ("gzip", gzip(&incompressible(4 << 20)), 413),
             ("gzip", gzip(&vec![b' '; 4 << 20]), 413),
             ("gzip", b"no gzip".to_vec(), 415),
             ("deflate", deflate(viewer.as_bytes()), 415),

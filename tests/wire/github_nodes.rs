@@ -11,17 +11,17 @@ use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
 const HOST: &str = "api.github.com";
 /// A self-hosted forge, whose API is below `/api` on the same host as its web pages.
-const OWN: &str = "git.example.com";
+const SELF_HOSTED: &str = "git.example.com";
 const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
 const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
 /// Requests for nodes or repository numbers that the forge received: the node ids, or the path
 /// after `/repositories/`; and the value of `Authorization`.
-type Asked = Arc<Mutex<Vec<(Value, Option<String>)>>>;
+type LookUps = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
-struct House {
-    asked: Asked,
+struct Fixture {
+    asked: LookUps,
     origin: Origin,
     proxy: Proxy,
 }
@@ -42,9 +42,9 @@ fn node(id: &Value) -> Value {
     }
 }
 
-fn answer(asked: &Asked, seen: &Seen, body: &str) -> Option<(u16, Value)> {
+fn answer(asked: &LookUps, seen: &Seen, body: &str) -> Option<(u16, Value)> {
     let authorization = seen.header("authorization").map(str::to_owned);
-    let below = if seen.authority == OWN {
+    let below = if seen.authority == SELF_HOSTED {
         "/api/v3/repositories/"
     } else {
         "/repositories/"
@@ -70,24 +70,25 @@ fn answer(asked: &Asked, seen: &Seen, body: &str) -> Option<(u16, Value)> {
     Some((200, json!({ "data": {} })))
 }
 
-fn start() -> House {
-    let asked = Asked::default();
+fn start() -> Fixture {
+    let asked = LookUps::default();
     let shared = Arc::clone(&asked);
     let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
     let mut setup = Setup::new(&origin);
     setup.host(HOST, origin.https);
-    setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["github.com", OWN] } }));
-    setup.credential(json!({ "name": "api", "hosts": [HOST, OWN], "bearer": "ghp_secret" }));
-    let house = House {
+    setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["github.com", SELF_HOSTED] } }));
+    setup
+        .credential(json!({ "name": "api", "hosts": [HOST, SELF_HOSTED], "bearer": "ghp_secret" }));
+    let fixture = Fixture {
         asked,
         proxy: setup.start(),
         origin,
     };
-    house.register();
-    house
+    fixture.register();
+    fixture
 }
 
-impl House {
+impl Fixture {
     fn register(&self) {
         self.proxy.register_as(
             json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["acme/web"] }),
@@ -111,13 +112,13 @@ impl House {
 
 #[test]
 fn the_repository_of_a_node_is_looked_up_at_the_forge() {
-    let house = start();
+    let fixture = start();
     each_row(["I_web", "R_web"], |id| {
-        assert_eq!(house.comment(id)["data"], json!({}), "{id}");
+        assert_eq!(fixture.comment(id)["data"], json!({}), "{id}");
     });
-    let reached = house.origin.seen().len();
+    let reached = fixture.origin.seen().len();
     let denials = ["I_secret", "I_unknown", "../I_web"].map(|id| {
-        let mut denial = house.comment(id);
+        let mut denial = fixture.comment(id);
         assert_eq!(denial["code"], "repo_not_authorized", "{id}");
         assert_eq!(denial["node"].take(), id);
         denial["flow"].take();
@@ -127,34 +128,34 @@ fn the_repository_of_a_node_is_looked_up_at_the_forge() {
         denials[0], denials[1],
         "a denial does not tell whether the node exists"
     );
-    let asked = house.origin.seen().len() - reached;
+    let asked = fixture.origin.seen().len() - reached;
     assert_eq!(asked, 3, "only the look-ups reach the forge");
     let bearer = Some("Bearer ghp_secret".to_owned());
-    let with: Vec<_> = house
+    let with: Vec<_> = fixture
         .asked
         .lock()
         .iter()
         .map(|(_, with)| with.clone())
         .collect();
     assert!(with.iter().all(|with| *with == bearer), "{with:?}");
-    house.proxy.audited(
+    fixture.proxy.audited(
         json!({ "host": HOST, "path": "/graphql", "container_id": SANDBOX, "status": 200 }),
     );
 }
 
 #[test]
 fn a_label_that_triggers_bots_is_recognized_by_its_name() {
-    let house = start();
-    assert_eq!(house.label("LA_bug")["data"], json!({}));
-    assert_eq!(house.label("LA_merge")["code"], "write_not_allowed");
+    let fixture = start();
+    assert_eq!(fixture.label("LA_bug")["data"], json!({}));
+    assert_eq!(fixture.label("LA_merge")["code"], "write_not_allowed");
 }
 
 #[test]
 fn an_agent_is_recognized_by_the_login_of_its_node() {
-    let house = start();
-    let assign = |id: &str| house.graphql(ASSIGN, json!({ "people": [id] }));
+    let fixture = start();
+    let assign = |id: &str| fixture.graphql(ASSIGN, json!({ "people": [id] }));
     assert_eq!(assign("U_ann")["data"], json!({}));
-    let reached = house.origin.seen().len();
+    let reached = fixture.origin.seen().len();
     let denial = assign("BOT_agent");
     assert_eq!(
         (&denial["code"], &denial["node"]),
@@ -162,43 +163,43 @@ fn an_agent_is_recognized_by_the_login_of_its_node() {
     );
     assert_eq!(assign("U_unknown")["code"], "repo_not_authorized");
     // An account belongs to no repository, so it cannot be the subject of a comment.
-    assert_eq!(house.comment("U_ann")["code"], "repo_not_authorized");
-    let asked = house.origin.seen().len() - reached;
+    assert_eq!(fixture.comment("U_ann")["code"], "repo_not_authorized");
+    let asked = fixture.origin.seen().len() - reached;
     assert_eq!(asked, 2, "only the look-ups reach the forge");
 }
 
 #[test]
 fn a_node_is_looked_up_once_per_lease() {
-    let house = start();
+    let fixture = start();
     for _ in 0..3 {
-        house.comment("I_web");
+        fixture.comment("I_web");
     }
-    assert_eq!(house.asked.lock().len(), 1);
-    house.label("LA_bug");
+    assert_eq!(fixture.asked.lock().len(), 1);
+    fixture.label("LA_bug");
     assert_eq!(
-        house.asked.lock()[1].0,
+        fixture.asked.lock()[1].0,
         json!(["LA_bug"]),
         "the repository of I_web is cached"
     );
-    house.register();
-    house.comment("I_web");
+    fixture.register();
+    fixture.comment("I_web");
     assert_eq!(
-        house.asked.lock().len(),
+        fixture.asked.lock().len(),
         2,
         "an identical registration keeps the lease"
     );
-    house
+    fixture
         .proxy
         .admin("DELETE", &format!("/internal/containers/{SANDBOX}"), None);
-    house.register();
-    house.comment("I_web");
-    assert_eq!(house.asked.lock().len(), 3);
+    fixture.register();
+    fixture.comment("I_web");
+    assert_eq!(fixture.asked.lock().len(), 3);
 }
 
 #[test]
 fn a_repository_may_be_named_by_its_number() {
-    let house = start();
-    let get = |path: &str| house.proxy.https_get(HOST, path, &[]);
+    let fixture = start();
+    let get = |path: &str| fixture.proxy.https_get(HOST, path, &[]);
     assert_eq!(get("/repositories/1/issues").status, 200);
     assert_eq!(get("/repositories/1").status, 200);
     each_row(["/repositories/2/issues", "/repositories/3"], |path| {
@@ -214,7 +215,7 @@ fn a_repository_may_be_named_by_its_number() {
         get("/repositories/5").json()["code"],
         "upstream_unreachable"
     );
-    let asked: Vec<Value> = house
+    let asked: Vec<Value> = fixture
         .asked
         .lock()
         .iter()
@@ -227,22 +228,25 @@ fn a_repository_may_be_named_by_its_number() {
 
 #[test]
 fn a_request_is_denied_if_the_forges_response_lacks_a_node() {
-    let house = start();
+    let fixture = start();
     let two = "{nodes(ids:[\"I_web\",\"I_short\"]){id}}";
-    assert_eq!(house.graphql(two, json!({}))["code"], "repo_not_authorized");
-    assert_eq!(house.asked.lock().len(), 1);
-    assert_eq!(house.comment("I_web")["data"], json!({}));
+    assert_eq!(
+        fixture.graphql(two, json!({}))["code"],
+        "repo_not_authorized"
+    );
+    assert_eq!(fixture.asked.lock().len(), 1);
+    assert_eq!(fixture.comment("I_web")["data"], json!({}));
 }
 
 #[test]
 fn look_ups_of_a_self_hosted_forge_go_to_its_own_api() {
-    let house = start();
-    let get = |path: &str| house.proxy.https_get(OWN, path, &[]).status;
+    let fixture = start();
+    let get = |path: &str| fixture.proxy.https_get(SELF_HOSTED, path, &[]).status;
     assert_eq!(get("/api/v3/repositories/1/issues"), 200);
     assert_eq!(get("/api/v3/repositories/2"), 403);
     let body = json!({ "query": COMMENT, "variables": { "id": "I_web", "body": "Seen." } });
-    let url = format!("https://{OWN}/api/graphql");
-    let reply = house
+    let url = format!("https://{SELF_HOSTED}/api/graphql");
+    let reply = fixture
         .proxy
         .curl(&["--data", &body.to_string(), &url])
         .json();

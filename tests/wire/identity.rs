@@ -8,15 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::support::{
-    Origin, Proxy, SANDBOX, Setup, Tls, eventually, frames, handshake, read_reply,
+    Origin, Proxy, SANDBOX, SECOND, Setup, Tls, UNKNOWN_SOURCE, eventually, frames, handshake,
+    read_reply,
 };
-
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Duration of a lease that a test uses and then lets expire.
 const BRIEF: Duration = Duration::from_secs(4);
@@ -27,9 +23,9 @@ const ENDED: Duration = Duration::from_secs(5);
 fn an_unregistered_address_is_denied() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    let (reply, _) = proxy.connect_from(STRANGER, "api.example.com:443");
+    let (reply, _) = proxy.connect_from(UNKNOWN_SOURCE, "api.example.com:443");
     reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
-    let curl = proxy.curl_from(STRANGER, &["http://plain.example.com/echo"]);
+    let curl = proxy.curl_from(UNKNOWN_SOURCE, &["http://plain.example.com/echo"]);
     assert_eq!(
         (curl.status, &curl.json()["code"]),
         (403, &json!("unknown_source"))
@@ -49,7 +45,10 @@ fn forwarding_fields_do_not_identify_a_source() {
             "X-Container-Id: sandbox",
         ],
         |field| {
-            let curl = proxy.curl_from(STRANGER, &["-H", field, "http://plain.example.com/echo"]);
+            let curl = proxy.curl_from(
+                UNKNOWN_SOURCE,
+                &["-H", field, "http://plain.example.com/echo"],
+            );
             assert_eq!(curl.json()["code"], "unknown_source", "{field}");
         },
     );
@@ -126,11 +125,7 @@ fn an_expired_registration_is_denied_as_expired_and_then_as_unknown() {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     let proxy = setup.start();
-    let soon = OffsetDateTime::now_utc() + BRIEF;
-    proxy.register_as(json!({
-        "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
-        "expires_at": soon.format(&Rfc3339).unwrap(),
-    }));
+    proxy.register_for(BRIEF, "127.0.0.1", "brief");
     assert_eq!(proxy.get("http://plain.example.com/echo", &[]).status, 200);
     std::thread::sleep(BRIEF + Duration::from_millis(200));
     let reply = proxy.get("http://plain.example.com/echo", &[]);
@@ -154,11 +149,7 @@ fn a_tunnel_of_an_expired_lease_ends() {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     let proxy = setup.start();
-    let soon = OffsetDateTime::now_utc() + BRIEF;
-    proxy.register_as(json!({
-        "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
-        "expires_at": soon.format(&Rfc3339).unwrap(),
-    }));
+    proxy.register_for(BRIEF, "127.0.0.1", "brief");
     let mut tunnel = proxy.tunnel("api.example.com:443");
     assert_ends(&mut tunnel, BRIEF + ENDED);
 }
@@ -282,12 +273,12 @@ fn an_upstream_connection_of_an_idle_tunnel_is_reused_only_by_the_same_container
     let (reply, stream) = proxy.connect_from(SECOND, "api.example.com:443");
     assert_eq!(reply.status, 200);
     let config = proxy.tls_config(&["http/1.1"]);
-    let mut stranger = handshake(stream, "api.example.com", config).unwrap();
-    let strangers = serve(&mut stranger);
-    assert!(strangers != first && strangers != second, "{strangers}");
+    let mut second_client = handshake(stream, "api.example.com", config).unwrap();
+    let third = serve(&mut second_client);
+    assert!(third != first && third != second, "{third}");
     let mut late = proxy.tls("api.example.com");
-    let lent = serve(&mut late);
-    assert!(lent == first || lent == second, "{lent}");
+    let reused = serve(&mut late);
+    assert!(reused == first || reused == second, "{reused}");
     assert_eq!(origin.connections(), 3);
 }
 

@@ -11,12 +11,9 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{
-    Origin, Proxy, RawOrigin, Reply, SANDBOX, Setup, eventually, handshake, read_connect_reply,
-    read_reply,
+    Origin, Proxy, RawOrigin, Reply, SANDBOX, SECOND, SOON, Setup, eventually, handshake,
+    read_connect_reply, read_reply,
 };
-
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const SOON: Duration = Duration::from_secs(10);
 
 fn with_second(origin: &Origin, policy: Value) -> Setup {
     let mut setup = Setup::new(origin);
@@ -333,7 +330,7 @@ fn a_probe_whose_client_disconnects_lets_another_probe_pass() {
     // The upstream answers the first connection with 500, does not answer the second, and answers
     // all later ones with 204.
     let turn = AtomicUsize::new(0);
-    let moody = RawOrigin::start(move |mut stream| {
+    let flaky = RawOrigin::start(move |mut stream| {
         let mut head = [0; 1024];
         let _ = stream.read(&mut head)?;
         match turn.fetch_add(1, Ordering::AcqRel) {
@@ -342,19 +339,19 @@ fn a_probe_whose_client_disconnects_lets_another_probe_pass() {
             _ => stream.write_all(b"HTTP/1.1 204 Well\r\nConnection: close\r\n\r\n"),
         }
     });
-    setup.host("moody.example.com", moody.address);
+    setup.host("flaky.example.com", flaky.address);
     let proxy = setup.start();
-    let url = "http://moody.example.com/";
+    let url = "http://flaky.example.com/";
     assert_eq!(proxy.get(url, &[]).status, 500);
     assert_eq!(proxy.get(url, &[]).status, 503);
     std::thread::sleep(Duration::from_millis(1200));
     let mut probe = proxy.dial();
     write!(
         probe,
-        "GET {url} HTTP/1.1\r\nHost: moody.example.com\r\n\r\n"
+        "GET {url} HTTP/1.1\r\nHost: flaky.example.com\r\n\r\n"
     )
     .unwrap();
-    eventually("the probe is under way", SOON, || moody.connections() == 2);
+    eventually("the probe is under way", SOON, || flaky.connections() == 2);
     assert_eq!(proxy.get(url, &[]).status, 503, "one probe at a time");
     drop(probe);
     eventually("another probe passes", SOON, || {

@@ -11,16 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, geteuid};
 use serde_json::json;
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::support::listener::{
-    assert_ends, connect, dns_query, origin_form, question, response_code, send,
+    NOERROR, NXDOMAIN, assert_ends, connect, dns_query, origin_form, question, response_code, send,
 };
-use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_connect_reply, read_reply};
-
-const NOERROR: u8 = 0;
-const NXDOMAIN: u8 = 3;
+use crate::support::{
+    Origin, Proxy, SOON, Setup, eventually, expires_in, read_connect_reply, read_reply,
+};
 
 /// Uid and gid of `nobody` in these tests.
 const NOBODY: u32 = 65534;
@@ -98,9 +95,7 @@ fn shutdown_answers_a_pending_dns_query_and_removes_the_socket() {
 fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
     const LEASE: Duration = Duration::from_secs(4);
     let mut proxy = Proxy::start(&Origin::start());
-    let end = OffsetDateTime::now_utc() + LEASE;
-    let end = end.format(&Rfc3339).unwrap();
-    let brief = proxy.own_listener("brief", json!({ "expires_at": end }));
+    let brief = proxy.own_listener("brief", json!({ "expires_at": expires_in(LEASE) }));
     let lasting = proxy.own_listener("lasting", json!({}));
     proxy.signal(Signal::KILL);
     proxy.wait(SOON);
@@ -180,13 +175,7 @@ fn connections_and_socket_of_a_renewed_lease_last_until_it_expires() {
     const LEASE: Duration = Duration::from_secs(5);
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    let renew = || {
-        let end = OffsetDateTime::now_utc() + LEASE;
-        proxy.own_listener(
-            "inner",
-            json!({ "expires_at": end.format(&Rfc3339).unwrap() }),
-        )
-    };
+    let renew = || proxy.own_listener("inner", json!({ "expires_at": expires_in(LEASE) }));
     let socket = renew();
     let ask = dns_query(&question("plain.example.com"));
     let mut questions = connect(&socket);

@@ -14,18 +14,18 @@ use crate::support::{SOON, eventually, free_address};
 
 /// A request to the gateway: method and header lines in lower case, and the JSON of the body.
 #[derive(Clone, Debug)]
-struct Got {
+struct ReceivedRequest {
     method: String,
     headers: String,
     message: Value,
 }
 
-type Script = fn(&Got, &mut TcpStream, usize);
+type Script = fn(&ReceivedRequest, &mut TcpStream, usize);
 
 /// A gateway that calls a script for each request, with the number of earlier requests.
 struct Gateway {
     address: SocketAddr,
-    got: Arc<Mutex<Vec<Got>>>,
+    got: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Gateway {
@@ -43,12 +43,12 @@ impl Gateway {
         Self { address, got }
     }
 
-    fn got(&self) -> Vec<Got> {
+    fn got(&self) -> Vec<ReceivedRequest> {
         self.got.lock().unwrap().clone()
     }
 }
 
-fn serve(stream: TcpStream, all: &Mutex<Vec<Got>>, script: Script) {
+fn serve(stream: TcpStream, all: &Mutex<Vec<ReceivedRequest>>, script: Script) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     loop {
@@ -64,7 +64,7 @@ fn serve(stream: TcpStream, all: &Mutex<Vec<Got>>, script: Script) {
             .find_map(|line| line.strip_prefix("content-length: "));
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         reader.read_exact(&mut body).unwrap();
-        let got = Got {
+        let got = ReceivedRequest {
             method: head.split(' ').next().unwrap().to_owned(),
             headers: head,
             message: serde_json::from_slice(&body).unwrap_or_default(),
@@ -84,7 +84,7 @@ fn reply(stream: &mut TcpStream, status: &str, fields: &str, body: &str) {
     let _ = stream.write_all(format!("{head}{body}").as_bytes());
 }
 
-fn answer(stream: &mut TcpStream, fields: &str, got: &Got, result: &Value) {
+fn answer(stream: &mut TcpStream, fields: &str, got: &ReceivedRequest, result: &Value) {
     let body = json!({ "jsonrpc": "2.0", "id": got.message["id"], "result": result });
     let fields = format!("Content-Type: application/json\r\n{fields}");
     reply(stream, "200 OK", &fields, &body.to_string());

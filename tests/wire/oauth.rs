@@ -32,7 +32,7 @@ struct Endpoint {
     rejected: Option<String>,
 }
 
-struct House {
+struct Fixture {
     endpoint: Arc<Mutex<Endpoint>>,
     origin: Origin,
     proxy: Proxy,
@@ -94,11 +94,11 @@ fn auth_json(name: &str, lasts: i64) -> Value {
     })
 }
 
-fn start(lasts: i64) -> House {
+fn start(lasts: i64) -> Fixture {
     start_with(lasts, Endpoint::default())
 }
 
-fn start_with(lasts: i64, endpoint: Endpoint) -> House {
+fn start_with(lasts: i64, endpoint: Endpoint) -> Fixture {
     let endpoint = Arc::new(Mutex::new(endpoint));
     let shared = Arc::clone(&endpoint);
     let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
@@ -114,7 +114,7 @@ fn start_with(lasts: i64, endpoint: Endpoint) -> House {
         "oauth": { "provider": "codex", "token_file": file },
     }));
     let proxy = setup.start();
-    House {
+    Fixture {
         endpoint,
         origin,
         proxy,
@@ -122,7 +122,7 @@ fn start_with(lasts: i64, endpoint: Endpoint) -> House {
     }
 }
 
-impl House {
+impl Fixture {
     fn ask(&self) -> Reply {
         let brought = [
             &format!("Authorization: Bearer {PLACEHOLDER}")[..],
@@ -167,37 +167,37 @@ impl House {
 
 #[test]
 fn token_and_account_of_a_login_replace_those_that_the_tool_sends() {
-    let house = start(3600);
-    assert_eq!(house.ask().status, 200);
-    let seen = house.origin.only();
-    let token = format!("Bearer {}", jwt_of(&house));
+    let fixture = start(3600);
+    assert_eq!(fixture.ask().status, 200);
+    let seen = fixture.origin.only();
+    let token = format!("Bearer {}", jwt_of(&fixture));
     assert_eq!(seen.header("authorization"), Some(token.as_str()));
     assert_eq!(seen.header("chatgpt-account-id"), Some("acct-77"));
     assert!(!format!("{seen:?}").contains("brought"), "{seen:?}");
-    assert_eq!(house.refreshes(), 0);
-    assert!(house.check());
-    house
+    assert_eq!(fixture.refreshes(), 0);
+    assert!(fixture.check());
+    fixture
         .proxy
         .audited(json!({ "host": API, "credential": "codex" }));
 }
 
-fn jwt_of(house: &House) -> String {
-    let kept = house.kept();
+fn jwt_of(fixture: &Fixture) -> String {
+    let kept = fixture.kept();
     kept["tokens"]["access_token"].as_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_token_is_refreshed_before_it_expires_and_the_file_keeps_its_other_members() {
-    let house = start(60);
-    assert_eq!(house.ask().status, 200);
-    house.eventually_sends("signature-fresh-1");
-    let reply = house.ask();
-    let asked = house.endpoint.lock().asked[0].clone();
+    let fixture = start(60);
+    assert_eq!(fixture.ask().status, 200);
+    fixture.eventually_sends("signature-fresh-1");
+    let reply = fixture.ask();
+    let asked = fixture.endpoint.lock().asked[0].clone();
     assert_eq!(asked["grant_type"], "refresh_token");
     assert_eq!(asked["refresh_token"], "refresh-first");
     assert!(asked["client_id"].is_string());
 
-    let kept = house.kept();
+    let kept = fixture.kept();
     assert_eq!(kept["tokens"]["refresh_token"], "refresh-fresh-1");
     assert!(
         kept["tokens"]["id_token"]
@@ -210,19 +210,19 @@ fn a_token_is_refreshed_before_it_expires_and_the_file_keeps_its_other_members()
     assert_eq!(kept["another_tool"], "keeps this");
     assert_eq!(kept["OPENAI_API_KEY"], Value::Null);
     assert_ne!(kept["last_refresh"], "2024-01-01T00:00:00Z");
-    let mode = fs::metadata(&house.file).unwrap().permissions().mode();
+    let mode = fs::metadata(&fixture.file).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o640);
 
     // The next refresh sends the new refresh token, and an echo of the new access token is
     // redacted.
     let mut old = kept.clone();
     old["tokens"]["access_token"] = jwt("again", -5).into();
-    fs::write(&house.file, old.to_string()).unwrap();
+    fs::write(&fixture.file, old.to_string()).unwrap();
     eventually("the changed file is used", Duration::from_secs(10), || {
-        house.ask();
-        house.refreshes() == 2
+        fixture.ask();
+        fixture.refreshes() == 2
     });
-    let asked = house.endpoint.lock().asked[1].clone();
+    let asked = fixture.endpoint.lock().asked[1].clone();
     assert_eq!(asked["refresh_token"], "refresh-fresh-1");
     assert!(reply.text().contains("[REDACTED:codex]"));
     assert!(!reply.text().contains("signature-fresh-1"));
@@ -230,16 +230,16 @@ fn a_token_is_refreshed_before_it_expires_and_the_file_keeps_its_other_members()
 
 #[test]
 fn a_token_refresh_is_audited_as_a_system_flow_and_counted() {
-    let house = start(-5);
-    house.ask();
-    let line = house
+    let fixture = start(-5);
+    fixture.ask();
+    let line = fixture
         .proxy
         .audited(json!({ "host": LOGIN, "path": "/oauth/token", "status": 200 }));
     assert_eq!(line["rule"], "system: oauth");
     assert_eq!(line["container_id"], Value::Null);
     let refreshed = ["codex", "\"ok\""];
     let metric = "proxy_oauth_refreshes_total";
-    assert_eq!(house.proxy.metric(metric, &refreshed), 1.0);
+    assert_eq!(fixture.proxy.metric(metric, &refreshed), 1.0);
 }
 
 #[test]
@@ -248,14 +248,16 @@ fn concurrent_flows_share_one_token_refresh() {
         slow: Duration::from_millis(700),
         ..Endpoint::default()
     };
-    let house = start_with(-5, slow);
+    let fixture = start_with(-5, slow);
     std::thread::scope(|scope| {
-        let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| house.ask().status)).collect();
+        let asking: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| fixture.ask().status))
+            .collect();
         for asked in asking {
             assert_eq!(asked.join().unwrap(), 200);
         }
     });
-    assert_eq!(house.refreshes(), 1);
+    assert_eq!(fixture.refreshes(), 1);
 }
 
 #[test]
@@ -264,13 +266,13 @@ fn a_valid_token_is_injected_while_the_next_one_is_requested() {
         slow: Duration::from_secs(2),
         ..Endpoint::default()
     };
-    let house = start_with(60, slow);
+    let fixture = start_with(60, slow);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| assert_eq!(house.ask().status, 200));
+            scope.spawn(|| assert_eq!(fixture.ask().status, 200));
         }
     });
-    let seen = house.origin.seen();
+    let seen = fixture.origin.seen();
     let mut of_api = seen.iter().filter(|seen| seen.authority == API);
     let is_first = |seen: &Seen| {
         seen.header("authorization")
@@ -278,23 +280,23 @@ fn a_valid_token_is_injected_while_the_next_one_is_requested() {
             .ends_with("signature-first")
     };
     assert!(of_api.all(is_first), "no request waited for the refresh");
-    house.eventually_sends("signature-fresh-1");
-    assert_eq!(house.refreshes(), 1);
+    fixture.eventually_sends("signature-fresh-1");
+    assert_eq!(fixture.refreshes(), 1);
 }
 
 #[test]
 fn after_a_401_the_next_request_has_another_token() {
-    let house = start(3600);
-    house.endpoint.lock().rejected = Some(jwt_of(&house));
-    assert_eq!(house.ask().status, 401);
-    assert_eq!(house.ask().status, 200);
-    assert!(house.sent().ends_with("signature-fresh-1"));
+    let fixture = start(3600);
+    fixture.endpoint.lock().rejected = Some(jwt_of(&fixture));
+    assert_eq!(fixture.ask().status, 401);
+    assert_eq!(fixture.ask().status, 200);
+    assert!(fixture.sent().ends_with("signature-fresh-1"));
     // The proxy does not refresh again for each request if the API refuses new tokens too.
-    house.endpoint.lock().rejected = Some(house.sent());
+    fixture.endpoint.lock().rejected = Some(fixture.sent());
     for _ in 0..3 {
-        assert_eq!(house.ask().status, 401);
+        assert_eq!(fixture.ask().status, 401);
     }
-    assert_eq!(house.refreshes(), 1);
+    assert_eq!(fixture.refreshes(), 1);
 }
 
 #[test]
@@ -303,9 +305,9 @@ fn a_refused_login_is_not_refreshed_again_until_its_file_changes() {
         error: Some((400, "invalid_grant")),
         ..Endpoint::default()
     };
-    let house = start_with(-5, refused);
+    let fixture = start_with(-5, refused);
     let denied = || {
-        let reply = house.ask();
+        let reply = fixture.ask();
         reply.assert_denied(
             502,
             "credential_unavailable",
@@ -319,17 +321,17 @@ fn a_refused_login_is_not_refreshed_again_until_its_file_changes() {
         }
     });
     denied();
-    assert_eq!(house.refreshes(), 1);
-    assert!(!house.check());
+    assert_eq!(fixture.refreshes(), 1);
+    assert!(!fixture.check());
     let metric = "proxy_oauth_refreshes_total";
-    assert_eq!(house.proxy.metric(metric, &["\"refused\""]), 1.0);
+    assert_eq!(fixture.proxy.metric(metric, &["\"refused\""]), 1.0);
 
-    fs::write(&house.file, auth_json("anew", 3600).to_string()).unwrap();
+    fs::write(&fixture.file, auth_json("anew", 3600).to_string()).unwrap();
     eventually("the new login is used", Duration::from_secs(10), || {
-        house.ask().status == 200
+        fixture.ask().status == 200
     });
-    assert!(house.sent().ends_with("signature-anew"));
-    assert!(house.check());
+    assert!(fixture.sent().ends_with("signature-anew"));
+    assert!(fixture.check());
 }
 
 #[test]
@@ -366,33 +368,33 @@ fn a_failing_token_endpoint_is_retried_after_a_delay_and_a_valid_token_is_still_
 
 #[test]
 fn requests_are_denied_while_the_token_file_is_missing() {
-    let house = start(3600);
-    let text = fs::read(&house.file).unwrap();
-    fs::remove_file(&house.file).unwrap();
+    let fixture = start(3600);
+    let text = fs::read(&fixture.file).unwrap();
+    fs::remove_file(&fixture.file).unwrap();
     eventually("requests are denied", Duration::from_secs(10), || {
-        house.ask().status == 502
+        fixture.ask().status == 502
     });
-    house.ask().assert_denied(
+    fixture.ask().assert_denied(
         502,
         "credential_unavailable",
         "Credential unavailable: codex",
     );
-    assert!(!house.check());
-    fs::write(&house.file, text).unwrap();
+    assert!(!fixture.check());
+    fs::write(&fixture.file, text).unwrap();
     eventually("the file is used again", Duration::from_secs(10), || {
-        house.ask().status == 200
+        fixture.ask().status == 200
     });
 }
 
 #[test]
 fn a_tools_refresh_request_gets_placeholders_only_at_the_exact_token_endpoint() {
-    let house = start(3600);
+    let fixture = start(3600);
     let post = |path: &str, body: &str| {
         let length = body.len();
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {LOGIN}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        house.proxy.https(LOGIN, head)
+        fixture.proxy.https(LOGIN, head)
     };
     let body = json!({ "grant_type": "refresh_token", "refresh_token": PLACEHOLDER });
     let reply = post("/oauth/token", &body.to_string());
@@ -411,10 +413,10 @@ fn a_tools_refresh_request_gets_placeholders_only_at_the_exact_token_endpoint() 
     // The account id is not a secret; Codex compares it with the id in the host's responses.
     let claim = &claims["https://api.openai.com/auth"]["chatgpt_account_id"];
     assert_eq!(claim, "acct-77");
-    house.origin.assert_untouched();
-    assert_eq!(house.proxy.metric("proxy_denials_total", &[]), 0.0);
+    fixture.origin.assert_untouched();
+    assert_eq!(fixture.proxy.metric("proxy_denials_total", &[]), 0.0);
     let line = json!({ "host": LOGIN, "method": "POST", "status": 200, "outcome": "ok" });
-    house.proxy.audited(line);
+    fixture.proxy.audited(line);
 
     each_row(
         [
@@ -432,21 +434,21 @@ fn a_tools_refresh_request_gets_placeholders_only_at_the_exact_token_endpoint() 
             assert!(!reply.text().contains("up-placeholder-"), "{path}");
         },
     );
-    let get = house.proxy.https_get(LOGIN, "/oauth/token", &[]);
+    let get = fixture.proxy.https_get(LOGIN, "/oauth/token", &[]);
     assert!(!get.text().contains("up-placeholder-"));
 }
 
 #[test]
 fn no_token_appears_in_logs_metrics_audit_or_the_admin_api() {
-    let house = start(60);
-    let reply = house.ask();
-    house.eventually_sends("signature-fresh-1");
-    house.proxy.audited(json!({ "host": API }));
-    let mut shown = house.proxy.log() + &reply.text();
-    shown += &fs::read_to_string(house.proxy.path("data/audit.jsonl")).unwrap();
+    let fixture = start(60);
+    let reply = fixture.ask();
+    fixture.eventually_sends("signature-fresh-1");
+    fixture.proxy.audited(json!({ "host": API }));
+    let mut shown = fixture.proxy.log() + &reply.text();
+    shown += &fs::read_to_string(fixture.proxy.path("data/audit.jsonl")).unwrap();
     for path in ["health", "metrics", "flows"] {
         let path = format!("/internal/{path}");
-        shown += &house.proxy.admin("GET", &path, None).text();
+        shown += &fixture.proxy.admin("GET", &path, None).text();
     }
     each_row(["signature-", "refresh-first", "refresh-fresh"], |secret| {
         assert!(!shown.contains(secret), "{secret} is in the proxy's output");

@@ -31,7 +31,7 @@ struct GitHub {
     slow: Duration,
 }
 
-struct House {
+struct Fixture {
     github: Arc<Mutex<GitHub>>,
     origin: Origin,
     proxy: Proxy,
@@ -68,7 +68,7 @@ fn answer(github: &Mutex<GitHub>, seen: &Seen, body: &str) -> Option<(u16, Value
     Some((201, answer))
 }
 
-fn start() -> House {
+fn start() -> Fixture {
     let github = Arc::new(Mutex::new(GitHub::default()));
     let shared = Arc::clone(&github);
     let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
@@ -91,7 +91,7 @@ fn start() -> House {
         },
     }));
     let proxy = setup.start();
-    House {
+    Fixture {
         github,
         origin,
         proxy,
@@ -99,7 +99,7 @@ fn start() -> House {
     }
 }
 
-impl House {
+impl Fixture {
     fn register(&self, repos: &[&str]) {
         self.proxy.register_as(
             json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": repos }),
@@ -121,37 +121,37 @@ impl House {
 
 #[test]
 fn each_lease_gets_a_token_for_its_own_repositories_and_the_listed_permissions() {
-    let house = start();
-    house.register(&["acme/web", "Acme/api"]);
+    let fixture = start();
+    fixture.register(&["acme/web", "Acme/api"]);
     let target = "/repos/acme/web";
-    assert_eq!(house.proxy.https_get(API, target, &[]).status, 200);
-    assert_eq!(house.sent(API).unwrap(), "Bearer ghs_token1");
-    house.proxy.https_get(GIT, REFS, &[]);
+    assert_eq!(fixture.proxy.https_get(API, target, &[]).status, 200);
+    assert_eq!(fixture.sent(API).unwrap(), "Bearer ghs_token1");
+    fixture.proxy.https_get(GIT, REFS, &[]);
     let basic = STANDARD.encode("x-access-token:ghs_token1");
-    assert_eq!(house.sent(GIT).unwrap(), format!("Basic {basic}"));
-    assert_eq!(house.github.lock().asked.len(), 1, "the token is cached");
-    assert_eq!(house.names(0), json!(["api", "web"]));
-    let body = house.github.lock().asked[0].0.clone();
+    assert_eq!(fixture.sent(GIT).unwrap(), format!("Basic {basic}"));
+    assert_eq!(fixture.github.lock().asked.len(), 1, "the token is cached");
+    assert_eq!(fixture.names(0), json!(["api", "web"]));
+    let body = fixture.github.lock().asked[0].0.clone();
     let granted = json!({ "contents": "write", "pull_requests": "write" });
     assert_eq!(body["permissions"], granted);
     let line = json!({ "host": API, "path": MINT, "rule": "system: github_app" });
-    house.proxy.audited(line);
+    fixture.proxy.audited(line);
 
-    house.register(&["acme/other"]);
-    house.proxy.https_get(API, READ, &[]);
-    assert_eq!(house.sent(API).unwrap(), "Bearer ghs_token2");
-    assert_eq!(house.names(1), json!(["other"]));
+    fixture.register(&["acme/other"]);
+    fixture.proxy.https_get(API, READ, &[]);
+    assert_eq!(fixture.sent(API).unwrap(), "Bearer ghs_token2");
+    assert_eq!(fixture.names(1), json!(["other"]));
 }
 
 #[test]
 fn the_apps_own_jwt_is_signed_short_lived_and_names_the_app() {
-    let house = start();
-    house.register(&["acme/web"]);
-    house.proxy.https_get(API, READ, &[]);
-    let jwt = house.github.lock().asked[0].1.clone();
+    let fixture = start();
+    fixture.register(&["acme/web"]);
+    fixture.proxy.https_get(API, READ, &[]);
+    let jwt = fixture.github.lock().asked[0].1.clone();
     let jwt = jwt.strip_prefix("Bearer ").unwrap();
     let (input, signature) = jwt.rsplit_once('.').unwrap();
-    let public = house.key.public_key().as_ref();
+    let public = fixture.key.public_key().as_ref();
     let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, public);
     let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
     public.verify(input.as_bytes(), &signature).unwrap();
@@ -164,49 +164,49 @@ fn the_apps_own_jwt_is_signed_short_lived_and_names_the_app() {
 
 #[test]
 fn a_token_for_more_repositories_than_the_containers_is_not_used() {
-    let house = start();
-    house.register(&["acme/web"]);
-    house.github.lock().gives = Some(vec!["acme/web", "acme/secret"]);
-    let reply = house.proxy.https_get(API, READ, &[]);
+    let fixture = start();
+    fixture.register(&["acme/web"]);
+    fixture.github.lock().gives = Some(vec!["acme/web", "acme/secret"]);
+    let reply = fixture.proxy.https_get(API, READ, &[]);
     reply.assert_denied(
         502,
         "credential_unavailable",
         "Credential unavailable: github-app",
     );
     assert!(!reply.text().contains("ghs_"));
-    assert_eq!(house.sent(API), None);
+    assert_eq!(fixture.sent(API), None);
 }
 
 #[test]
 fn repositories_of_other_owners_are_left_out_of_the_token() {
-    let house = start();
+    let fixture = start();
     // A token request names repositories without owners: `web` would select `acme/web`, since the
     // installation belongs to Acme.
-    house.register(&["acme/api", "other/web"]);
-    assert_eq!(house.proxy.https_get(API, READ, &[]).status, 200);
-    assert_eq!(house.names(0), json!(["api"]));
+    fixture.register(&["acme/api", "other/web"]);
+    assert_eq!(fixture.proxy.https_get(API, READ, &[]).status, 200);
+    assert_eq!(fixture.names(0), json!(["api"]));
 }
 
 #[test]
 fn clients_that_disconnect_cause_no_further_token_requests() {
-    let house = start();
-    house.register(&["acme/web"]);
-    house.github.lock().slow = Duration::from_secs(2);
+    let fixture = start();
+    fixture.register(&["acme/web"]);
+    fixture.github.lock().slow = Duration::from_secs(2);
     for _ in 0..4 {
-        let mut client = house.proxy.tls(API);
+        let mut client = fixture.proxy.tls(API);
         write!(client, "GET {READ} HTTP/1.1\r\nHost: {API}\r\n\r\n").unwrap();
         std::thread::sleep(Duration::from_millis(300));
     }
-    assert_eq!(house.proxy.https_get(API, READ, &[]).status, 200);
-    assert_eq!(house.sent(API).unwrap(), "Bearer ghs_token1");
-    assert_eq!(house.github.lock().asked.len(), 1);
+    assert_eq!(fixture.proxy.https_get(API, READ, &[]).status, 200);
+    assert_eq!(fixture.sent(API).unwrap(), "Bearer ghs_token1");
+    assert_eq!(fixture.github.lock().asked.len(), 1);
 }
 
 #[test]
 fn a_container_without_repositories_gets_no_token() {
-    let house = start();
-    let reply = house.proxy.https_get(API, READ, &["Authorization: mine"]);
+    let fixture = start();
+    let reply = fixture.proxy.https_get(API, READ, &["Authorization: mine"]);
     assert_eq!(reply.status, 200);
-    assert_eq!(house.sent(API), None);
-    assert_eq!(house.github.lock().asked.len(), 0);
+    assert_eq!(fixture.sent(API), None);
+    assert_eq!(fixture.github.lock().asked.len(), 0);
 }

@@ -3,9 +3,7 @@
 use addons::contract::Code;
 use serde_json::json;
 
-use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
-
-const SOON: std::time::Duration = std::time::Duration::from_secs(10);
+use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, eventually};
 
 #[test]
 fn requests_and_denials_are_counted_by_allowlist_entry() {

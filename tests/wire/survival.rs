@@ -13,12 +13,10 @@ use testkit::each_row;
 
 use crate::streaming::open_websocket;
 use crate::support::{
-    Origin, Proxy, Setup, assert_closes, eventually, read_connect_reply, read_reply,
+    Origin, Proxy, SECOND, SOON, Setup, assert_closes, eventually, read_connect_reply, read_reply,
 };
 
 const HOST: &str = "api.example.com";
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn registrations_survive_a_kill_and_a_restart() {
@@ -54,12 +52,7 @@ fn the_proxy_denies_while_the_registry_is_corrupt_and_does_not_change_its_file()
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut tunnel = proxy.tls(HOST);
-    let (registry, aside) = (proxy.path("data/registry.db"), proxy.path("data/aside"));
-    std::fs::rename(&registry, &aside).unwrap();
-    let garbage = b"this is no database".repeat(500);
-    std::fs::write(&registry, &garbage).unwrap();
-
-    eventually("health is degraded", SOON, || proxy.health().status == 503);
+    let garbage = proxy.damage_registry();
     let health = proxy.health().json();
     assert_eq!(health["status"], "degraded");
     assert_eq!(health["checks"]["registry_accessible"], false);
@@ -74,13 +67,12 @@ fn the_proxy_denies_while_the_registry_is_corrupt_and_does_not_change_its_file()
     assert!(answer.contains("status: SERVFAIL"), "{answer}");
     assert!(origin.seen().is_empty());
     assert_eq!(
-        std::fs::read(&registry).unwrap(),
+        std::fs::read(proxy.path("data/registry.db")).unwrap(),
         garbage,
-        "the corrupt file was touched"
+        "the corrupt file was changed"
     );
 
-    std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is restored", SOON, || proxy.health().status == 200);
+    proxy.repair_registry();
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
 }
 

@@ -1,15 +1,13 @@
 //! Spans that the proxy sends to an OpenTelemetry collector.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
+use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, eventually};
 
-const SOON: Duration = Duration::from_secs(10);
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 /// A collector that keeps the documents that it receives.

@@ -8,31 +8,29 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::each_row;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
-use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, closed_address, eventually};
+use crate::support::{
+    Nameserver, Origin, Proxy, SANDBOX, SECOND, SOON, Setup, UNKNOWN_SOURCE, closed_address,
+    eventually,
+};
 
 const OWN: &str = "https://github.com/owner/authorized-repo";
 const OTHER: &str = "https://github.com/owner/other-repo";
 const USER: &str = "https://api.github.com/user";
 
-const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-
 /// A proxy with two registered sandboxes, each with one repository, and the origin and nameserver
 /// that stand in for the internet.
-struct World {
+struct Fixture {
     origin: Origin,
     nameserver: Nameserver,
     proxy: Proxy,
 }
 
-fn start() -> World {
+fn start() -> Fixture {
     start_with(|_| ())
 }
 
-fn start_with(change: impl FnOnce(&mut Setup)) -> World {
+fn start_with(change: impl FnOnce(&mut Setup)) -> Fixture {
     let origin = Origin::scripted(|seen, _body| match (&*seen.method, &*seen.target) {
         ("GET", "/user") => Some((200, json!({ "login": "ann" }))),
         ("POST", "/v1/messages") => Some((200, json!({ "type": "message" }))),
@@ -68,14 +66,14 @@ fn start_with(change: impl FnOnce(&mut Setup)) -> World {
     ] {
         proxy.register_as(json!({ "container_ip": address, "container_id": id, "repos": [repo] }));
     }
-    World {
+    Fixture {
         origin,
         nameserver,
         proxy,
     }
 }
 
-impl World {
+impl Fixture {
     /// Clones the sandbox's repository as `copy` and pushes a commit to two branches of the
     /// repository.
     fn clone_with_a_commit(&self) {
@@ -109,14 +107,14 @@ impl World {
 
 #[test]
 fn step_1_an_authorized_repository_is_cloned() {
-    let world = start();
-    world.clone_with_a_commit();
-    world
+    let fixture = start();
+    fixture.clone_with_a_commit();
+    fixture
         .proxy
         .run("git", &["clone", "--quiet", OWN, "second"])
         .ok();
     let head = |at: &str| {
-        world
+        fixture
             .proxy
             .run("git", &["-C", at, "rev-parse", "HEAD"])
             .ok()
@@ -126,38 +124,38 @@ fn step_1_an_authorized_repository_is_cloned() {
 
 #[test]
 fn step_2_another_repository_is_not_cloned() {
-    let world = start();
-    let ran = world.proxy.run("git", &["clone", OTHER, "copy"]);
+    let fixture = start();
+    let ran = fixture.proxy.run("git", &["clone", OTHER, "copy"]);
     assert_eq!(ran.code, Some(128));
     assert!(
         ran.stderr.contains("The requested URL returned error: 403"),
         "{ran:?}"
     );
-    world.origin.assert_untouched();
+    fixture.origin.assert_untouched();
 }
 
 /// The plan expects a plain 403, whose body git discards. By the contract, git shows the reason,
 /// and the audit line has the status 403.
 #[test]
 fn step_3_a_branch_is_not_deleted() {
-    let world = start();
-    world.clone_with_a_commit();
+    let fixture = start();
+    fixture.clone_with_a_commit();
     let delete = ["-C", "copy", "push", "origin", "--delete", "feature-branch"];
-    let ran = world.proxy.run("git", &delete);
+    let ran = fixture.proxy.run("git", &delete);
     assert_eq!(ran.code, Some(1));
     let shown = "Branch deletion blocked: refs/heads/feature-branch";
     assert!(ran.stderr.contains(shown), "{ran:?}");
-    let kept = world
+    let kept = fixture
         .proxy
         .run("git", &["ls-remote", "--exit-code", OWN, "feature-branch"]);
     assert_eq!(kept.code, Some(0));
     let denied = json!({ "code": "branch_deletion_blocked", "status": 403, "outcome": "denied" });
-    world.proxy.audited(denied);
+    fixture.proxy.audited(denied);
 }
 
 #[test]
 fn step_4_a_pull_request_is_not_merged() {
-    let world = start();
+    let fixture = start();
     let merge = [
         "pr",
         "merge",
@@ -166,27 +164,27 @@ fn step_4_a_pull_request_is_not_merged() {
         "--repo",
         "owner/authorized-repo",
     ];
-    let ran = world.proxy.gh(&merge);
+    let ran = fixture.proxy.gh(&merge);
     assert_eq!(ran.code, Some(1));
     assert!(
         ran.stderr.contains("PR merge blocked - use GitHub UI"),
         "{ran:?}"
     );
     let rest = "https://api.github.com/repos/owner/authorized-repo/pulls/123/merge";
-    let curl = world.proxy.curl(&["--request", "PUT", rest]);
+    let curl = fixture.proxy.curl(&["--request", "PUT", rest]);
     assert_eq!(
         (curl.status, &curl.json()["code"]),
         (403, &json!("api_blocked"))
     );
     let asked = |seen: &crate::support::Seen| seen.method == "PUT";
-    assert!(!world.origin.seen().iter().any(asked));
+    assert!(!fixture.origin.seen().iter().any(asked));
 }
 
 #[test]
 fn step_5_an_allowed_api_is_called_with_the_key_injected() {
-    let world = start();
+    let fixture = start();
     let url = "https://api.anthropic.com/v1/messages";
-    let curl = world.proxy.curl(&["--data", "{}", url]);
+    let curl = fixture.proxy.curl(&["--data", "{}", url]);
     assert_eq!(
         (curl.status, &curl.json()["type"]),
         (200, &json!("message"))
@@ -196,15 +194,15 @@ fn step_5_an_allowed_api_is_called_with_the_key_injected() {
                       headers={'x-api-key': 'up-placeholder', 'authorization': 'Bearer own'})\n\
                   print(answer.json()['type'])";
     assert_eq!(
-        world.proxy.run("python3", &["-c", python]).ok(),
+        fixture.proxy.run("python3", &["-c", python]).ok(),
         "message\n"
     );
     let node = "
         const agent = new Tunnels();
         https.request({ host: 'api.anthropic.com', path: '/v1/messages', method: 'POST', agent },
             (answer) => { console.log(answer.statusCode); answer.resume(); }).end('{}');";
-    assert_eq!(world.proxy.node(node).ok(), "200\n");
-    let seen = world.origin.seen();
+    assert_eq!(fixture.proxy.node(node).ok(), "200\n");
+    let seen = fixture.origin.seen();
     assert_eq!(seen.len(), 3);
     for seen in seen {
         assert_eq!(seen.header("x-api-key"), Some("sk-ant-real"));
@@ -215,42 +213,46 @@ fn step_5_an_allowed_api_is_called_with_the_key_injected() {
 /// The 403 is the response to the CONNECT; the plan expects it for the request.
 #[test]
 fn step_6_an_unknown_source_is_rejected() {
-    let world = start();
-    let curl = world.proxy.curl_from(STRANGER, &["--verbose", USER]);
+    let fixture = start();
+    let curl = fixture
+        .proxy
+        .curl_from(UNKNOWN_SOURCE, &["--verbose", USER]);
     assert_eq!((curl.exit, curl.connect), (56, 403));
     assert!(curl.stderr.contains("403 Unknown source IP"), "{curl:?}");
-    world.origin.assert_untouched();
+    fixture.origin.assert_untouched();
 }
 
 #[test]
 fn step_7_registrations_survive_a_restart() {
-    let mut world = start();
-    assert_eq!(world.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
-    world.proxy.signal(Signal::TERM);
-    assert!(world.proxy.wait(SOON).success());
-    world.proxy.restart();
-    assert_eq!(world.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
+    let mut fixture = start();
+    assert_eq!(fixture.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
+    fixture.proxy.signal(Signal::TERM);
+    assert!(fixture.proxy.wait(SOON).success());
+    fixture.proxy.restart();
+    assert_eq!(fixture.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
 }
 
 #[test]
 fn step_8_a_listed_name_resolves() {
-    let world = start();
-    let answer = world.proxy.dig(Ipv4Addr::LOCALHOST, &["api.github.com"]);
+    let fixture = start();
+    let answer = fixture.proxy.dig(Ipv4Addr::LOCALHOST, &["api.github.com"]);
     assert!(answer.contains("status: NOERROR"), "{answer}");
     assert!(answer.contains("\t127.0.0.1\n"), "{answer}");
 }
 
 #[test]
 fn step_9_a_name_that_is_not_listed_does_not_exist() {
-    let world = start();
-    let answer = world.proxy.dig(Ipv4Addr::LOCALHOST, &["evil.example.com"]);
+    let fixture = start();
+    let answer = fixture
+        .proxy
+        .dig(Ipv4Addr::LOCALHOST, &["evil.example.com"]);
     assert!(answer.contains("status: NXDOMAIN"), "{answer}");
-    assert!(world.nameserver.asked().is_empty());
+    assert!(fixture.nameserver.asked().is_empty());
 }
 
 /// The body of the response to a GET over the admin socket. Panics unless the status is below 400.
-fn internal(world: &World, path: &str) -> String {
-    let socket = world.proxy.path("api.sock");
+fn internal(fixture: &Fixture, path: &str) -> String {
+    let socket = fixture.proxy.path("api.sock");
     let (socket, url) = (socket.to_str().unwrap(), format!("http://localhost{path}"));
     // `--noproxy` makes curl connect to the socket instead of the proxy.
     let arguments = [
@@ -262,15 +264,15 @@ fn internal(world: &World, path: &str) -> String {
         socket,
         &url,
     ];
-    world.proxy.run("curl", &arguments).ok()
+    fixture.proxy.run("curl", &arguments).ok()
 }
 
 #[test]
 fn step_10_the_admin_socket_serves_metrics() {
-    let world = start();
-    world.user_status(Ipv4Addr::LOCALHOST, &[]);
-    world.user_status(STRANGER, &[]);
-    let text = internal(&world, "/internal/metrics");
+    let fixture = start();
+    fixture.user_status(Ipv4Addr::LOCALHOST, &[]);
+    fixture.user_status(UNKNOWN_SOURCE, &[]);
+    let text = internal(&fixture, "/internal/metrics");
     each_row(
         [
             "proxy_registered_containers 2",
@@ -286,13 +288,13 @@ fn step_10_the_admin_socket_serves_metrics() {
         "upstream=\"api.github.com\"",
         "status=\"200\"",
     ];
-    assert_eq!(world.proxy.metric("proxy_requests_total", &labels), 1.0);
+    assert_eq!(fixture.proxy.metric("proxy_requests_total", &labels), 1.0);
 }
 
 #[test]
 fn step_11_the_admin_socket_reports_health() {
-    let world = start();
-    let health: Value = serde_json::from_str(&internal(&world, "/internal/health")).unwrap();
+    let fixture = start();
+    let health: Value = serde_json::from_str(&internal(&fixture, "/internal/health")).unwrap();
     assert_eq!(health["status"], "healthy");
     each_row(
         [
@@ -309,11 +311,11 @@ fn step_11_the_admin_socket_reports_health() {
 
 #[test]
 fn step_12_the_container_id_is_not_leaked() {
-    let world = start();
+    let fixture = start();
     let field = format!("X-Container-Id: {SANDBOX}");
     let sent = ["--header", &field, "--proxy-header", &field];
-    assert_eq!(world.user_status(Ipv4Addr::LOCALHOST, &sent), 200);
-    let seen = world.origin.only();
+    assert_eq!(fixture.user_status(Ipv4Addr::LOCALHOST, &sent), 200);
+    let seen = fixture.origin.only();
     assert_eq!(seen.header("x-container-id"), None);
     assert!(!format!("{:?}", seen.headers).contains(SANDBOX), "{seen:?}");
 }
@@ -321,29 +323,29 @@ fn step_12_the_container_id_is_not_leaked() {
 #[test]
 fn step_13_the_circuit_of_a_failing_upstream_opens() {
     let away = closed_address().to_string();
-    let world = start_with(|setup| {
+    let fixture = start_with(|setup| {
         setup.proxy["upstream"]["hosts"]["github.com"] = away.into();
     });
     for _ in 0..5 {
-        assert_eq!(world.proxy.curl(&[OWN]).status, 502);
+        assert_eq!(fixture.proxy.curl(&[OWN]).status, 502);
     }
     let begun = Instant::now();
-    let curl = world.proxy.curl(&[OWN]);
+    let curl = fixture.proxy.curl(&[OWN]);
     assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
     assert_eq!(
         (curl.status, &curl.json()["code"]),
         (503, &json!("circuit_open"))
     );
-    let ran = world.proxy.run("git", &["clone", OWN, "copy"]);
+    let ran = fixture.proxy.run("git", &["clone", OWN, "copy"]);
     assert!(ran.stderr.contains("returned error: 503"), "{ran:?}");
-    assert_eq!(world.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
+    assert_eq!(fixture.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
 }
 
 /// The plan starts curl 250 times, which on a slow machine stays below the rate. This test sends
 /// 700 requests with one curl.
 #[test]
 fn step_14_a_burst_is_limited() {
-    let world = start();
+    let fixture = start();
     let url = format!("{USER}?[1-700]");
     let arguments = [
         "--silent",
@@ -353,43 +355,43 @@ fn step_14_a_burst_is_limited() {
         "%{http_code} ",
         &url,
     ];
-    let statuses = world.proxy.run("curl", &arguments).ok();
+    let statuses = fixture.proxy.run("curl", &arguments).ok();
     let first = statuses.split(' ').position(|status| status == "429");
     assert!(first.is_some_and(|first| first >= 200), "{first:?}");
-    assert_eq!(world.user_status(SECOND, &[]), 200);
+    assert_eq!(fixture.user_status(SECOND, &[]), 200);
 }
 
 #[test]
 fn step_15_no_header_is_needed() {
-    let world = start();
-    assert_eq!(world.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
+    let fixture = start();
+    assert_eq!(fixture.user_status(Ipv4Addr::LOCALHOST, &[]), 200);
     assert_eq!(
-        world.origin.only().header("authorization"),
+        fixture.origin.only().header("authorization"),
         Some("Bearer ghp-real")
     );
 }
 
 #[test]
 fn step_16_a_container_id_that_differs_is_rejected() {
-    let world = start();
+    let fixture = start();
     each_row(["--header", "--proxy-header"], |place| {
         let wrong = [place, "X-Container-Id: wrong-id"];
         assert_eq!(
-            world.user_status(Ipv4Addr::LOCALHOST, &wrong),
+            fixture.user_status(Ipv4Addr::LOCALHOST, &wrong),
             403,
             "{place}"
         );
         let id_of_another = [place, "X-Container-Id: second"];
         assert_eq!(
-            world.user_status(Ipv4Addr::LOCALHOST, &id_of_another),
+            fixture.user_status(Ipv4Addr::LOCALHOST, &id_of_another),
             403,
             "{place}"
         );
     });
-    world
+    fixture
         .proxy
         .audited(json!({ "code": "container_id_mismatch", "status": 403 }));
-    assert!(world.origin.seen().is_empty());
+    assert!(fixture.origin.seen().is_empty());
 }
 
 /// The checklist also has a row for a client address that cannot be determined. The kernel always
@@ -397,27 +399,25 @@ fn step_16_a_container_id_that_differs_is_rejected() {
 #[test]
 fn identity_an_expired_registration_is_denied_and_removed() {
     const LEASE: Duration = Duration::from_secs(4);
-    let world = start();
-    let expires_at = OffsetDateTime::now_utc() + LEASE;
-    world.proxy.register_as(json!({
-        "container_ip": STRANGER, "container_id": "brief", "repos": [],
-        "expires_at": expires_at.format(&Rfc3339).unwrap(),
-    }));
-    assert_eq!(world.user_status(STRANGER, &[]), 200);
+    let fixture = start();
+    fixture.proxy.register_for(LEASE, UNKNOWN_SOURCE, "brief");
+    assert_eq!(fixture.user_status(UNKNOWN_SOURCE, &[]), 200);
     std::thread::sleep(LEASE + Duration::from_millis(200));
-    assert_eq!(world.user_status(STRANGER, &[]), 403);
+    assert_eq!(fixture.user_status(UNKNOWN_SOURCE, &[]), 403);
     eventually("the registration is gone", SOON, || {
-        let reply = world.proxy.admin("GET", "/internal/containers/brief", None);
+        let reply = fixture
+            .proxy
+            .admin("GET", "/internal/containers/brief", None);
         reply.status == 404
     });
 }
 
 #[test]
 fn identity_a_container_does_not_reach_anothers_repositories() {
-    let world = start();
+    let fixture = start();
     let refs = |source, repo: &str| {
         let url = format!("{repo}/info/refs?service=git-upload-pack");
-        world.proxy.curl_from(source, &[&url]).status
+        fixture.proxy.curl_from(source, &[&url]).status
     };
     let (first, second) = (Ipv4Addr::LOCALHOST, SECOND);
     assert_eq!([refs(first, OWN), refs(second, OWN)], [200, 403]);
@@ -428,22 +428,22 @@ fn identity_a_container_does_not_reach_anothers_repositories() {
 /// container gets the addresses of allowed names.
 #[test]
 fn identity_a_dns_question_is_identified_by_its_source() {
-    let world = start();
+    let fixture = start();
     each_row(
         [
             (Ipv4Addr::LOCALHOST, "NOERROR"),
             (SECOND, "NOERROR"),
-            (STRANGER, "REFUSED"),
+            (UNKNOWN_SOURCE, "REFUSED"),
         ],
         |(source, status)| {
-            let answer = world.proxy.dig(source, &["api.github.com"]);
+            let answer = fixture.proxy.dig(source, &["api.github.com"]);
             assert!(
                 answer.contains(&format!("status: {status}")),
                 "{source} {answer}"
             );
         },
     );
-    world
+    fixture
         .proxy
         .audited(json!({ "kind": "dns", "container_id": "second" }));
 }
@@ -452,9 +452,9 @@ fn identity_a_dns_question_is_identified_by_its_source() {
 /// API has only its Unix socket.
 #[test]
 fn identity_a_sandbox_does_not_reach_the_registration_api() {
-    let world = start();
-    let direct = format!("http://{}/internal/containers", world.proxy.address);
-    let curl = world.proxy.curl(&["--noproxy", "*", &direct]);
+    let fixture = start();
+    let direct = format!("http://{}/internal/containers", fixture.proxy.address);
+    let curl = fixture.proxy.curl(&["--noproxy", "*", &direct]);
     assert_eq!(
         (curl.status, &curl.json()["code"]),
         (400, &json!("malformed_request"))
@@ -466,7 +466,7 @@ fn identity_a_sandbox_does_not_reach_the_registration_api() {
             "http://127.0.0.1:8081/internal/containers",
         ],
         |url| {
-            let curl = world.proxy.curl(&[url]);
+            let curl = fixture.proxy.curl(&[url]);
             assert_eq!(curl.status, 403, "{url}");
             assert!(!String::from_utf8_lossy(&curl.body).contains("container_ip"));
         },

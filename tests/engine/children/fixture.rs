@@ -72,13 +72,13 @@ impl MessageMemory for Memory {
 }
 
 /// Makes transports for servers over stdio only.
-struct StdioAlone {
+struct StdioOnly {
     ports: Arc<StdioPorts>,
     spawner: Spawner,
     machine: Arc<Machine>,
 }
 
-impl Transports for StdioAlone {
+impl Transports for StdioOnly {
     fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
         let (spawner, machine) = (self.spawner.clone(), Arc::clone(&self.machine));
         let kind = server.kind.clone();
@@ -139,7 +139,7 @@ impl Fixture {
             memory: Arc::new(|_, _| Some(Memory::of_one())),
         };
         let in_force = Arc::clone(&chain);
-        let transports: Arc<dyn Transports> = Arc::new(StdioAlone {
+        let transports: Arc<dyn Transports> = Arc::new(StdioOnly {
             ports: Arc::new(ports),
             spawner: Spawner::start(PROGRAM.into()).unwrap(),
             machine: Arc::new(Machine::new(certificates, vec![state.clone()])),

@@ -22,7 +22,7 @@ fn memory() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flooding_server_takes_bounded_memory_and_harms_no_other() {
+async fn a_flooding_server_takes_bounded_memory_and_affects_no_other_server() {
     let fixture = Fixture::new(vec![
         mounted("flood", python("legacy")),
         mounted("t", python("legacy")),

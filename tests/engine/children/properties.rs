@@ -119,7 +119,7 @@ fn property_6_managers_keep_the_contract_of_the_interface() {
 // Feature: unified-sidecar, Property 7: an unexpected exit is reported with its code, and other
 // processes keep running.
 #[test]
-fn property_7_an_exit_is_reported_with_its_code_and_harms_no_other() {
+fn property_7_an_exit_is_reported_with_its_code_and_other_processes_keep_running() {
     let other = std::sync::OnceLock::<Arc<Local>>::new();
     let cases = (0_u8..=255, any::<bool>());
     each_case(&cases, |tokio, spawner, (code, by_signal)| {

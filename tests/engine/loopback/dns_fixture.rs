@@ -20,7 +20,7 @@ use super::*;
 
 pub const ONE: &str = "127.0.0.2";
 pub const OTHER: &str = "127.0.0.3";
-pub const STRANGER: &str = "127.0.0.4";
+pub const UNKNOWN_SOURCE: &str = "127.0.0.4";
 
 pub const SOON: Duration = Duration::from_secs(2);
 
@@ -189,10 +189,10 @@ pub fn question(name: &str, kind: RecordType) -> Message {
 
 pub async fn ask(socket: &UdpSocket, question: &[u8]) -> Option<Vec<u8>> {
     socket.send(question).await.unwrap();
-    hear(socket, SOON).await
+    receive_datagram(socket, SOON).await
 }
 
-pub async fn hear(socket: &UdpSocket, limit: Duration) -> Option<Vec<u8>> {
+pub async fn receive_datagram(socket: &UdpSocket, limit: Duration) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 65536];
     let length = timeout(limit, socket.recv(&mut buffer))
         .await

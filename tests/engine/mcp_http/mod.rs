@@ -3,11 +3,11 @@
 mod bounds;
 #[path = "../../support/certificates.rs"]
 mod certificates;
+mod delegated_flows;
 mod legacy;
 mod modern;
 mod server;
 mod two_endpoints;
-mod way_out;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -136,6 +136,13 @@ fn answers(message: &Value) -> Vec<Value> {
     }
 }
 
+fn answers_except_to_calls(message: &Value) -> Vec<Value> {
+    match message["method"].as_str() {
+        Some("tools/call") => Vec::new(),
+        _ => answers(message),
+    }
+}
+
 #[tokio::test]
 async fn a_refused_post_to_the_url_leads_to_a_get_of_the_stream() {
     let refusals = ["400 Bad Request", "404 Not Found", "405 Method Not Allowed"];
@@ -198,13 +205,7 @@ async fn posted_messages_are_answered_on_the_stream() {
 
 #[tokio::test]
 async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
-    let server = Sse::start("/messages?session=1", |message| {
-        match message["method"].as_str() {
-            Some("tools/call") => Vec::new(),
-            _ => answers(message),
-        }
-    })
-    .await;
+    let server = Sse::start("/messages?session=1", answers_except_to_calls).await;
     let fixture = Fixture::new(&settings(&server.url));
     let (session, _events) = fixture.open(Version::V2025_11_25).await;
     let calling = fixture.call(&session, "tools/call", json!({"name": "a"}));
@@ -225,13 +226,7 @@ async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
 
 #[tokio::test]
 async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
-    let server = Sse::start("/messages?session=1", |message| {
-        match message["method"].as_str() {
-            Some("tools/call") => Vec::new(),
-            _ => answers(message),
-        }
-    })
-    .await;
+    let server = Sse::start("/messages?session=1", answers_except_to_calls).await;
     let fixture = Fixture::new(&settings(&server.url));
     let (session, _events) = fixture.open(Version::V2025_11_25).await;
     let permit = fixture

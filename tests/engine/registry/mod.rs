@@ -374,14 +374,14 @@ async fn expired_entries_are_pruned_at_start() {
 }
 
 /// Damages the file of a registry.
-type Harm = fn(&Path);
+type Damage = fn(&Path);
 
 const GARBAGE: &[u8] = b"this is not a database, and it is long enough to be taken for one: \
     it goes on and on and on and on and on and on and on and on";
 
 #[tokio::test]
 async fn a_running_registry_does_not_touch_a_damaged_file_and_resumes_once_it_is_restored() {
-    let harms: [(&str, Harm); 4] = [
+    let damages: [(&str, Damage); 4] = [
         ("overwritten", |file| fs::write(file, GARBAGE).unwrap()),
         ("truncated", |file| fs::write(file, b"").unwrap()),
         ("deleted", |file| fs::remove_file(file).unwrap()),
@@ -391,32 +391,36 @@ async fn a_running_registry_does_not_touch_a_damaged_file_and_resumes_once_it_is
             fs::write(file, bytes).unwrap();
         }),
     ];
-    each_row_async(harms, async |(harm, inflict)| {
+    each_row_async(damages, async |(damage, inflict)| {
         let fixture = RegistryFixture::new();
         let before = fixture.register("c1", A).await;
         let intact = fs::read(fixture.file()).unwrap();
         inflict(&fixture.file());
-        let harmed = fs::read(fixture.file()).ok();
+        let damaged = fs::read(fixture.file()).ok();
 
         fixture.becomes(false).await;
-        assert!(fixture.registry.problem().is_some(), "{harm}");
-        assert!(fixture.registry.find(&before.source).is_err(), "{harm}");
-        assert!(fixture.registry.list().is_err(), "{harm}");
+        assert!(fixture.registry.problem().is_some(), "{damage}");
+        assert!(fixture.registry.find(&before.source).is_err(), "{damage}");
+        assert!(fixture.registry.list().is_err(), "{damage}");
         assert!(
             fixture.registry.register(new("c2", B)).await.is_err(),
-            "{harm}"
+            "{damage}"
         );
         assert!(
             fixture.registry.unregister(id("c1")).await.is_err(),
-            "{harm}"
+            "{damage}"
         );
         tokio::time::sleep(Duration::from_millis(1200)).await;
-        assert_eq!(fs::read(fixture.file()).ok(), harmed, "{harm}: untouched");
+        assert_eq!(
+            fs::read(fixture.file()).ok(),
+            damaged,
+            "{damage}: untouched"
+        );
 
         fs::write(fixture.file(), &intact).unwrap();
         fixture.becomes(true).await;
         let after = fixture.at(A).unwrap();
-        assert!(Arc::ptr_eq(&before, &after), "{harm}: the lease was kept");
+        assert!(Arc::ptr_eq(&before, &after), "{damage}: the lease was kept");
         assert!(!after.ended().is_cancelled());
         fixture.register("c2", B).await;
     })

@@ -62,12 +62,12 @@ async fn only_a_registry_is_restored_and_no_file_is_copied_onto_itself() {
 
 #[tokio::test]
 async fn restoring_a_backup_revives_no_ended_lease() {
-    let harms: [(&str, Harm); 3] = [
+    let damages: [(&str, Damage); 3] = [
         ("intact", |_| {}),
         ("damaged", |file| fs::write(file, GARBAGE).unwrap()),
         ("deleted", |file| fs::remove_file(file).unwrap()),
     ];
-    for (harm, inflict) in harms {
+    for (damage, inflict) in damages {
         let fixture = RegistryFixture::new();
         let ended = fixture.register("c1", A).await;
         let replaced = fixture.register("c2", B).await;
@@ -91,14 +91,14 @@ async fn restoring_a_backup_revives_no_ended_lease() {
         let (one, two) = (fixture.at(A).unwrap(), fixture.at(B).unwrap());
         let ids = [&ended, &replaced, &successor, &one, &two].map(|container| container.lease);
         let different: HashSet<_> = ids.into_iter().collect();
-        assert_eq!(different.len(), ids.len(), "{harm}: {ids:?}");
-        assert_eq!(one.created_at, ended.created_at, "{harm}");
-        assert_eq!(two.auth_mode, AuthMode::Bot, "{harm}");
+        assert_eq!(different.len(), ids.len(), "{damage}: {ids:?}");
+        assert_eq!(one.created_at, ended.created_at, "{damage}");
+        assert_eq!(two.auth_mode, AuthMode::Bot, "{damage}");
         // Connections of an ended lease hold its container, which stays ended.
         for container in [&ended, &replaced, &successor] {
             assert!(container.has_ended() && container.ended().is_cancelled());
         }
         // An identical registration extends the lease that began with the restore.
-        assert_eq!(fixture.register("c1", A).await.lease, one.lease, "{harm}");
+        assert_eq!(fixture.register("c1", A).await.lease, one.lease, "{damage}");
     }
 }

@@ -1,4 +1,4 @@
-"""What the product is held to, as ratios within one run."""
+"""The product's targets, mostly ratios of two figures of the same run, which depend less on the machine."""
 
 
 def ratio(load, key, peer, other="product"):
@@ -7,7 +7,7 @@ def ratio(load, key, peer, other="product"):
 
 
 def rows(loads, facts):
-    """Name, what was measured, the direction, and what is allowed."""
+    """The rows of the table: name, measured value, `≤` or `≥`, limit."""
     by_name = {load.name: load for load in loads}
 
     def against(name, key, peer):

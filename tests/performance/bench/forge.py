@@ -1,4 +1,4 @@
-"""A forge with one small repository, and how long it takes to clone that through the product."""
+"""A git server with one small repository, and the time to clone it through the product."""
 
 import os
 import ssl
@@ -14,7 +14,7 @@ COMMITS = 200
 
 
 class Forge:
-    """Serves the repository with git's own server program, over TLS."""
+    """Serves the repository over TLS with `git http-backend`."""
 
     def __init__(self, work, certificates):
         self.root = work / "forge"
@@ -27,7 +27,7 @@ class Forge:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def clone(self, product, work, times=5):
-        """Seconds, the median."""
+        """Clones the repository `times` times; returns the median of the seconds."""
         proxy, ca = f"http.proxy=http://127.0.0.1:{product.port}", f"http.sslCAInfo={product.ca}"
         took = []
         for number in range(times):
@@ -62,13 +62,13 @@ def handler(root):
         def answer(self):
             path, _, query = self.path.partition("?")
             length = int(self.headers.get("Content-Length", 0))
-            asked = {"GIT_PROJECT_ROOT": str(root), "GIT_HTTP_EXPORT_ALL": "1", "REQUEST_METHOD": self.command,
+            environment = {"GIT_PROJECT_ROOT": str(root), "GIT_HTTP_EXPORT_ALL": "1", "REQUEST_METHOD": self.command,
                      "PATH_INFO": path, "QUERY_STRING": query, "CONTENT_LENGTH": str(length),
                      "CONTENT_TYPE": self.headers.get("Content-Type", ""),
                      "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
                      "GIT_PROTOCOL": self.headers.get("Git-Protocol", "")}
             ran = subprocess.run(["git", "http-backend"], input=self.rfile.read(length), stdout=subprocess.PIPE,
-                                 env=plain_environment() | asked, check=True)
+                                 env=plain_environment() | environment, check=True)
             head, _, body = ran.stdout.partition(b"\r\n\r\n")
             fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
             self.send_response(int(fields.pop("Status", "200").split()[0]))
@@ -81,6 +81,6 @@ def handler(root):
         do_GET = do_POST = answer
 
         def log_message(self, *_):
-            """Says nothing: what fails shows in the clone."""
+            """Logs nothing: a failed request makes `git clone` fail, which prints the error."""
 
     return Handler

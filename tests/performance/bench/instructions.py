@@ -1,9 +1,9 @@
 """Instructions of one request, tunnel, DNS question and tool call, counted by callgrind and compared with a baseline.
 
-Time depends on the machine and on its other load; the number of instructions hardly does, so that CI can compare it. The product runs
-under callgrind and gets each load with two numbers of units, in several rounds. The difference of the smallest counts, divided by the
-difference of the numbers, is the cost of one unit: connecting is in both and cancels out. What timers cost each second is counted
-while the product is idle, and subtracted; other programs on the machine can only add.
+The number of instructions hardly depends on the machine and its other load, so CI can compare it; time depends on both. The product
+runs under callgrind. In several rounds, each load is sent with a small and with a large number of units. The cost of one unit is the
+difference of the smallest counts, divided by the difference of the numbers: the cost of connecting is in both counts and cancels out.
+The instructions of timers, counted while the product is idle, are subtracted.
 """
 
 import json
@@ -26,21 +26,21 @@ BASELINE = Path("tests/performance/instructions.json")
 ROUNDS = 3
 # callgrind makes the product slower by a factor of 50.
 START_SECONDS, LOAD_SECONDS = 120, 120
-# After the start, and for counting what timers cost.
+# The pause after the start, and the time over which the instructions of timers are counted.
 SETTLING_SECONDS, IDLE_SECONDS = 2, 5
-# Where callgrind writes a profile at each dump, in the directory of the run.
+# Prefix of callgrind's profiles, one for each dump, in the directory of the run.
 PROFILE = "callgrind.out"
 FUNCTIONS = 60
 
 
 @dataclass
 class Unit:
-    """What is counted, and how many of it."""
+    """A kind of work, the load that causes it, and the larger number of units."""
 
     name: str
     arguments: list
     many: int
-    # Twice the difference of two runs beside other work, or more.
+    # At least twice the difference that was seen between two runs on a busy machine.
     tolerance_percent: float = 2.0
 
 
@@ -50,7 +50,7 @@ HTTP = [
     Unit("new tunnel with one request", ["tunnels", "--connections", 1], 100),
 ]
 NEW_HOST = [Unit("first tunnel to a host, with one request", ["tunnels", "--connections", 1], 80)]
-# A question costs so little that what timers do meanwhile counts.
+# A DNS question takes so few instructions that those of timers are a large part of the count.
 DNS = [Unit(f"DNS question, {names}", [names, "--clients", 1], 2000, tolerance_percent=10.0)
        for names in ("cached", "denied", "forwarded")]
 CALL = ["call", "--era", "modern", "--connections", 1]
@@ -67,7 +67,7 @@ class HttpLoad(Runner):
 
 
 class NewHostLoad(HttpLoad):
-    """Every tunnel is the first to its host: both certificates are new to the product."""
+    """Every tunnel is the first one to its host: the product mints a leaf and verifies the upstream's certificate."""
 
     first = 0
 
@@ -89,8 +89,8 @@ class DnsLoad(Runner):
 class CountedProduct(Gateway):
     """The product under callgrind, with one HTTP mount, and a policy of 50 rules if `with_policy`."""
 
-    # Those that the loads come from. Maintenance reads the state of each container every second: with 10,000 of them it takes 5
-    # million instructions a second, which a slow machine would count as cost of the units.
+    # Only those that send the loads. Maintenance reads each container's state every second: with 10,000
+    # containers that takes 5 million instructions a second, which would be counted on a slow machine.
     containers = 3
 
     def __init__(self, *arguments, with_policy, **peers):
@@ -115,7 +115,7 @@ class CountedProduct(Gateway):
         self.per_second = self.dump()[0] / IDLE_SECONDS
 
     def dump(self):
-        """The instructions since the last dump, without those of timers, and the file with the profile."""
+        """Returns the instructions since the last dump, without those of timers, and the path of the profile."""
         before = set(self.work.glob(f"{PROFILE}.*"))
         command = ["callgrind_control", "--dump", str(self.process.pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=LOAD_SECONDS)
@@ -126,7 +126,7 @@ class CountedProduct(Gateway):
         return int(total.split()[1]) - self.per_second * (self.dumped - began), profile
 
     def count(self, load, peer, unit, functions):
-        """The cost of one, and how far the median of the rounds is above the smallest count, in percent."""
+        """Returns the instructions of one unit, and by how many percent the median count exceeds the smallest."""
         few = unit.many // 10
         load.send(peer, unit, few)
         of_few, of_many = [], []
@@ -144,22 +144,22 @@ class CountedProduct(Gateway):
 
 
 def print_functions(unit, profile):
-    """The functions in which a unit spends most, with the functions that they call."""
+    """Prints the functions with the most instructions, those of the functions that they call included."""
     command = ["callgrind_annotate", "--inclusive=yes", "--auto=no", "--threshold=99", str(profile)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    print(f"\n{unit.name}, {unit.many} of it:", *lines[:FUNCTIONS], sep="\n")
+    print(f"\n{unit.name}, {unit.many} units:", *lines[:FUNCTIONS], sep="\n")
 
 
 def toolchain():
-    """The key of the baseline: another compiler makes other code."""
+    """The key of the baseline: counts differ between versions of the compiler."""
     said = subprocess.run(["rustc", "-vV"], check=True, capture_output=True, text=True).stdout
     facts = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
     return f"rustc {facts['release']} {facts['host']}"
 
 
 def build(root, as_built):
-    """The product, its own crates optimised too, and the load program. Both go into the directory that the tests use, whose
-    builds have optimised all other crates already."""
+    """Builds the product, with its own crates optimised too, and the load program; returns their paths. The target
+    directory is that of the tests, whose builds have optimised all other crates already."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     if not as_built:
         product = ["cargo", "build", "--quiet", "--locked", "--bin", "unified-proxy"]
@@ -170,7 +170,7 @@ def build(root, as_built):
 
 
 def start(processes, work, binary, performance, with_policy):
-    """The product with its peers, ready to be counted."""
+    """Starts the product under callgrind, and the servers that it contacts."""
     subprocess.run([performance, "certificates", work], check=True)
     origin, nameserver, server = free_port(), free_port(), free_port()
     commands = {
@@ -189,9 +189,9 @@ def start(processes, work, binary, performance, with_policy):
 
 
 def measure(work, say, binary, performance, functions):
-    """Cost and spread of each unit."""
+    """Returns cost and spread of each unit, by its name."""
     copy = work / "unified-proxy"
-    # valgrind reads a small file sooner, and no build replaces the copy.
+    # valgrind reads a small file faster, and no build replaces the copy.
     subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
     counts = {}
     for with_policy, call in CALLS.items():
@@ -217,7 +217,7 @@ def measure(work, say, binary, performance, functions):
 
 
 def compare(counts, baseline):
-    """Prints a table; answers the names of the units that cost more than the baseline allows."""
+    """Prints a table; returns the names of the units that cost more than the baseline allows."""
     more, less = [], []
     print("| instructions each | counted | median over smallest | baseline | difference |")
     print("| --- | ---: | ---: | ---: | ---: |")
@@ -234,7 +234,7 @@ def compare(counts, baseline):
 
 
 def left_out(root, reason):
-    """Says why nothing was counted, where .ci/run collects such lines."""
+    """Prints why nothing was counted, and writes it to the summary that .ci/run reads."""
     print(f"not run: instructions: {reason}")
     summary = Path(os.environ.get("CARGO_TARGET_DIR", root / "target")) / "instructions/summary"
     summary.parent.mkdir(parents=True, exist_ok=True)
@@ -242,7 +242,7 @@ def left_out(root, reason):
 
 
 def run(root, options, say):
-    """Counts, and compares or records; the exit code."""
+    """Counts instructions and compares or records them; returns the exit code."""
     for program in ("valgrind", "callgrind_control", "strip"):
         if not shutil.which(program):
             left_out(root, f"{program} is missing (apt-get install valgrind binutils)")
@@ -263,7 +263,7 @@ def run(root, options, say):
         path.write_text(json.dumps(baselines, indent=2) + "\n")
         return 0
     if key not in baselines:
-        print(f"\n{BASELINE} has no baseline for {key}: nothing to compare with.")
+        print(f"\n{BASELINE} has no baseline for {key}, so nothing was compared.")
     elif more:
         print(f"\nAbove the baseline: {'; '.join(more)}. If that is intended,"
               " `scripts/bench --instructions --record` raises the baseline; give the reason in the commit.")

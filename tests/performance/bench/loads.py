@@ -1,4 +1,4 @@
-"""The loads, and running them through peers in turn."""
+"""The HTTP and DNS loads, and the runner that sends each load through its peers."""
 
 import random
 import statistics
@@ -16,14 +16,14 @@ FORWARDERS = ("product", "dnsmasq", "unbound", "unbound, no cache")
 
 @dataclass
 class Load:
-    """One load, and through whom it goes."""
+    """A load, the names of the peers through which it is sent, and the results of each."""
 
     name: str
     arguments: list
     peers: tuple = RELAYS
     rounds: int = 3
     seconds: float = 1.0
-    # The smallest of many windows is what the work costs; the others are what a busy machine adds.
+    # Whether the CPU time is the smallest of the rounds instead of the median: other programs only add to it.
     smallest: bool = False
     results: dict = field(default_factory=dict)
 
@@ -31,7 +31,7 @@ class Load:
         return [result[key] for result in self.results.get(peer, []) if key in result]
 
     def figure(self, peer, key):
-        """The median of the rounds, or the smallest; `None` where there is none."""
+        """The median of the rounds, or the smallest value for CPU time if `smallest`; `None` without results."""
         figures = self.figures(peer, key)
         if not figures:
             return None
@@ -72,7 +72,7 @@ def http_loads(quick):
 
 
 def slow_loads():
-    """For a peer that is slower by an order."""
+    """The load for comparison with mitmproxy, which is slower by an order of magnitude."""
     return [Load("keep-alive 1 KiB, 32 connections, in the same minute",
                  ["keep-alive", "--connections", 32], peers=("product", "mitmproxy"))]
 
@@ -82,7 +82,7 @@ def passthrough():
 
 
 def idle_loads(quick):
-    """Memory is read ten seconds after the last tunnel was opened."""
+    """Loads of idle tunnels; memory is read ten seconds after the last tunnel was opened."""
     def idle(count, how, *more):
         return Load(f"{count:,} idle tunnels, {how}", ["idle", "--connections", count, *more], rounds=1, seconds=10)
 
@@ -102,14 +102,15 @@ def question_loads(quick):
 
 
 class Runner:
-    """Runs loads through the peers that are there."""
+    """Runs loads through those of their peers that were started."""
 
     def __init__(self, performance, peers):
         self.performance = performance
         self.peers = peers
 
     def run(self, loads):
-        """All rounds of all loads, interleaved: what the machine does besides meets everybody."""
+        """Runs all rounds of all loads. Each round has every load and peer, in random order of peers, so that other
+        load on the machine affects all peers alike."""
         for number in range(max(load.rounds for load in loads)):
             for load in loads:
                 peers = [self.peers[name] for name in load.peers if self.peers.get(name)]
@@ -131,7 +132,7 @@ class Runner:
 
     def begin(self, peer, arguments, seconds):
         port = peer.plain_port if arguments[0] == "denials" else peer.port
-        return self.spawn("load", *arguments, "--proxy", f"127.0.0.1:{port}", "--way", peer.way, "--ca", peer.ca,
+        return self.spawn("load", *arguments, "--proxy", f"127.0.0.1:{port}", "--route", peer.route, "--ca", peer.ca,
                           "--pid", peer.pid, "--seconds", seconds)
 
     def questions(self, load, peer):
@@ -146,7 +147,8 @@ class Runner:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def finish(self, process, peer, timeout=60):
-        """The figures; none where a peer failed, which is told. Where the product fails there is nothing to tell."""
+        """Returns the figures that the process printed. If it failed: exits with the error if the peer is the
+        product, otherwise prints the error and returns no figures."""
         try:
             out, error = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The MCP gateway beside the bare server and other proxies: what a call, a list and an idle stream cost."""
+"""The cost of a tool call, a tool list and an idle stream: MCP gateway, bare server and other proxies."""
 
 import shutil
 import subprocess
@@ -11,12 +11,12 @@ from .product import Product
 
 ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 PEERS = ("direct", "relay", "product", "product, stdio", "FastMCP", "mcp-proxy")
-# FastMCP reads the list of its server at each call: with many tools that would be all that calls measure.
+# Few tools for calls: FastMCP reads the server's list at each call, so a long list would dominate the figure.
 TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
-# One shows latency; with 8 some cores sleep between calls, with 32 none does.
+# 1 connection shows the latency; with 8, some cores sleep between calls, with 32, none does.
 CONNECTIONS = (1, 8, 32)
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
-# What idle streams take is read in a process that served nothing before.
+# The peers whose idle streams are measured, each in a product that was just restarted.
 IDLE = ("product", "product, stdio")
 
 FASTMCP = """
@@ -27,7 +27,7 @@ create_proxy(sys.argv[1]).run(transport="http", host="127.0.0.1", port=int(sys.a
 
 
 def policy():
-    """Rules that all have to be read before a call may pass, of the kinds that an operator writes."""
+    """A policy of typical rules, all of which are evaluated before a call is allowed."""
     kinds = (
         'startswith(input.arguments.path, "/etc/area-{0}/")',
         'contains(lower(input.arguments.text), "forbidden-{0}")',
@@ -41,7 +41,7 @@ def policy():
 
 
 class Gateway(Product):
-    """The product with two mounts of the bare server: over HTTP for one container, over stdio for another."""
+    """The product, which mounts the bare server over HTTP for one container and over stdio for another."""
 
     def __init__(self, processes, binary, work, command, server, origin=None, nameserver=None):
         self.mcp, self.command, self.server = free_port(), command, server
@@ -72,7 +72,8 @@ class Gateway(Product):
 
 
 def installed(root):
-    """The programs of the peers, in virtual environments of their own: they need different versions of one library."""
+    """The directory of each peer's programs. Each peer has its own virtual environment, since they need different
+    versions of the same library."""
     programs = {}
     for name, package in PACKAGES.items():
         place = root / "target/bench-peers" / package
@@ -94,7 +95,7 @@ def install(place, package):
 
 
 def start_relay(processes, performance, server):
-    """hyper on both sides and nothing between: what it takes to be there."""
+    """Starts a relay with hyper on both sides and no decisions: the least cost of any HTTP proxy."""
     port = free_port()
     process = processes.start("relay", performance, "plain-relay", "--listen", f"127.0.0.1:{port}",
                               "--upstream", f"127.0.0.1:{server}")
@@ -124,9 +125,9 @@ class McpRunner(Runner):
 
 
 def loads(quick, kind, what, connections):
-    """One load in each era."""
+    """The load in each era of the protocol."""
     many = "connection" if connections == 1 else "connections"
-    # mcp-proxy speaks the older revision only.
+    # mcp-proxy supports only the older revision.
     return [Load(f"{version}: {what}, {connections} {many}", [kind, "--era", era, "--connections", connections],
                  PEERS if era == "legacy" else PEERS[:-1], rounds=3 if quick else 10, seconds=0.5 if quick else 1.0,
                  smallest=True)
@@ -134,7 +135,7 @@ def loads(quick, kind, what, connections):
 
 
 def idle(runner, gateway, quick):
-    """Each in a process that has just started."""
+    """Measures idle streams of each peer and era, each time in a product that was just restarted."""
     made = []
     for era, version in ERAS.items():
         load = Load(f"{version}: {STREAMS:,} idle streams",
@@ -180,8 +181,8 @@ def print_report(root, measured, idle_loads):
     report.bars(bar(measured, idle_loads))
 
 
-class Stage:
-    """A bare server of so many tools, and everybody before it."""
+class Setting:
+    """A bare server with `tools` tools, and all peers in front of it."""
 
     def __init__(self, processes, work, root, binary, performance, tools):
         subprocess.run([performance, "certificates", work], check=True)
@@ -194,8 +195,8 @@ class Stage:
         self.gateway.start()
         others = start_peers(processes, installed(root), command, server)
         relay = start_relay(processes, performance, server)
-        everybody = [Peer("direct", server, process.pid), relay, *self.gateway.peers(), *others]
-        self.runner = McpRunner(performance, {peer.name: peer for peer in everybody})
+        peers = [Peer("direct", server, process.pid), relay, *self.gateway.peers(), *others]
+        self.runner = McpRunner(performance, {peer.name: peer for peer in peers})
 
 
 def measure(quick, work, say, *builds):
@@ -204,13 +205,13 @@ def measure(quick, work, say, *builds):
     lists.mkdir()
     with Processes(calls) as processes:
         say("calls")
-        stage = Stage(processes, calls, *builds, TOOLS_TO_CALL)
+        setting = Setting(processes, calls, *builds, TOOLS_TO_CALL)
         calls = [load for connections in CONNECTIONS for load in loads(quick, "call", "tools/call", connections)]
-        measured = stage.runner.run(calls)
+        measured = setting.runner.run(calls)
         say("idle streams")
-        streams = idle(stage.runner, stage.gateway, quick)
+        streams = idle(setting.runner, setting.gateway, quick)
     with Processes(lists) as processes:
         say("lists")
-        stage = Stage(processes, lists, *builds, TOOLS_TO_LIST)
-        measured += stage.runner.run(loads(quick, "list", f"tools/list of {TOOLS_TO_LIST:,}", 1))
+        setting = Setting(processes, lists, *builds, TOOLS_TO_LIST)
+        measured += setting.runner.run(loads(quick, "list", f"tools/list of {TOOLS_TO_LIST:,}", 1))
     return measured, streams

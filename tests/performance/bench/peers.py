@@ -1,5 +1,5 @@
-"""The programs that the product is measured against, each in a set-up as fair as it gets: the same certificates and
-protocol versions, upstream connections kept alive, upstream certificates verified, no logs unless said."""
+"""The programs with which the product is compared. All have the same certificates and protocol versions, keep upstream
+connections alive, verify upstream certificates, and write no log unless their name says so."""
 
 import getpass
 import os
@@ -100,7 +100,7 @@ NO_CACHE = "msg-cache-size: 0\n  rrset-cache-size: 0\n  cache-max-ttl: 0\n  cach
 
 
 class Peers:
-    """Starts peers; one that is missing is named and left out."""
+    """Starts peers. The names of programs that are not installed are added to `missing`."""
 
     def __init__(self, processes, work, performance, certificates, origin, nameserver, mitmdump):
         self.processes, self.work, self.performance = processes, work, performance
@@ -134,7 +134,7 @@ class Peers:
         config, port, plain = self.work / f"nginx{log}.conf", free_port(), free_port()
         access = f"{self.work}/access.log" if logged else "off"
         config.write_text(self.fill(NGINX, port=port, plain=plain, access=access, log=log))
-        return self.launch(name, port, program, "-c", config, "-p", self.work, way="reverse", plain_port=plain)
+        return self.launch(name, port, program, "-c", config, "-p", self.work, route="reverse", plain_port=plain)
 
     def haproxy(self):
         if not (program := self.has("haproxy")):
@@ -143,18 +143,18 @@ class Peers:
         pems = [(self.certificates / name).read_text() for name in ("leaf.pem", "leaf-key.pem")]
         (self.work / "haproxy.pem").write_text("".join(pems))
         config.write_text(self.fill(HAPROXY, port=port))
-        return self.launch("haproxy", port, program, "-f", config, "-db", way="reverse")
+        return self.launch("haproxy", port, program, "-f", config, "-db", route="reverse")
 
     def mitmproxy(self):
         if not self.mitmdump:
             self.missing.append("mitmdump (scripts/bench --install, or pip install mitmproxy)")
             return None
         home, port = self.work / "mitmproxy", free_port()
-        # It cannot be told where a name is, so it stands before the origin as nginx does.
+        # mitmproxy has no setting for the address of a name, so it is a reverse proxy, like nginx.
         peer = self.launch("mitmproxy", port, self.mitmdump, "-q", "--mode", f"reverse:https://127.0.0.1:{self.origin}",
                            "--listen-host", "127.0.0.1", "--listen-port", port, "--set", f"confdir={home}",
                            "--set", "keep_host_header=true",
-                           "--set", f"ssl_verify_upstream_trusted_ca={self.certificates / 'ca.pem'}", way="reverse")
+                           "--set", f"ssl_verify_upstream_trusted_ca={self.certificates / 'ca.pem'}", route="reverse")
         peer.ca = home / "mitmproxy-ca-cert.pem"
         return peer
 
@@ -166,7 +166,7 @@ class Peers:
         made.wait()
         self.processes.running.remove(made)
         if os.geteuid() == 0:
-            # Started by root, it goes on as a user of its own.
+            # squid that is started by root continues as the user `proxy`.
             self.work.chmod(0o711)
             log = self.work / "squid-cache.log"
             log.touch()

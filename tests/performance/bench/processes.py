@@ -1,4 +1,4 @@
-"""Programs that are started for a run and ended with it."""
+"""The programs of a run, which end with it."""
 
 import os
 import shutil
@@ -13,21 +13,21 @@ from pathlib import Path
 
 @dataclass
 class Peer:
-    """A running program, and how a load reaches it."""
+    """A running program, and how a load connects to it."""
 
     name: str
     port: int
     pid: int
     ca: Path | None = None
-    way: str = "connect"
+    route: str = "connect"
     plain_port: int | None = None
     source: str = "127.0.0.1"
-    # The name that an MCP tool has there.
+    # The name under which this peer lists the MCP tool.
     tool: str = "tool-0"
 
 
 class Processes:
-    """Ends all that it started, by process id, whatever happened."""
+    """Starts programs. When the `with` block ends, also by an exception, ends them by their process ids."""
 
     def __init__(self, work):
         self.work = work
@@ -58,7 +58,7 @@ class Processes:
             process.wait()
 
     def await_port(self, name, process, port, seconds=30):
-        """Waits until somebody accepts on the port."""
+        """Waits until a connection to the port succeeds; exits if the process ends first."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if process.poll() is not None:
@@ -85,5 +85,5 @@ def free_port():
 
 
 def find(program):
-    """Where a program is, also where it is not on an ordinary user's path."""
+    """The path of a program on PATH or in the system's sbin directories; `None` if there is none."""
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/sbin")

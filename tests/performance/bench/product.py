@@ -1,4 +1,4 @@
-"""The product, with its whole chain on and many containers registered."""
+"""The product, with the whole chain enabled and many registered containers."""
 
 import contextlib
 import http.client
@@ -13,9 +13,9 @@ from .forge import HOST, REPOSITORY
 from .processes import Peer, free_port
 
 CONTAINERS = 10_000
-# Names that are new to the proxy: so many for each round, in so many rounds.
+# Host names without a cached certificate: their number in each round, and the number of rounds.
 NEW_HOSTS, NEW_HOST_ROUNDS = 200, 5
-# The highest that the configuration takes. The limits stay on and count; they must not be what is measured.
+# The largest value that the configuration accepts, so that limits are counted but never reached.
 MOST = 1_000_000
 
 
@@ -78,8 +78,8 @@ class Product:
         }
 
     def start(self, *under, seconds=30):
-        """Starts it, `under` another program if one is given, and answers how long it took until it was healthy, in
-        milliseconds."""
+        """Starts the product, under another program if `under` names one; returns the milliseconds until it was
+        healthy."""
         began = time.monotonic()
         self.process = self.processes.start("unified-proxy", *under, self.binary, "serve", "--config", self.config)
         while time.monotonic() < began + seconds and self.process.poll() is None:
@@ -106,10 +106,10 @@ class Product:
             return answer.status, answer.read().decode()
 
     def register(self):
-        """Registers all containers; answers what the product takes before, in MiB.
+        """Registers all containers; returns the product's memory before that, in MiB.
 
         Two containers go through the API. The others are copies of the first in the registry's file, since the API
-        takes ten writes a second; they are read at the next start like any other."""
+        accepts ten writes a second; the next start loads them."""
         self.start()
         empty_mib = self.resident_mib()
         for number in (1, 2):
@@ -131,7 +131,7 @@ class Product:
         return empty_mib
 
     def resident_mib(self):
-        """What it takes when nothing is open."""
+        """The resident memory after two idle seconds."""
         time.sleep(2)
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))

@@ -1,4 +1,4 @@
-"""What one container's refusals cost another container."""
+"""The effect of one container's denials on the latency of another container."""
 
 import statistics
 

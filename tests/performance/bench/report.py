@@ -1,4 +1,4 @@
-"""Tables in Markdown, as docs/performance.md has them."""
+"""Prints the tables of docs/performance.md, in Markdown."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""One run: builds, starts everybody, measures, prints."""
+"""Builds the programs, starts them, measures, and prints the tables."""
 
 import argparse
 import contextlib
@@ -23,19 +23,19 @@ from .product import Product
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unified-proxy-bench"
-# The headings of docs/performance.md that the tables of a run stand between.
+# The headings of docs/performance.md before and after the recorded tables.
 FIGURES = "## Figures", "## What limits each"
 MCP_FIGURES = "### Figures of MCP", "## How cost grows"
 PACKAGES = "git nginx haproxy squid-openssl dnsmasq unbound"
 
 
-def build(as_it_is):
-    """The binaries; `as_it_is`: such as were built before."""
+def build(as_built):
+    """Builds the binaries, unless `as_built`; returns their paths."""
     if not shutil.which("cargo"):
-        sys.exit("Missing: cargo. Install Rust with rustup; rust-toolchain.toml says which.")
+        sys.exit("Missing: cargo. Install Rust with rustup; rust-toolchain.toml names the version.")
 
     def release(directory):
-        if not as_it_is:
+        if not as_built:
             subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=directory, check=True)
         query = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
         output = subprocess.run(query, cwd=directory, check=True, capture_output=True).stdout
@@ -60,7 +60,7 @@ def say(text):
 
 
 def start_product(processes, binary, work, certificates, origin, nameserver, forge):
-    """The product, how long it takes to start, and what it takes when idle."""
+    """Starts the product; returns it with its start time and its idle memory."""
     product = Product(processes, binary, work, certificates, origin, nameserver, forge)
     facts = {"empty_mib": product.register()}
     starts = []
@@ -82,20 +82,20 @@ def measure(options, work, processes, product_binary, performance):
     product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver, forge)
     facts["clone_s"] = forge.clone(product.peer(), work)
     make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
-    direct = Peer("direct", origin, process.pid, work / "ca.pem", way="reverse")
-    everybody = [direct, product.peer(), make.nginx(), make.ours("relay", "relay"),
+    direct = Peer("direct", origin, process.pid, work / "ca.pem", route="reverse")
+    peers = [direct, product.peer(), make.nginx(), make.ours("relay", "relay"),
                  make.ours("hudsucker", "hudsucker", "--nodelay"), make.mitmproxy()]
     if not options.quick:
-        everybody += [make.nginx(logged=True), make.ours("hudsucker, Nagle", "hudsucker")]
+        peers += [make.nginx(logged=True), make.ours("hudsucker, Nagle", "hudsucker")]
     if options.all:
-        everybody += [make.haproxy(), make.squid()]
+        peers += [make.haproxy(), make.squid()]
     forwarders = [Peer("product", product.dns, product.process.pid), make.dnsmasq(), make.unbound(),
                   make.unbound(cache=False)]
     if make.missing:
         say(f"missing, and left out: {', '.join(make.missing)}")
-    http = loads.Runner(performance, {peer.name: peer for peer in everybody if peer})
+    http = loads.Runner(performance, {peer.name: peer for peer in peers if peer})
     dns = loads.Runner(performance, {peer.name: peer for peer in forwarders if peer})
-    # Through a passthrough host the TLS is the origin's own.
+    # The TLS of a passthrough host is the origin's, so clients trust the origin's CA.
     passed = loads.Runner(performance, {"product": replace(product.peer(), ca=direct.ca)})
     return run(options, http, dns, passed, facts, product)
 
@@ -114,7 +114,7 @@ def run(options, http, dns, passed, facts, product):
     say("idle tunnels")
     idle = loads.idle_loads(options.quick)
     for load in idle:
-        # A process that has served before holds freed memory, which hides what tunnels take.
+        # A process that has served requests holds freed memory, which would hide the memory of tunnels.
         product.restart()
         http.peers["product"] = product.peer()
         http.run([load])
@@ -136,7 +136,7 @@ def print_report(http, idle, questions, facts):
 
 
 def record(text, heading, following):
-    """Puts the tables between two headings of the document."""
+    """Replaces the text between two headings of the document by the tables."""
     path = ROOT / "docs/performance.md"
     before, rest = path.read_text().split(f"{heading}\n")
     after = rest[rest.index(following):]
@@ -147,12 +147,12 @@ def main():
     arguments = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     arguments.add_argument("--quick", action="store_true", help="shorter and fewer windows: under three minutes")
     arguments.add_argument("--all", action="store_true", help="HAProxy and squid as well")
-    arguments.add_argument("--install", action="store_true", help="first installs the peers with apt-get and pip")
-    arguments.add_argument("--record", action="store_true", help="puts the tables into docs/performance.md as well")
-    arguments.add_argument("--as-built", action="store_true", help="builds nothing: measures what was built before")
-    arguments.add_argument("--mcp", action="store_true", help="the MCP gateway in place of HTTP and DNS")
-    arguments.add_argument("--instructions", action="store_true", help="counts instructions with callgrind instead")
-    arguments.add_argument("--functions", action="store_true", help="with --instructions: the costliest functions too")
+    arguments.add_argument("--install", action="store_true", help="install the other proxies first, with apt-get and pip")
+    arguments.add_argument("--record", action="store_true", help="also write the tables to docs/performance.md")
+    arguments.add_argument("--as-built", action="store_true", help="measure the existing binaries without a build")
+    arguments.add_argument("--mcp", action="store_true", help="measure the MCP gateway instead of HTTP and DNS")
+    arguments.add_argument("--instructions", action="store_true", help="count instructions with callgrind instead")
+    arguments.add_argument("--functions", action="store_true", help="with --instructions: also print the costliest functions")
     options = arguments.parse_args()
     if options.instructions:
         sys.exit(instructions.run(ROOT, options, say))

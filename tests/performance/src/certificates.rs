@@ -79,7 +79,7 @@ pub fn client(ca: &Path, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
 }
 
 /// TLS configuration of a client that resumes no session, like a new process each time.
-pub fn stranger(ca: &Path, alpn: &[u8]) -> anyhow::Result<Arc<ClientConfig>> {
+pub fn without_resumption(ca: &Path, alpn: &[u8]) -> anyhow::Result<Arc<ClientConfig>> {
     let mut config = client(ca, &[alpn])?;
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))

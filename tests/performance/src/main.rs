@@ -18,10 +18,10 @@ use clap::{Args, Parser};
 
 use certificates::Certificates;
 
-/// One part of a measurement.
+/// A program of a measurement.
 #[derive(Parser)]
 enum Part {
-    /// Makes the certificates of a run.
+    /// Writes the certificates of a run.
     Certificates { directory: PathBuf },
     /// An HTTPS origin.
     Origin {
@@ -35,35 +35,35 @@ enum Part {
         #[arg(long)]
         listen: SocketAddr,
     },
-    /// A relay that terminates TLS on both sides and decides nothing.
+    /// A relay that terminates TLS on both sides, without decisions.
     Relay(Peer),
-    /// A relay of plain HTTP that decides nothing.
+    /// A relay of plain HTTP, without decisions.
     PlainRelay {
         #[arg(long)]
         listen: SocketAddr,
         #[arg(long)]
         upstream: SocketAddr,
     },
-    /// A hudsucker proxy that decides nothing.
+    /// A hudsucker proxy, without decisions.
     #[cfg(feature = "hudsucker")]
     Hudsucker {
         #[command(flatten)]
         peer: Peer,
-        /// As published it leaves Nagle's algorithm on, which holds answers back.
+        /// Disables Nagle's algorithm, which hudsucker leaves enabled and which delays responses.
         #[arg(long)]
         nodelay: bool,
     },
-    /// A load through a proxy, and what it cost.
+    /// Sends an HTTP load through a proxy and prints its figures.
     Load(load::Load),
-    /// A bare MCP server.
+    /// A minimal MCP server.
     McpServer(mcp::Server),
-    /// A load of MCP requests, and what it cost.
+    /// Sends a load of MCP requests and prints its figures.
     Mcp(mcp::Load),
-    /// A load on a DNS server, and what it cost.
+    /// Sends DNS queries to a server and prints the figures.
     Questions(questions::Questions),
 }
 
-/// A proxy of ours that sends everything to one origin.
+/// Arguments of a proxy that sends every request to one origin.
 #[derive(Args)]
 struct Peer {
     #[arg(long)]

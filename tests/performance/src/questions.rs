@@ -1,5 +1,5 @@
-//! A load on a DNS server: many clients, each of which sends its next query on the answer to the
-//! last.
+//! A load on a DNS server: many clients, each of which sends a query when its previous one was
+//! answered.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::usage::Usage;
 const SETTLING: Duration = Duration::from_millis(200);
 
 /// Timeout after which a query counts as lost.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Timeout of a query if the load has a number of queries: the server may then run under callgrind,
 /// which makes it slow.
-const PATIENCE_OF_COUNT: Duration = Duration::from_secs(30);
+const COUNTED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Percentage of answers that may be lost or wrong: a saturated server drops some.
 const TOLERATED_PERCENT: u64 = 1;
 
-/// Number of names in the pool, so large that no cache still holds a name when it is used again.
+/// Number of names in the pool: so many that no cache still has a name when it is queried again.
 const POOL: u64 = 100_000;
 
 const NO_ERROR: u8 = 0;
@@ -45,7 +45,7 @@ enum Names {
     Unique,
 }
 
-/// A load of questions. Prints one line of figures.
+/// Sends DNS queries. Prints one line of figures.
 #[derive(Args)]
 pub struct Questions {
     #[arg(value_enum)]
@@ -71,7 +71,7 @@ struct Run {
     id: u64,
     /// The number of queries after which the clients stop.
     most: u64,
-    patience: Duration,
+    timeout: Duration,
     asked: AtomicU64,
     answered: AtomicU64,
     failed: AtomicU64,
@@ -84,7 +84,7 @@ impl Questions {
             names: self.names,
             id: since.as_millis() as u64,
             most: self.questions.unwrap_or(u64::MAX),
-            patience: self.questions.map_or(PATIENCE, |_| PATIENCE_OF_COUNT),
+            timeout: self.questions.map_or(TIMEOUT, |_| COUNTED_TIMEOUT),
             asked: AtomicU64::default(),
             answered: AtomicU64::default(),
             failed: AtomicU64::default(),
@@ -136,7 +136,7 @@ impl Run {
             }
             let question = question(number as u16, &self.name(number));
             socket.send(&question).await?;
-            let answer = timeout(self.patience, socket.recv(&mut buffer)).await;
+            let answer = timeout(self.timeout, socket.recv(&mut buffer)).await;
             let is_good = answer.is_ok_and(|read| {
                 read.is_ok_and(|length| length >= question.len())
                     && buffer.first_chunk() == question.first_chunk::<2>()

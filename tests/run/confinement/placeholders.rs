@@ -1,25 +1,14 @@
 //! Placeholders for missing protected files, which exist as long as a run needs them.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
 
 use super::protected::CHANGES;
 use crate::attempts::check;
-use crate::fixture::Person;
+use crate::fixture::{Person, names};
 use crate::processes;
 use crate::support::{SOON, eventually};
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap().flatten();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
 
 #[test]
 fn placeholders_stay_while_a_run_needs_them_and_the_last_run_removes_them() {

@@ -78,8 +78,8 @@ impl Listeners {
 
 fn bind(path: &Path) -> UnixListener {
     let listener = UnixListener::bind(path).unwrap();
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(path, everybody).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(path, mode).unwrap();
     listener
 }
 

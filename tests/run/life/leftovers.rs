@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::fixture::Person;
+use crate::fixture::{Person, names};
 use crate::processes;
 use crate::support::eventually;
 
@@ -17,15 +17,6 @@ const AT_ONCE: usize = 10;
 fn lines(path: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    names
 }
 
 /// Number of Unix sockets of the host whose paths contain this directory.

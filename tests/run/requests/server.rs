@@ -20,8 +20,8 @@ fn server(person: &Person, origin: &Origin) -> Proxy {
     setup.containers = Vec::new();
     setup.proxy["admin_uids"] = json!([NOBODY]);
     setup.proxy["admin_mode"] = "0666".into();
-    let everybody = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(setup.dir(), everybody).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(setup.dir(), mode).unwrap();
     assert!(is_root() || person.user == crate::fixture::User::Unprivileged);
     setup.start()
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use addons::contract::Code;
 
-use super::ask::Ingress::{
+use super::files::Recorded;
+use super::request_spec::Ingress::{
     self, Connect, DnsHttp, DnsTcp, DnsUdp, Http1, Http2, InfoRefs, Plain, PushReport, PushStatus,
     Tls, WebSocket,
 };
-use super::files::Recorded;
 
-/// The ingresses on which a code is recorded, and why it is not recorded on the others.
+/// The ingresses on which each of some codes is recorded, and why it is not recorded on the others.
 struct Row {
-    code: Code,
+    codes: &'static [Code],
     recorded: &'static [Ingress],
-    /// Ingresses on which the code cannot occur or cannot be provoked, and the reason.
+    /// Ingresses on which the codes cannot occur or cannot be provoked, and the reason.
     elsewhere: &'static [(&'static [Ingress], &'static str)],
 }
 
@@ -30,7 +30,7 @@ const NO_REQUEST: &str = "the proxy checks this for each request inside the tunn
 
 const ROWS: &[Row] = &[
     Row {
-        code: Code::ClientAddressUnknown,
+        codes: &[Code::ClientAddressUnknown],
         recorded: &[],
         elsewhere: &[(
             &Ingress::ALL,
@@ -38,7 +38,7 @@ const ROWS: &[Row] = &[
         )],
     },
     Row {
-        code: Code::UnknownSource,
+        codes: &[Code::UnknownSource],
         recorded: &[
             Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp,
         ],
@@ -48,7 +48,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::ContainerIdMismatch,
+        codes: &[Code::ContainerIdMismatch],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, DnsHttp,
         ],
@@ -58,7 +58,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::RegistrationExpired,
+        codes: &[Code::RegistrationExpired],
         recorded: &[
             Plain, Connect, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp,
         ],
@@ -69,14 +69,14 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::RegistryUnavailable,
+        codes: &[Code::RegistryUnavailable],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[Tls], HANDSHAKE), (&[PushStatus], NO_COMMANDS)],
     },
     Row {
-        code: Code::RateLimited,
+        codes: &[Code::RateLimited],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, Tls, DnsUdp, DnsTcp,
             DnsHttp,
@@ -84,7 +84,7 @@ const ROWS: &[Row] = &[
         elsewhere: &[(&[PushStatus], NO_COMMANDS)],
     },
     Row {
-        code: Code::TooManyConnections,
+        codes: &[Code::TooManyConnections],
         recorded: &[Plain, Connect, WebSocket, PushReport, InfoRefs, DnsHttp],
         elsewhere: &[
             (
@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::CircuitOpen,
+        codes: &[Code::CircuitOpen],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs,
         ],
@@ -114,14 +114,14 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::DomainNotAllowed,
+        codes: &[Code::DomainNotAllowed, Code::LevelExceeded],
         recorded: &[
             Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[Http1, Http2, Tls], CONNECT_FIRST)],
     },
     Row {
-        code: Code::AddressNotAllowed,
+        codes: &[Code::AddressNotAllowed],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp,
             DnsTcp, DnsHttp,
@@ -129,7 +129,7 @@ const ROWS: &[Row] = &[
         elsewhere: &[(&[Tls], HANDSHAKE)],
     },
     Row {
-        code: Code::PortNotAllowed,
+        codes: &[Code::PortNotAllowed],
         recorded: &[Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs],
         elsewhere: &[
             (&[Http1, Http2, Tls], CONNECT_FIRST),
@@ -137,7 +137,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::MethodNotAllowed,
+        codes: &[Code::MethodNotAllowed],
         recorded: &[Plain, Http1, Http2, DnsHttp],
         elsewhere: &[
             (&[Connect], "CONNECT is a known method"),
@@ -148,7 +148,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::WebsocketNotAllowed,
+        codes: &[Code::WebsocketNotAllowed],
         recorded: &[WebSocket],
         elsewhere: &[(
             &[
@@ -159,7 +159,7 @@ const ROWS: &[Row] = &[
         )],
     },
     Row {
-        code: Code::ClientRejectedCertificate,
+        codes: &[Code::ClientRejectedCertificate],
         recorded: &[Tls],
         elsewhere: &[(
             &[
@@ -170,14 +170,7 @@ const ROWS: &[Row] = &[
         )],
     },
     Row {
-        code: Code::LevelExceeded,
-        recorded: &[
-            Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
-        ],
-        elsewhere: &[(&[Http1, Http2, Tls], CONNECT_FIRST)],
-    },
-    Row {
-        code: Code::RuleDenied,
+        codes: &[Code::RuleDenied, Code::ApprovalPending],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs,
         ],
@@ -190,25 +183,12 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::ApprovalPending,
-        recorded: &[
-            Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs,
-        ],
-        elsewhere: &[
-            (&[Tls], HANDSHAKE),
-            (
-                &[DnsUdp, DnsTcp, DnsHttp],
-                "rules apply to requests and tunnels",
-            ),
-        ],
-    },
-    Row {
-        code: Code::ApprovalRejected,
+        codes: &[Code::ApprovalRejected],
         recorded: &[],
         elsewhere: &[(&Ingress::ALL, "an approval cannot be rejected yet")],
     },
     Row {
-        code: Code::HostMismatch,
+        codes: &[Code::HostMismatch],
         recorded: &[
             Plain, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, Tls,
         ],
@@ -218,7 +198,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::ProtocolNotAllowed,
+        codes: &[Code::ProtocolNotAllowed],
         recorded: &[Plain, Http1, Tls],
         elsewhere: &[
             (&[Connect], "the proxy reads the tunnel after the 200"),
@@ -232,7 +212,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::ApiBlocked,
+        codes: &[Code::ApiBlocked],
         recorded: &[Plain, Http1, Http2],
         elsewhere: &[
             (&[Connect], NO_REQUEST),
@@ -243,7 +223,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::WriteNotAllowed,
+        codes: &[Code::WriteNotAllowed],
         recorded: &[Plain, Http1, Http2, WebSocket, PushReport, PushStatus],
         elsewhere: &[
             (&[Connect], NO_REQUEST),
@@ -253,7 +233,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::RepoNotAuthorized,
+        codes: &[Code::RepoNotAuthorized],
         recorded: &[
             Plain, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs,
         ],
@@ -264,7 +244,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::BranchDeletionBlocked,
+        codes: &[Code::BranchDeletionBlocked, Code::BotBranchRestricted],
         recorded: &[PushReport, PushStatus],
         elsewhere: &[(
             &[
@@ -274,17 +254,7 @@ const ROWS: &[Row] = &[
         )],
     },
     Row {
-        code: Code::BotBranchRestricted,
-        recorded: &[PushReport, PushStatus],
-        elsewhere: &[(
-            &[
-                Plain, Connect, Http1, Http2, WebSocket, InfoRefs, Tls, DnsUdp, DnsTcp, DnsHttp,
-            ],
-            "only a push has commands",
-        )],
-    },
-    Row {
-        code: Code::PushTooLarge,
+        codes: &[Code::PushTooLarge],
         recorded: &[Plain, Http1, Http2, PushReport, PushStatus],
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
@@ -293,7 +263,12 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::BodyTooLargeToInspect,
+        codes: &[
+            Code::BodyTooLargeToInspect,
+            Code::InspectionBusy,
+            Code::BodyTimeout,
+            Code::UnsupportedEncoding,
+        ],
         recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
@@ -302,34 +277,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::InspectionBusy,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
-        elsewhere: &[
-            (&[Connect, WebSocket, InfoRefs], NO_BODY),
-            (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
-        ],
-    },
-    Row {
-        code: Code::BodyTimeout,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
-        elsewhere: &[
-            (&[Connect, WebSocket, InfoRefs], NO_BODY),
-            (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
-        ],
-    },
-    Row {
-        code: Code::UnsupportedEncoding,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
-        elsewhere: &[
-            (&[Connect, WebSocket, InfoRefs], NO_BODY),
-            (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
-        ],
-    },
-    Row {
-        code: Code::MalformedRequest,
+        codes: &[Code::MalformedRequest],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, Tls, DnsUdp,
             DnsTcp, DnsHttp,
@@ -337,7 +285,7 @@ const ROWS: &[Row] = &[
         elsewhere: &[],
     },
     Row {
-        code: Code::CredentialUnavailable,
+        codes: &[Code::CredentialUnavailable],
         recorded: &[Http1, Http2, WebSocket, PushReport, InfoRefs],
         elsewhere: &[
             (&[Plain], "the proxy sends secrets only over TLS"),
@@ -348,7 +296,7 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::CredentialMisuse,
+        codes: &[Code::CredentialMisuse],
         recorded: &[
             Plain, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs,
         ],
@@ -359,21 +307,14 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::UpstreamUnreachable,
+        codes: &[Code::UpstreamUnreachable, Code::UpstreamTimeout],
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[PushStatus], NO_COMMANDS), (&[Tls], HANDSHAKE)],
     },
     Row {
-        code: Code::UpstreamTimeout,
-        recorded: &[
-            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
-        ],
-        elsewhere: &[(&[PushStatus], NO_COMMANDS), (&[Tls], HANDSHAKE)],
-    },
-    Row {
-        code: Code::UpstreamTls,
+        codes: &[Code::UpstreamTls],
         recorded: &[Http1, Http2, WebSocket, PushReport, InfoRefs],
         elsewhere: &[
             (&[Plain], "the upstream connection has no TLS"),
@@ -387,47 +328,21 @@ const ROWS: &[Row] = &[
         ],
     },
     Row {
-        code: Code::PolicyDenied,
+        codes: &[
+            Code::PolicyDenied,
+            Code::PolicyDeniedContinue,
+            Code::PolicyBackendReservedMisuse,
+            Code::PolicyEvaluatorError,
+            Code::ToolNotFound,
+            Code::ToolUnavailable,
+            Code::ToolTimeout,
+            Code::NotImplemented,
+        ],
         recorded: &[],
         elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
     },
     Row {
-        code: Code::PolicyDeniedContinue,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::PolicyBackendReservedMisuse,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::PolicyEvaluatorError,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::ToolNotFound,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::ToolUnavailable,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::ToolTimeout,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::NotImplemented,
-        recorded: &[],
-        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
-    },
-    Row {
-        code: Code::InternalError,
+        codes: &[Code::InternalError],
         recorded: &[],
         elsewhere: &[(
             &Ingress::ALL,
@@ -447,9 +362,9 @@ pub fn check(recorded: &Recorded) {
     let failures: Vec<_> = Code::ALL
         .iter()
         .flat_map(|code| {
-            let rows: Vec<_> = ROWS.iter().filter(|row| row.code == *code).collect();
+            let rows: Vec<_> = ROWS.iter().filter(|row| row.codes.contains(code)).collect();
             match rows.as_slice() {
-                [row] => row.failures(&files),
+                [row] => row.failures(code.as_str(), &files),
                 _ => vec![format!("{code:?} has {} rows in the table", rows.len())],
             }
         })
@@ -458,10 +373,9 @@ pub fn check(recorded: &Recorded) {
 }
 
 impl Row {
-    fn failures(&self, files: &BTreeSet<(String, Ingress)>) -> Vec<String> {
+    fn failures(&self, code: &str, files: &BTreeSet<(String, Ingress)>) -> Vec<String> {
         let mut failures = Vec::new();
         for ingress in Ingress::ALL {
-            let code = self.code.as_str();
             let elsewhere = self
                 .elsewhere
                 .iter()

@@ -6,200 +6,227 @@ use addons::contract::Code;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::ask::{Ask, Ingress, creation, deletion, deletion_by};
 use super::policy::BOT;
-use super::stage::Stage;
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec, creation, deletion, deletion_by};
 
 const BATCH: &str = "/acme/web.git/info/lfs/objects/batch";
 const MERGE: &str = r#"{"query":"mutation { mergePullRequest(input: {}) { clientMutationId } }"}"#;
 
 /// Records a denial of a plain request, and of requests over HTTP/1.1 and HTTP/2 in tunnels.
-fn requests(stage: &mut Stage, code: Code, name: &str, host: &str, change: impl Fn(Ask) -> Ask) {
-    for (ingress, ask) in [
-        (Ingress::Plain, Ask::plain(host)),
-        (Ingress::Http1, Ask::http1(host)),
-        (Ingress::Http2, Ask::http2(host)),
+fn requests(
+    recorder: &mut Recorder,
+    code: Code,
+    name: &str,
+    host: &str,
+    change: impl Fn(RequestSpec) -> RequestSpec,
+) {
+    for (ingress, spec) in [
+        (Ingress::Plain, RequestSpec::plain(host)),
+        (Ingress::Http1, RequestSpec::http1(host)),
+        (Ingress::Http2, RequestSpec::http2(host)),
     ] {
-        stage.deny(code, ingress, name, &change(ask));
+        recorder.deny(code, ingress, name, &change(spec));
     }
 }
 
-pub fn record(stage: &mut Stage) {
-    repositories(stage);
-    writes(stage);
-    pushes(stage);
-    bodies(stage);
-    malformed(stage);
+pub fn record(recorder: &mut Recorder) {
+    repositories(recorder);
+    writes(recorder);
+    pushes(recorder);
+    bodies(recorder);
+    malformed(recorder);
 }
 
-fn repositories(stage: &mut Stage) {
+fn repositories(recorder: &mut Recorder) {
     let code = Code::RepoNotAuthorized;
-    requests(stage, code, "page", "git", |ask| {
-        ask.path("/acme/other/raw/main/a")
+    requests(recorder, code, "page", "git", |spec| {
+        spec.path("/acme/other/raw/main/a")
     });
-    requests(stage, code, "nameless", "git", |ask| ask.path("/search"));
-    requests(stage, code, "api", "api", |ask| {
-        ask.path("/repos/acme/other/pulls")
+    requests(recorder, code, "nameless", "git", |spec| {
+        spec.path("/search")
     });
-    requests(stage, code, "api-nameless", "api", |ask| {
-        ask.path("/user/repos")
+    requests(recorder, code, "api", "api", |spec| {
+        spec.path("/repos/acme/other/pulls")
+    });
+    requests(recorder, code, "api-nameless", "api", |spec| {
+        spec.path("/user/repos")
     });
     let query = r#"{"query":"{ repository(owner: \"acme\", name: \"other\") { id } }"}"#;
-    requests(stage, code, "graphql", "api", |ask| {
-        ask.post("/graphql", query)
+    requests(recorder, code, "graphql", "api", |spec| {
+        spec.post("/graphql", query)
     });
-    let other = |ask: Ask| {
-        let path = ask.path.replace("acme/web", "acme/other");
-        ask.path(&path)
+    let other = |spec: RequestSpec| {
+        let path = spec.path.replace("acme/web", "acme/other");
+        spec.path(&path)
     };
-    let websocket = Ask::http1("git").websocket().path("/acme/other/live");
-    stage.deny(code, Ingress::WebSocket, "", &websocket);
-    stage.deny(
+    let websocket = RequestSpec::http1("git")
+        .websocket()
+        .path("/acme/other/live");
+    recorder.deny(code, Ingress::WebSocket, "", &websocket);
+    recorder.deny(
         code,
         Ingress::PushReport,
         "",
-        &other(Ask::http1("git").push()),
+        &other(RequestSpec::http1("git").push()),
     );
-    stage.deny(
+    recorder.deny(
         code,
         Ingress::InfoRefs,
         "",
-        &other(Ask::http1("git").info_refs()),
+        &other(RequestSpec::http1("git").info_refs()),
     );
-    stage.deny(
+    recorder.deny(
         code,
         Ingress::InfoRefs,
         "plain",
-        &other(Ask::plain("git").info_refs()),
+        &other(RequestSpec::plain("git").info_refs()),
     );
-    let other_client = other(Ask::http1("git")).path("/acme/other.git/info/refs");
-    stage.deny(code, Ingress::InfoRefs, "not-git", &other_client);
+    let other_client = other(RequestSpec::http1("git")).path("/acme/other.git/info/refs");
+    recorder.deny(code, Ingress::InfoRefs, "not-git", &other_client);
 }
 
-fn writes(stage: &mut Stage) {
+fn writes(recorder: &mut Recorder) {
     let code = Code::ApiBlocked;
-    requests(stage, code, "merge", "api", |ask| {
-        ask.post("/repos/acme/web/pulls/1/merge", "{}")
+    requests(recorder, code, "merge", "api", |spec| {
+        spec.post("/repos/acme/web/pulls/1/merge", "{}")
             .method("PUT")
     });
-    requests(stage, code, "release", "api", |ask| {
-        ask.post("/repos/acme/web/releases", "{}")
+    requests(recorder, code, "release", "api", |spec| {
+        spec.post("/repos/acme/web/releases", "{}")
     });
-    requests(stage, code, "delete", "api", |ask| {
-        ask.method("DELETE").path("/repos/acme/web")
+    requests(recorder, code, "delete", "api", |spec| {
+        spec.method("DELETE").path("/repos/acme/web")
     });
-    requests(stage, code, "graphql", "api", |ask| {
-        ask.post("/graphql", MERGE)
+    requests(recorder, code, "graphql", "api", |spec| {
+        spec.post("/graphql", MERGE)
     });
 
     let code = Code::WriteNotAllowed;
-    requests(stage, code, "page", "git", |ask| {
-        ask.post("/acme/web/settings", "a=b")
+    requests(recorder, code, "page", "git", |spec| {
+        spec.post("/acme/web/settings", "a=b")
     });
-    requests(stage, code, "contents", "api", |ask| {
-        ask.post("/repos/acme/web/contents/a", "{}").method("PUT")
+    requests(recorder, code, "contents", "api", |spec| {
+        spec.post("/repos/acme/web/contents/a", "{}").method("PUT")
     });
-    requests(stage, code, "approval", "api", |ask| {
-        ask.post("/repos/acme/web/pulls/1/reviews", r#"{"event":"APPROVE"}"#)
+    requests(recorder, code, "approval", "api", |spec| {
+        spec.post("/repos/acme/web/pulls/1/reviews", r#"{"event":"APPROVE"}"#)
     });
-    requests(stage, code, "command", "api", |ask| {
+    requests(recorder, code, "command", "api", |spec| {
         let body = r#"{"body":"@dependabot merge"}"#;
-        ask.post("/repos/acme/web/issues/1/comments", body)
+        spec.post("/repos/acme/web/issues/1/comments", body)
     });
     let mutation = r#"{"query":"mutation { addStar(input: {}) { clientMutationId } }"}"#;
-    requests(stage, code, "graphql", "api", |ask| {
-        ask.post("/graphql", mutation)
+    requests(recorder, code, "graphql", "api", |spec| {
+        spec.post("/graphql", mutation)
     });
-    let websocket = Ask::http1("git").websocket().path("/acme/web/live");
-    stage.deny(code, Ingress::WebSocket, "", &websocket);
-    let push = Ask::http1("git").push_of(&creation("refs/pull/1/head"));
-    stage.deny(code, Ingress::PushReport, "", &push);
+    let websocket = RequestSpec::http1("git").websocket().path("/acme/web/live");
+    recorder.deny(code, Ingress::WebSocket, "", &websocket);
+    let push = RequestSpec::http1("git").push_of(&creation("refs/pull/1/head"));
+    recorder.deny(code, Ingress::PushReport, "", &push);
 }
 
-fn pushes(stage: &mut Stage) {
+fn pushes(recorder: &mut Recorder) {
     let code = Code::BranchDeletionBlocked;
-    let delete = |ask: Ask| ask.push_of(&deletion("refs/heads/main"));
-    stage.deny(code, Ingress::PushReport, "", &delete(Ask::http1("git")));
-    stage.deny(
+    let delete = |spec: RequestSpec| spec.push_of(&deletion("refs/heads/main"));
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "",
+        &delete(RequestSpec::http1("git")),
+    );
+    recorder.deny(
         code,
         Ingress::PushReport,
         "plain",
-        &delete(Ask::plain("git")),
+        &delete(RequestSpec::plain("git")),
     );
-    stage.deny(
+    recorder.deny(
         code,
         Ingress::PushReport,
         "http2",
-        &delete(Ask::http2("git")),
+        &delete(RequestSpec::http2("git")),
     );
-    let tag = Ask::http1("git").push_of(&deletion("refs/tags/v1"));
-    stage.deny(code, Ingress::PushReport, "tag", &tag);
+    let tag = RequestSpec::http1("git").push_of(&deletion("refs/tags/v1"));
+    recorder.deny(code, Ingress::PushReport, "tag", &tag);
     for (name, capabilities) in [
         ("takes-no-report", "ofs-delta"),
         ("no-side-band", "report-status"),
     ] {
         let push = deletion_by("refs/heads/main", capabilities);
-        let ask = Ask::http1("git").push_of(&push);
-        stage.deny(code, Ingress::PushReport, name, &ask);
+        let spec = RequestSpec::http1("git").push_of(&push);
+        recorder.deny(code, Ingress::PushReport, name, &spec);
     }
 
     let code = Code::BotBranchRestricted;
-    let ask = Ask::plain("git").push().from(BOT);
-    stage.deny(code, Ingress::PushReport, "", &ask);
+    let spec = RequestSpec::plain("git").push().from(BOT);
+    recorder.deny(code, Ingress::PushReport, "", &spec);
 
     let code = Code::PushTooLarge;
     let mut large = creation("refs/heads/main").into_bytes();
     large.resize(9000, b'P');
-    let push = |ask: Ask| {
-        let ask = ask.push();
-        ask.post("/acme/web.git/git-receive-pack", large.clone())
+    let push = |spec: RequestSpec| {
+        let spec = spec.push();
+        spec.post("/acme/web.git/git-receive-pack", large.clone())
     };
-    stage.deny(code, Ingress::PushReport, "", &push(Ask::http1("git")));
-    stage.deny(code, Ingress::PushReport, "http2", &push(Ask::http2("git")));
-    requests(stage, code, "lfs-upload", "git", |ask| {
-        ask.post("/acme/web.git/info/lfs/objects/ab", large.clone())
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "",
+        &push(RequestSpec::http1("git")),
+    );
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "http2",
+        &push(RequestSpec::http2("git")),
+    );
+    requests(recorder, code, "lfs-upload", "git", |spec| {
+        spec.post("/acme/web.git/info/lfs/objects/ab", large.clone())
             .method("PUT")
     });
     let batch = r#"{"operation":"upload","transfers":["basic"],"objects":[{"oid":"1111111111111111111111111111111111111111111111111111111111111111","size":9000}]}"#;
-    requests(stage, code, "lfs-batch", "git", |ask| {
-        ask.post(BATCH, batch)
+    requests(recorder, code, "lfs-batch", "git", |spec| {
+        spec.post(BATCH, batch)
     });
 }
 
-fn bodies(stage: &mut Stage) {
+fn bodies(recorder: &mut Recorder) {
     let code = Code::UnsupportedEncoding;
     let mut deflated = ZlibEncoder::new(Vec::new(), Compression::none());
     deflated
         .write_all(br#"{"query":"{ viewer { login } }"}"#)
         .unwrap();
     let deflated = deflated.finish().unwrap();
-    requests(stage, code, "graphql", "api", |ask| {
-        ask.post("/graphql", deflated.clone())
+    requests(recorder, code, "graphql", "api", |spec| {
+        spec.post("/graphql", deflated.clone())
             .field("content-encoding", "deflate")
     });
-    requests(stage, code, "not-gzip", "api", |ask| {
-        ask.post("/graphql", "no gzip")
+    requests(recorder, code, "not-gzip", "api", |spec| {
+        spec.post("/graphql", "no gzip")
             .field("content-encoding", "gzip")
     });
-    requests(stage, code, "lfs-batch", "git", |ask| {
-        ask.post(BATCH, "{}").field("content-encoding", "gzip")
+    requests(recorder, code, "lfs-batch", "git", |spec| {
+        spec.post(BATCH, "{}").field("content-encoding", "gzip")
     });
-    let push = Ask::http1("git").push().field("content-encoding", "gzip");
-    stage.deny(code, Ingress::PushReport, "", &push);
+    let push = RequestSpec::http1("git")
+        .push()
+        .field("content-encoding", "gzip");
+    recorder.deny(code, Ingress::PushReport, "", &push);
 
     let code = Code::BodyTooLargeToInspect;
     let long = format!(
         r#"{{"query":"{{ viewer {{ login }} }}{}"}}"#,
         " ".repeat(5000)
     );
-    requests(stage, code, "graphql", "api", |ask| {
-        ask.post("/graphql", long.clone())
+    requests(recorder, code, "graphql", "api", |spec| {
+        spec.post("/graphql", long.clone())
     });
-    requests(stage, code, "write", "api", |ask| {
-        ask.post("/repos/acme/web/issues", long.clone())
+    requests(recorder, code, "write", "api", |spec| {
+        spec.post("/repos/acme/web/issues", long.clone())
     });
-    requests(stage, code, "lfs-batch", "git", |ask| {
-        ask.post(BATCH, long.clone())
+    requests(recorder, code, "lfs-batch", "git", |spec| {
+        spec.post(BATCH, long.clone())
     });
     let zero = "0".repeat(40);
     let line = format!("{zero} {} refs/heads/topic", "1".repeat(40));
@@ -207,34 +234,34 @@ fn bodies(stage: &mut Stage) {
     let commands = creation("refs/heads/main");
     let first = commands.strip_suffix("0000").unwrap();
     let many = format!("{first}{}0000", line.repeat(50));
-    let push = Ask::http1("git").push_of(&many);
-    stage.deny(code, Ingress::PushReport, "", &push);
+    let push = RequestSpec::http1("git").push_of(&many);
+    recorder.deny(code, Ingress::PushReport, "", &push);
 }
 
-fn malformed(stage: &mut Stage) {
+fn malformed(recorder: &mut Recorder) {
     let code = Code::MalformedRequest;
-    requests(stage, code, "two-readings", "git", |ask| {
-        ask.path("/acme/..%2fother/info/refs")
+    requests(recorder, code, "two-readings", "git", |spec| {
+        spec.path("/acme/..%2fother/info/refs")
     });
-    requests(stage, code, "graphql", "api", |ask| {
-        ask.post("/graphql", r#"{"query":"{"}"#)
+    requests(recorder, code, "graphql", "api", |spec| {
+        spec.post("/graphql", r#"{"query":"{"}"#)
     });
-    requests(stage, code, "json", "api", |ask| {
-        ask.post("/graphql", "no json")
+    requests(recorder, code, "json", "api", |spec| {
+        spec.post("/graphql", "no json")
     });
-    requests(stage, code, "lfs-batch", "git", |ask| {
-        ask.post(BATCH, "no json")
+    requests(recorder, code, "lfs-batch", "git", |spec| {
+        spec.post(BATCH, "no json")
     });
     for (name, body) in [("", "0003"), ("no-line", "xxxx"), ("cut", "00")] {
-        stage.deny(
+        recorder.deny(
             code,
             Ingress::PushReport,
             name,
-            &Ask::http1("git").push_of(body),
+            &RequestSpec::http1("git").push_of(body),
         );
     }
-    let refs = Ask::http1("git")
+    let refs = RequestSpec::http1("git")
         .info_refs()
         .path("/acme/web.git/info/refs?service=git-shell");
-    stage.deny(code, Ingress::InfoRefs, "", &refs);
+    recorder.deny(code, Ingress::InfoRefs, "", &refs);
 }

@@ -6,18 +6,18 @@ use std::net::TcpStream;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
-use super::stage::Stage;
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
 use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, eventually};
 
 pub fn record_time_outs() -> Transcripts {
     let origin = Origin::start();
     let mut files = Vec::new();
     for push_denials in ["report", "status"] {
-        let mut stage = start(&origin, push_denials, "1s");
-        bodies(&mut stage, Code::BodyTimeout);
-        files.extend(stage.finish());
+        let mut recorder = start(&origin, push_denials, "1s");
+        bodies(&mut recorder, Code::BodyTimeout);
+        files.extend(recorder.finish());
     }
     files
 }
@@ -26,16 +26,16 @@ pub fn record_memory() -> Transcripts {
     let origin = Origin::start();
     let mut files = Vec::new();
     for push_denials in ["report", "status"] {
-        let mut stage = start(&origin, push_denials, "60s");
-        let held = take_the_share(&stage.proxy);
-        bodies(&mut stage, Code::InspectionBusy);
+        let mut recorder = start(&origin, push_denials, "60s");
+        let held = exhaust_memory(&recorder.proxy);
+        bodies(&mut recorder, Code::InspectionBusy);
         drop(held);
-        files.extend(stage.finish());
+        files.extend(recorder.finish());
     }
     files
 }
 
-fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Stage {
+fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Recorder {
     let mut setup = Setup::new(origin);
     setup.containers.clear();
     setup.host("git-plain.example.com", origin.http);
@@ -52,24 +52,26 @@ fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Stage {
     proxy.register_as(json!({
         "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["acme/web"],
     }));
-    let stage = Stage::new(proxy, origin, Vec::new());
+    let recorder = Recorder::new(proxy, origin, Vec::new());
     match push_denials {
-        "status" => stage.of_pushes(),
-        _ => stage,
+        "status" => recorder.of_pushes(),
+        _ => recorder,
     }
 }
 
 /// Sends requests with unfinished bodies until one is denied for lack of memory, and returns the
 /// connections of the others. Waits until each body is held or denied before it sends the next, so
 /// that the memory is used up when the first denial is recorded.
-fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
-    let ask = Ask::plain("api").post("/graphql", "").announcing(10);
+fn exhaust_memory(proxy: &Proxy) -> Vec<TcpStream> {
+    let spec = RequestSpec::plain("api")
+        .post("/graphql", "")
+        .announcing(10);
     let mut held = Vec::new();
     loop {
         let reserved = || proxy.metric("proxy_inspection_memory_bytes", &[]);
         let before = reserved();
         let mut stream = proxy.dial();
-        stream.write_all(&ask.bytes()).unwrap();
+        stream.write_all(&spec.bytes()).unwrap();
         stream.set_nonblocking(true).unwrap();
         let mut denied = false;
         eventually("the body is held or denied", SOON, || {
@@ -84,11 +86,11 @@ fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
 }
 
 /// Records denials of requests whose bodies never end.
-fn bodies(stage: &mut Stage, code: Code) {
-    let change = |ask: Ask| ask.post("/graphql", "{\"query\":").announcing(1000);
-    stage.deny(code, Ingress::Plain, "", &change(Ask::plain("api")));
-    stage.deny(code, Ingress::Http1, "", &change(Ask::http1("api")));
-    stage.deny(code, Ingress::Http2, "", &change(Ask::http2("api")));
-    let push = Ask::http1("git").push_of("0fff").announcing(1000);
-    stage.deny(code, Ingress::PushReport, "", &push);
+fn bodies(recorder: &mut Recorder, code: Code) {
+    let change = |spec: RequestSpec| spec.post("/graphql", "{\"query\":").announcing(1000);
+    recorder.deny(code, Ingress::Plain, "", &change(RequestSpec::plain("api")));
+    recorder.deny(code, Ingress::Http1, "", &change(RequestSpec::http1("api")));
+    recorder.deny(code, Ingress::Http2, "", &change(RequestSpec::http2("api")));
+    let push = RequestSpec::http1("git").push_of("0fff").announcing(1000);
+    recorder.deny(code, Ingress::PushReport, "", &push);
 }

@@ -5,32 +5,32 @@ use std::net::Ipv4Addr;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
 use super::policy::outside;
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Question, exchange};
-use super::stage::Stage;
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
-/// Addresses of containers; each container uses up a different limit.
-const CONNECTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const MINTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-const HOLDS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
-const ASKS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+/// The address of the container that reaches each limit.
+const TUNNEL_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const CERTIFICATE_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+const CONNECTION_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+const QUESTION_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
 const CONNECTIONS: usize = 3;
 
 pub fn record() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = start(&origin);
-    certificates(&mut stage);
-    requests(&mut stage);
-    tunnels(&mut stage);
-    questions(&mut stage);
-    connections(&mut stage);
-    stage.finish()
+    let mut recorder = start(&origin);
+    certificates(&mut recorder);
+    requests(&mut recorder);
+    tunnels(&mut recorder);
+    questions(&mut recorder);
+    connections(&mut recorder);
+    recorder.finish()
 }
 
-fn start(origin: &Origin) -> Stage {
+fn start(origin: &Origin) -> Recorder {
     let mut setup = Setup::new(origin);
     for name in ["open", "second", "third"] {
         setup.host(&format!("{name}.example.com"), origin.https);
@@ -46,36 +46,40 @@ fn start(origin: &Origin) -> Stage {
     let limit = json!({ "requests_per_second": 1, "burst_size": 1 });
     setup.policy = Some(json!({ "version": 1, "rate_limits": { "defaults": limit } }));
     for (address, id) in [
-        (CONNECTS, "connects"),
-        (MINTS, "mints"),
-        (HOLDS, "holds"),
-        (ASKS, "asks"),
+        (TUNNEL_LIMIT, "connects"),
+        (CERTIFICATE_LIMIT, "mints"),
+        (CONNECTION_LIMIT, "holds"),
+        (QUESTION_LIMIT, "asks"),
     ] {
         setup.containers.push((address.to_string(), id.into()));
     }
-    Stage::new(setup.start(), origin, Vec::new())
+    Recorder::new(setup.start(), origin, Vec::new())
 }
 
-fn requests(stage: &mut Stage) {
+fn requests(recorder: &mut Recorder) {
     let code = Code::RateLimited;
-    for (ingress, ask) in [
-        (Ingress::Plain, Ask::plain("open")),
-        (Ingress::Http1, Ask::http1("open")),
-        (Ingress::Http2, Ask::http2("open")),
-        (Ingress::WebSocket, Ask::plain("open").websocket()),
-        (Ingress::PushReport, Ask::plain("open").push()),
-        (Ingress::InfoRefs, Ask::plain("open").info_refs()),
+    for (ingress, spec) in [
+        (Ingress::Plain, RequestSpec::plain("open")),
+        (Ingress::Http1, RequestSpec::http1("open")),
+        (Ingress::Http2, RequestSpec::http2("open")),
+        (Ingress::WebSocket, RequestSpec::plain("open").websocket()),
+        (Ingress::PushReport, RequestSpec::plain("open").push()),
+        (Ingress::InfoRefs, RequestSpec::plain("open").info_refs()),
     ] {
-        stage.exhaust(code, ingress, "", &ask);
+        recorder.exhaust(code, ingress, "", &spec);
     }
 }
 
 /// Opens both tunnels while the limit still permits one certificate, which the first handshake
 /// uses.
-fn certificates(stage: &mut Stage) {
+fn certificates(recorder: &mut Recorder) {
     let code = Code::RateLimited;
-    stage.row(code, Ingress::Tls, "certificates", |proxy| {
-        let tunnel = |host: &str| proxy.connect_from(MINTS, &format!("{host}:443")).1;
+    recorder.row(code, Ingress::Tls, "certificates", |proxy| {
+        let tunnel = |host: &str| {
+            proxy
+                .connect_from(CERTIFICATE_LIMIT, &format!("{host}:443"))
+                .1
+        };
         let tunnels = ["open.example.com", "second.example.com"].map(|host| (host, tunnel(host)));
         let ends = tunnels.map(|(host, stream)| {
             match handshake(stream, host, proxy.tls_config(&["http/1.1"])) {
@@ -87,33 +91,36 @@ fn certificates(stage: &mut Stage) {
                 Err(error) => format!("{host}\n[{:?}]\n", error.kind()),
             }
         });
-        let asked = format!("from {MINTS}\nTLS in two tunnels, of which one may be served\n");
+        let asked =
+            format!("from {CERTIFICATE_LIMIT}\nTLS in two tunnels, of which one may be served\n");
         (asked, ends.concat())
     });
-    let ask = Ask::connect("plain").from(MINTS);
-    stage.deny(code, Ingress::Connect, "certificates", &ask);
+    let spec = RequestSpec::connect("plain").from(CERTIFICATE_LIMIT);
+    recorder.deny(code, Ingress::Connect, "certificates", &spec);
 }
 
-fn tunnels(stage: &mut Stage) {
-    let ask = Ask::connect("open").from(CONNECTS);
-    stage.exhaust(Code::RateLimited, Ingress::Connect, "", &ask);
+fn tunnels(recorder: &mut Recorder) {
+    let spec = RequestSpec::connect("open").from(TUNNEL_LIMIT);
+    recorder.exhaust(Code::RateLimited, Ingress::Connect, "", &spec);
 }
 
-fn questions(stage: &mut Stage) {
+fn questions(recorder: &mut Recorder) {
     for tcp in [false, true] {
-        let question = Question::of(ASKS, tcp, "open.example.com");
-        stage.exhaust_dns(Code::RateLimited, "", &question);
+        let question = Question::of(QUESTION_LIMIT, tcp, "open.example.com");
+        recorder.exhaust_dns(Code::RateLimited, "", &question);
     }
 }
 
-fn connections(stage: &mut Stage) {
+fn connections(recorder: &mut Recorder) {
     let held: Vec<_> = (0..CONNECTIONS)
-        .map(|_| stage.proxy.dial_from(HOLDS))
+        .map(|_| recorder.proxy.dial_from(CONNECTION_LIMIT))
         .collect();
     eventually("the connections are counted", SOON, || {
-        stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
+        recorder.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
     let code = Code::TooManyConnections;
-    outside(stage, code, "", "open", |ask| ask.from(HOLDS));
+    outside(recorder, code, "", "open", |spec| {
+        spec.from(CONNECTION_LIMIT)
+    });
     drop(held);
 }

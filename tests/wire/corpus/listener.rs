@@ -9,10 +9,10 @@ use addons::contract::Code;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::ask::{Ingress, readable};
 use super::files::Transcripts;
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, readable};
 use super::send::header;
-use super::stage::Stage;
 use super::upstream::failing_nameserver;
 use crate::support::listener::{connect, dns_query, origin_form, question, send};
 use crate::support::{Origin, Reply, SOON, Setup, eventually};
@@ -23,27 +23,27 @@ const TYPED: &str = "content-type: application/dns-message\r\n";
 
 pub fn record() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = start(&origin, "3s");
-    names(&mut stage);
-    requests(&mut stage);
-    bodies(&mut stage);
-    budgets(&mut stage);
-    registry(&mut stage);
-    stage.finish()
+    let mut recorder = start(&origin, "3s");
+    names(&mut recorder);
+    requests(&mut recorder);
+    bodies(&mut recorder);
+    budgets(&mut recorder);
+    registry(&mut recorder);
+    recorder.finish()
 }
 
 /// Records denials for lack of memory. The `inspect_timeout` is 60 s, so that the held bodies do
 /// not time out.
 pub fn record_memory() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = start(&origin, "60s");
-    memory(&mut stage);
-    stage.finish()
+    let mut recorder = start(&origin, "60s");
+    memory(&mut recorder);
+    recorder.finish()
 }
 
 /// Records the denial of a request on a container's listener.
-pub fn deny(stage: &mut Stage, code: Code, name: &str, socket: &Path, request: &[u8]) {
-    stage.row(code, Ingress::DnsHttp, name, |_| {
+pub fn deny(recorder: &mut Recorder, code: Code, name: &str, socket: &Path, request: &[u8]) {
+    recorder.row(code, Ingress::DnsHttp, name, |_| {
         (
             asked(request),
             answered(&send(&mut connect(socket), request)),
@@ -56,7 +56,7 @@ pub fn dns_question(name: &str) -> Vec<u8> {
     dns_query(&question(name))
 }
 
-fn start(origin: &Origin, inspect_timeout: &str) -> Stage {
+fn start(origin: &Origin, inspect_timeout: &str) -> Recorder {
     let mut setup = Setup::new(origin);
     setup.host("open.example.com", origin.https);
     setup.host("public.example.com", origin.https);
@@ -79,38 +79,38 @@ fn start(origin: &Origin, inspect_timeout: &str) -> Stage {
     assert_eq!(registry.execute(raise, []).unwrap(), 1);
     drop(registry);
     proxy.restart();
-    Stage::new(proxy, origin, Vec::new())
+    Recorder::new(proxy, origin, Vec::new())
 }
 
-fn names(stage: &mut Stage) {
-    let inner = stage.proxy.own_listener("inner", json!({}));
+fn names(recorder: &mut Recorder) {
+    let inner = recorder.proxy.own_listener("inner", json!({}));
     for (code, name) in [
         (Code::DomainNotAllowed, "unlisted.example.com"),
         (Code::AddressNotAllowed, "192.0.2.1"),
         (Code::UpstreamUnreachable, "unresolved.example.org"),
     ] {
-        deny(stage, code, "", &inner, &dns_question(name));
+        deny(recorder, code, "", &inner, &dns_question(name));
     }
-    let raised = stage.proxy.own_listener("raised", json!({}));
+    let raised = recorder.proxy.own_listener("raised", json!({}));
     let public = dns_question("public.example.com");
-    deny(stage, Code::LevelExceeded, "", &raised, &public);
+    deny(recorder, Code::LevelExceeded, "", &raised, &public);
     let fields = format!("{TYPED}x-container-id: another\r\n");
     let claims = origin_form("POST", "/dns-query", &fields, &question("open.example.com"));
-    deny(stage, Code::ContainerIdMismatch, "", &inner, &claims);
+    deny(recorder, Code::ContainerIdMismatch, "", &inner, &claims);
 }
 
-fn requests(stage: &mut Stage) {
-    let socket = stage.proxy.own_listener("requests", json!({}));
+fn requests(recorder: &mut Recorder) {
+    let socket = recorder.proxy.own_listener("requests", json!({}));
     let get = origin_form("GET", "/dns-query?dns=AAAB", "", b"");
-    deny(stage, Code::MethodNotAllowed, "", &socket, &get);
+    deny(recorder, Code::MethodNotAllowed, "", &socket, &get);
     let untyped = origin_form("POST", "/dns-query", "", &question("open.example.com"));
-    deny(stage, Code::UnsupportedEncoding, "", &socket, &untyped);
+    deny(recorder, Code::UnsupportedEncoding, "", &socket, &untyped);
     for (name, request) in [
         ("no-message", dns_query(b"no message")),
         ("class", dns_query(&chaos())),
         ("elsewhere", origin_form("GET", "/", "", b"")),
     ] {
-        deny(stage, Code::MalformedRequest, name, &socket, &request);
+        deny(recorder, Code::MalformedRequest, name, &socket, &request);
     }
 }
 
@@ -120,19 +120,19 @@ fn announcing(bytes: usize) -> Vec<u8> {
     format!("{head}content-length: {bytes}\r\n\r\n").into_bytes()
 }
 
-fn bodies(stage: &mut Stage) {
-    let socket = stage.proxy.own_listener("bodies", json!({}));
+fn bodies(recorder: &mut Recorder) {
+    let socket = recorder.proxy.own_listener("bodies", json!({}));
     let longer = announcing(65_536);
-    deny(stage, Code::BodyTooLargeToInspect, "", &socket, &longer);
-    deny(stage, Code::BodyTimeout, "", &socket, &announcing(30));
+    deny(recorder, Code::BodyTooLargeToInspect, "", &socket, &longer);
+    deny(recorder, Code::BodyTimeout, "", &socket, &announcing(30));
 }
 
-fn memory(stage: &mut Stage) {
-    let socket = stage.proxy.own_listener("bodies", json!({}));
+fn memory(recorder: &mut Recorder) {
+    let socket = recorder.proxy.own_listener("bodies", json!({}));
     // Three bodies take most of a container's share, which is a quarter of the memory.
     let mut held = Vec::new();
     for _ in 0..3 {
-        let reserved = || stage.proxy.metric("proxy_inspection_memory_bytes", &[]);
+        let reserved = || recorder.proxy.metric("proxy_inspection_memory_bytes", &[]);
         let before = reserved();
         let mut stream = connect(&socket);
         stream.write_all(&announcing(65_000)).unwrap();
@@ -140,7 +140,7 @@ fn memory(stage: &mut Stage) {
         held.push(stream);
     }
     deny(
-        stage,
+        recorder,
         Code::InspectionBusy,
         "",
         &socket,
@@ -148,34 +148,28 @@ fn memory(stage: &mut Stage) {
     );
 }
 
-fn budgets(stage: &mut Stage) {
-    let asks = stage.proxy.own_listener("asks", json!({}));
+fn budgets(recorder: &mut Recorder) {
+    let asks = recorder.proxy.own_listener("asks", json!({}));
     let request = dns_question("open.example.com");
     let once = || send(&mut connect(&asks), &request);
     // Uses up the budget without recording rows.
     while once().body[3] & 15 == 0 {}
-    deny(stage, Code::RateLimited, "", &asks, &request);
-    let holds = stage.proxy.own_listener("holds", json!({}));
+    deny(recorder, Code::RateLimited, "", &asks, &request);
+    let holds = recorder.proxy.own_listener("holds", json!({}));
     let held: Vec<UnixStream> = (0..CONNECTIONS).map(|_| connect(&holds)).collect();
     eventually("the connections are counted", SOON, || {
-        stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
+        recorder.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
     });
-    deny(stage, Code::TooManyConnections, "", &holds, &request);
+    deny(recorder, Code::TooManyConnections, "", &holds, &request);
     drop(held);
 }
 
-fn registry(stage: &mut Stage) {
-    let socket = stage.proxy.own_listener("last", json!({}));
-    let registry = stage.proxy.path("data/registry.db");
-    let aside = stage.proxy.path("data/aside");
-    std::fs::rename(&registry, &aside).unwrap();
-    std::fs::write(&registry, b"this is no database".repeat(500)).unwrap();
-    eventually("health is degraded", SOON, || {
-        stage.proxy.health().status == 503
-    });
+fn registry(recorder: &mut Recorder) {
+    let socket = recorder.proxy.own_listener("last", json!({}));
+    recorder.proxy.damage_registry();
     let request = dns_question("open.example.com");
-    deny(stage, Code::RegistryUnavailable, "", &socket, &request);
-    std::fs::rename(&aside, &registry).unwrap();
+    deny(recorder, Code::RegistryUnavailable, "", &socket, &request);
+    recorder.proxy.repair_registry();
 }
 
 /// A question of class CHAOS.

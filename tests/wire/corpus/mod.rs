@@ -1,7 +1,6 @@
 //! Compares the proxy's decisions with the files recorded under `tests/corpus`: the output of
 //! `explain`, and transcripts of denials. A refactoring must change none of these files.
 
-mod ask;
 mod coverage;
 mod explain;
 mod files;
@@ -12,9 +11,10 @@ mod listener;
 mod normal;
 mod policy;
 mod questions;
+mod recorder;
 mod registry;
+mod request_spec;
 mod send;
-mod stage;
 mod tunnels;
 mod upstream;
 
@@ -22,8 +22,8 @@ use std::panic::resume_unwind;
 
 use testkit::each_row;
 
-use ask::Ingress;
 use files::{Recorded, Transcripts};
+use request_spec::Ingress;
 
 #[test]
 fn explain_answers_as_recorded() {

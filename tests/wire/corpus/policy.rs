@@ -7,12 +7,12 @@ use addons::contract::Code;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
 use super::send::Question;
-use super::stage::Stage;
 use super::{git, tunnels};
-use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup};
+use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, UNKNOWN_SOURCE};
 
 /// Address of a container that is registered for two hosts only.
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
@@ -20,69 +20,80 @@ const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const RAISED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 /// Address of a container in bot mode.
 pub const BOT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
-pub const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// A guarded address, which the proxy must not dial.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
 /// Records a denial of a plain request, and of each kind of request inside a tunnel.
-pub fn inside(stage: &mut Stage, code: Code, name: &str, host: &str, change: impl Fn(Ask) -> Ask) {
+pub fn inside(
+    recorder: &mut Recorder,
+    code: Code,
+    name: &str,
+    host: &str,
+    change: impl Fn(RequestSpec) -> RequestSpec,
+) {
     let asks = [
-        (Ingress::Plain, Ask::plain(host)),
-        (Ingress::Http1, Ask::http1(host)),
-        (Ingress::Http2, Ask::http2(host)),
-        (Ingress::WebSocket, Ask::http1(host).websocket()),
-        (Ingress::PushReport, Ask::http1(host).push()),
-        (Ingress::InfoRefs, Ask::http1(host).info_refs()),
+        (Ingress::Plain, RequestSpec::plain(host)),
+        (Ingress::Http1, RequestSpec::http1(host)),
+        (Ingress::Http2, RequestSpec::http2(host)),
+        (Ingress::WebSocket, RequestSpec::http1(host).websocket()),
+        (Ingress::PushReport, RequestSpec::http1(host).push()),
+        (Ingress::InfoRefs, RequestSpec::http1(host).info_refs()),
     ];
-    for (ingress, ask) in asks {
-        stage.deny(code, ingress, name, &change(ask));
+    for (ingress, spec) in asks {
+        recorder.deny(code, ingress, name, &change(spec));
     }
 }
 
 /// Records a denial of a CONNECT, and of each kind of plain request.
-pub fn outside(stage: &mut Stage, code: Code, name: &str, host: &str, change: impl Fn(Ask) -> Ask) {
+pub fn outside(
+    recorder: &mut Recorder,
+    code: Code,
+    name: &str,
+    host: &str,
+    change: impl Fn(RequestSpec) -> RequestSpec,
+) {
     let asks = [
-        (Ingress::Plain, Ask::plain(host)),
-        (Ingress::Connect, Ask::connect(host)),
-        (Ingress::WebSocket, Ask::plain(host).websocket()),
-        (Ingress::PushReport, Ask::plain(host).push()),
-        (Ingress::InfoRefs, Ask::plain(host).info_refs()),
+        (Ingress::Plain, RequestSpec::plain(host)),
+        (Ingress::Connect, RequestSpec::connect(host)),
+        (Ingress::WebSocket, RequestSpec::plain(host).websocket()),
+        (Ingress::PushReport, RequestSpec::plain(host).push()),
+        (Ingress::InfoRefs, RequestSpec::plain(host).info_refs()),
     ];
-    for (ingress, ask) in asks {
-        stage.deny(code, ingress, name, &change(ask));
+    for (ingress, spec) in asks {
+        recorder.deny(code, ingress, name, &change(spec));
     }
 }
 
 /// Records the denial of a DNS question over UDP and over TCP.
-pub fn dns(stage: &mut Stage, code: Code, from: Ipv4Addr, name: &str) {
+pub fn dns(recorder: &mut Recorder, code: Code, from: Ipv4Addr, name: &str) {
     for tcp in [false, true] {
-        stage.deny_dns(code, "", &Question::of(from, tcp, name));
+        recorder.deny_dns(code, "", &Question::of(from, tcp, name));
     }
 }
 
 pub fn record() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = start(&origin, "report");
-    identity(&mut stage);
-    destinations(&mut stage);
-    rules(&mut stage);
-    credentials(&mut stage);
-    git::record(&mut stage);
-    tunnels::record(&mut stage);
-    stage.finish()
+    let mut recorder = start(&origin, "report");
+    identity(&mut recorder);
+    destinations(&mut recorder);
+    rules(&mut recorder);
+    credentials(&mut recorder);
+    git::record(&mut recorder);
+    tunnels::record(&mut recorder);
+    recorder.finish()
 }
 
 /// Records pushes only, with `push_denials: status`.
 pub fn record_pushes_by_status() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = start(&origin, "status").of_pushes();
-    identity(&mut stage);
-    destinations(&mut stage);
-    rules(&mut stage);
-    credentials(&mut stage);
-    git::record(&mut stage);
-    stage.finish()
+    let mut recorder = start(&origin, "status").of_pushes();
+    identity(&mut recorder);
+    destinations(&mut recorder);
+    rules(&mut recorder);
+    credentials(&mut recorder);
+    git::record(&mut recorder);
+    recorder.finish()
 }
 
 /// The configuration for these denials and for the recorded output of `explain`.
@@ -173,8 +184,8 @@ pub fn registered(setup: Setup) -> Proxy {
     proxy
 }
 
-fn start(origin: &Origin, push_denials: &str) -> Stage {
-    Stage::new(registered(setup(origin, push_denials)), origin, Vec::new())
+fn start(origin: &Origin, push_denials: &str) -> Recorder {
+    Recorder::new(registered(setup(origin, push_denials)), origin, Vec::new())
 }
 
 fn entry(host: &str, name: &str) -> Value {
@@ -215,82 +226,95 @@ fn policy(push_denials: &str) -> Value {
     })
 }
 
-fn identity(stage: &mut Stage) {
+fn identity(recorder: &mut Recorder) {
     let code = Code::UnknownSource;
-    outside(stage, code, "", "open", |ask| ask.from(STRANGER));
-    dns(stage, code, STRANGER, "open.example.com");
+    outside(recorder, code, "", "open", |spec| spec.from(UNKNOWN_SOURCE));
+    dns(recorder, code, UNKNOWN_SOURCE, "open.example.com");
     let code = Code::ContainerIdMismatch;
-    let claims = |ask: Ask| ask.field("x-container-id", "another");
-    inside(stage, code, "", "open", claims);
-    stage.deny(code, Ingress::Connect, "", &claims(Ask::connect("open")));
-    let agrees_first = claims(Ask::http1("open").field("x-container-id", SANDBOX));
-    stage.deny(code, Ingress::Http1, "two-values", &agrees_first);
+    let claims = |spec: RequestSpec| spec.field("x-container-id", "another");
+    inside(recorder, code, "", "open", claims);
+    recorder.deny(
+        code,
+        Ingress::Connect,
+        "",
+        &claims(RequestSpec::connect("open")),
+    );
+    let agrees_first = claims(RequestSpec::http1("open").field("x-container-id", SANDBOX));
+    recorder.deny(code, Ingress::Http1, "two-values", &agrees_first);
 }
 
-fn destinations(stage: &mut Stage) {
+fn destinations(recorder: &mut Recorder) {
     let code = Code::DomainNotAllowed;
-    outside(stage, code, "", "unlisted", |ask| ask);
-    outside(stage, code, "allowed-domains", "open", |ask| {
-        ask.from(NARROW)
+    outside(recorder, code, "", "unlisted", |spec| spec);
+    outside(recorder, code, "allowed-domains", "open", |spec| {
+        spec.from(NARROW)
     });
-    dns(stage, code, Ipv4Addr::LOCALHOST, "unlisted.example.com");
-    outside(stage, Code::LevelExceeded, "", "public", |ask| {
-        ask.from(RAISED)
+    dns(recorder, code, Ipv4Addr::LOCALHOST, "unlisted.example.com");
+    outside(recorder, Code::LevelExceeded, "", "public", |spec| {
+        spec.from(RAISED)
     });
-    dns(stage, Code::LevelExceeded, RAISED, "public.example.com");
-    outside(stage, Code::PortNotAllowed, "", "open", |ask| {
-        ask.port(8443)
+    dns(recorder, Code::LevelExceeded, RAISED, "public.example.com");
+    outside(recorder, Code::PortNotAllowed, "", "open", |spec| {
+        spec.port(8443)
     });
 
     let code = Code::AddressNotAllowed;
-    inside(stage, code, "", "inside", |ask| ask);
-    outside(stage, code, "literal", "open", |ask| ask.host("192.0.2.1"));
-    outside(stage, code, "guarded-literal", "open", |ask| {
-        ask.host("169.254.169.254")
+    inside(recorder, code, "", "inside", |spec| spec);
+    outside(recorder, code, "literal", "open", |spec| {
+        spec.host("192.0.2.1")
     });
-    stage.deny(
+    outside(recorder, code, "guarded-literal", "open", |spec| {
+        spec.host("169.254.169.254")
+    });
+    recorder.deny(
         code,
         Ingress::Connect,
         "passthrough",
-        &Ask::connect("pass-inside"),
+        &RequestSpec::connect("pass-inside"),
     );
-    dns(stage, code, Ipv4Addr::LOCALHOST, "192.0.2.1");
+    dns(recorder, code, Ipv4Addr::LOCALHOST, "192.0.2.1");
 
     let code = Code::MethodNotAllowed;
-    for (ingress, ask) in [
-        (Ingress::Plain, Ask::plain("open")),
-        (Ingress::Http1, Ask::http1("open")),
-        (Ingress::Http2, Ask::http2("open")),
+    for (ingress, spec) in [
+        (Ingress::Plain, RequestSpec::plain("open")),
+        (Ingress::Http1, RequestSpec::http1("open")),
+        (Ingress::Http2, RequestSpec::http2("open")),
     ] {
-        stage.deny(code, ingress, "trace", &ask.clone().method("TRACE"));
-        stage.deny(code, ingress, "unknown", &ask.method("FROB"));
+        recorder.deny(code, ingress, "trace", &spec.clone().method("TRACE"));
+        recorder.deny(code, ingress, "unknown", &spec.method("FROB"));
     }
     let websocket = [
-        Ask::http1("silent").websocket(),
-        Ask::plain("silent").websocket(),
+        RequestSpec::http1("silent").websocket(),
+        RequestSpec::plain("silent").websocket(),
     ];
-    for (ask, name) in websocket.iter().zip(["", "plain"]) {
-        stage.deny(Code::WebsocketNotAllowed, Ingress::WebSocket, name, ask);
+    for (spec, name) in websocket.iter().zip(["", "plain"]) {
+        recorder.deny(Code::WebsocketNotAllowed, Ingress::WebSocket, name, spec);
     }
-    inside(stage, Code::HostMismatch, "", "open", |ask| {
-        ask.authority("other.example.com")
+    inside(recorder, Code::HostMismatch, "", "open", |spec| {
+        spec.authority("other.example.com")
     });
 }
 
-fn rules(stage: &mut Stage) {
-    inside(stage, Code::RuleDenied, "", "ruled", |ask| ask);
-    outside(stage, Code::RuleDenied, "whole-host", "shut", |ask| ask);
-    inside(stage, Code::ApprovalPending, "", "asked", |ask| ask);
-    outside(stage, Code::ApprovalPending, "whole-host", "waits", |ask| {
-        ask
+fn rules(recorder: &mut Recorder) {
+    inside(recorder, Code::RuleDenied, "", "ruled", |spec| spec);
+    outside(recorder, Code::RuleDenied, "whole-host", "shut", |spec| {
+        spec
     });
+    inside(recorder, Code::ApprovalPending, "", "asked", |spec| spec);
+    outside(
+        recorder,
+        Code::ApprovalPending,
+        "whole-host",
+        "waits",
+        |spec| spec,
+    );
 }
 
-fn credentials(stage: &mut Stage) {
+fn credentials(recorder: &mut Recorder) {
     let code = Code::CredentialMisuse;
-    inside(stage, code, "", "open", |ask| {
-        ask.field("x-api-key", PLACEHOLDER)
+    inside(recorder, code, "", "open", |spec| {
+        spec.field("x-api-key", PLACEHOLDER)
     });
-    let in_query = Ask::http1("open").path(&format!("/echo?key={PLACEHOLDER}"));
-    stage.deny(code, Ingress::Http1, "query", &in_query);
+    let in_query = RequestSpec::http1("open").path(&format!("/echo?key={PLACEHOLDER}"));
+    recorder.deny(code, Ingress::Http1, "query", &in_query);
 }

@@ -8,12 +8,12 @@ use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
 use super::policy::{dns, outside};
-use super::send::{Line, Question};
-use super::stage::Stage;
-use crate::support::{Origin, SOON, Setup, eventually};
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::{Connection, Question};
+use crate::support::{Origin, Setup};
 
 /// Lifetime of the leases: long enough to register all of them before the first expires.
 const LEASE: Duration = Duration::from_secs(5);
@@ -27,25 +27,25 @@ pub fn record() -> Transcripts {
     let mut setup = Setup::new(&origin);
     setup.host("open.example.com", origin.https);
     setup.host("open-plain.example.com", origin.http);
-    let mut stage = Stage::new(setup.start(), &origin, Vec::new());
-    expired(&mut stage);
-    unavailable(&mut stage);
-    stage.finish()
+    let mut recorder = Recorder::new(setup.start(), &origin, Vec::new());
+    expired(&mut recorder);
+    unavailable(&mut recorder);
+    recorder.finish()
 }
 
-fn expired(stage: &mut Stage) {
+fn expired(recorder: &mut Recorder) {
     let code = Code::RegistrationExpired;
-    let asks = [
-        (Ingress::Plain, Ask::plain("open")),
-        (Ingress::Connect, Ask::connect("open")),
-        (Ingress::WebSocket, Ask::plain("open").websocket()),
-        (Ingress::PushReport, Ask::plain("open").push()),
-        (Ingress::InfoRefs, Ask::plain("open").info_refs()),
+    let requests = [
+        (Ingress::Plain, RequestSpec::plain("open")),
+        (Ingress::Connect, RequestSpec::connect("open")),
+        (Ingress::WebSocket, RequestSpec::plain("open").websocket()),
+        (Ingress::PushReport, RequestSpec::plain("open").push()),
+        (Ingress::InfoRefs, RequestSpec::plain("open").info_refs()),
     ];
     let address = |number: usize| Ipv4Addr::new(127, 0, 0, BRIEF + u8::try_from(number).unwrap());
     let end = OffsetDateTime::now_utc() + LEASE;
-    for number in 0..asks.len() + 2 {
-        stage.proxy.register_as(json!({
+    for number in 0..requests.len() + 2 {
+        recorder.proxy.register_as(json!({
             "container_ip": address(number), "container_id": format!("brief-{number}"),
             "repos": [], "expires_at": end.format(&Rfc3339).unwrap(),
         }));
@@ -53,42 +53,34 @@ fn expired(stage: &mut Stage) {
     while OffsetDateTime::now_utc() < end + Duration::from_millis(50) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    for (number, (ingress, ask)) in asks.into_iter().enumerate() {
-        stage.deny(code, ingress, "", &ask.from(address(number)));
+    for (number, (ingress, spec)) in requests.into_iter().enumerate() {
+        recorder.deny(code, ingress, "", &spec.from(address(number)));
     }
     for (number, tcp) in [(5, false), (6, true)] {
         let question = Question::of(address(number), tcp, "open.example.com");
-        stage.deny_dns(code, "", &question);
+        recorder.deny_dns(code, "", &question);
     }
 }
 
-fn unavailable(stage: &mut Stage) {
+fn unavailable(recorder: &mut Recorder) {
     let code = Code::RegistryUnavailable;
-    let (http1, http2) = (Ask::http1("open"), Ask::http2("open"));
-    let websocket = Ask::http1("open").websocket();
+    let (http1, http2) = (RequestSpec::http1("open"), RequestSpec::http2("open"));
+    let websocket = RequestSpec::http1("open").websocket();
     // Opens the tunnels first: while the registry is unreadable, the proxy denies a CONNECT.
-    let lines = [&http1, &http2, &websocket].map(|ask| Line::open(&stage.proxy, ask));
-    let registry = stage.proxy.path("data/registry.db");
-    let aside = stage.proxy.path("data/aside");
-    std::fs::rename(&registry, &aside).unwrap();
-    std::fs::write(&registry, b"this is no database".repeat(500)).unwrap();
-    eventually("health is degraded", SOON, || {
-        stage.proxy.health().status == 503
-    });
-    outside(stage, code, "", "open", |ask| ask);
-    dns(stage, code, Ipv4Addr::LOCALHOST, "open.example.com");
-    let [on_http1, on_http2, on_websocket] = lines;
-    stage.deny_on(code, Ingress::Http1, "", &http1, on_http1);
-    stage.deny_on(code, Ingress::Http2, "", &http2, on_http2);
-    stage.deny_on(
+    let connections =
+        [&http1, &http2, &websocket].map(|spec| Connection::open(&recorder.proxy, spec));
+    recorder.proxy.damage_registry();
+    outside(recorder, code, "", "open", |spec| spec);
+    dns(recorder, code, Ipv4Addr::LOCALHOST, "open.example.com");
+    let [on_http1, on_http2, on_websocket] = connections;
+    recorder.deny_on(code, Ingress::Http1, "", &http1, on_http1);
+    recorder.deny_on(code, Ingress::Http2, "", &http2, on_http2);
+    recorder.deny_on(
         code,
         Ingress::WebSocket,
         "in-a-tunnel",
         &websocket,
         on_websocket,
     );
-    std::fs::rename(&aside, &registry).unwrap();
-    eventually("health is restored", SOON, || {
-        stage.proxy.health().status == 200
-    });
+    recorder.proxy.repair_registry();
 }

@@ -20,16 +20,16 @@ use rustls::pki_types::ServerName;
 use socket2::{Domain, Socket, Type};
 use tokio::runtime::Runtime;
 
-use super::ask::{Ask, Over, readable};
+use super::request_spec::{Protocol, RequestSpec, readable};
 use crate::support::{Proxy, Tls, handshake, read_connect_reply, read_reply};
 
 type H2Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Timeout for a response.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection for requests, or the response that denied its tunnel.
-pub enum Line {
+pub enum Connection {
     Plain(TcpStream),
     Tls(Box<Tls>),
     Http2(Http2),
@@ -57,14 +57,14 @@ impl<S: Read> Read for Tee<'_, S> {
     }
 }
 
-impl Line {
+impl Connection {
     /// Connects, and opens a tunnel if the request needs one.
-    pub fn open(proxy: &Proxy, ask: &Ask) -> Self {
-        let mut stream = proxy.dial_from(ask.from);
-        if matches!(ask.over, Over::Plain | Over::Connect) {
+    pub fn open(proxy: &Proxy, spec: &RequestSpec) -> Self {
+        let mut stream = proxy.dial_from(spec.from);
+        if matches!(spec.protocol, Protocol::Plain | Protocol::Connect) {
             return Self::Plain(stream);
         }
-        let authority = ask.tunnel();
+        let authority = spec.tunnel();
         let head = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
         let mut tee = Tee {
@@ -75,22 +75,24 @@ impl Line {
         if reply.status != 200 {
             return Self::Refused(readable(&tee.read));
         }
-        match ask.over {
-            Over::Http2 => Self::Http2(Http2::open(proxy, &ask.host, stream)),
+        match spec.protocol {
+            Protocol::Http2 => Self::Http2(Http2::open(proxy, &spec.host, stream)),
             _ => {
                 let config = proxy.tls_config(&["http/1.1"]);
-                let tls = handshake(stream, &ask.host, config).unwrap();
+                let tls = handshake(stream, &spec.host, config).unwrap();
                 Self::Tls(Box::new(tls))
             }
         }
     }
 
     /// Sends a request and returns the response as text.
-    pub fn send(&mut self, ask: &Ask) -> String {
+    pub fn send(&mut self, spec: &RequestSpec) -> String {
         match self {
-            Self::Plain(stream) => exchange(stream, &ask.bytes(), ask.over == Over::Connect),
-            Self::Tls(stream) => exchange(stream.as_mut(), &ask.bytes(), false),
-            Self::Http2(connection) => connection.exchange(ask),
+            Self::Plain(stream) => {
+                exchange(stream, &spec.bytes(), spec.protocol == Protocol::Connect)
+            }
+            Self::Tls(stream) => exchange(stream.as_mut(), &spec.bytes(), false),
+            Self::Http2(connection) => connection.exchange(spec),
             Self::Refused(answer) => format!("the tunnel was refused\n{answer}"),
         }
     }
@@ -136,29 +138,29 @@ impl Http2 {
         Self { runtime, sender }
     }
 
-    fn exchange(&mut self, ask: &Ask) -> String {
-        let named = ask.authority.map_or(ask.destination(), str::to_owned);
+    fn exchange(&mut self, spec: &RequestSpec) -> String {
+        let named = spec.authority.map_or(spec.destination(), str::to_owned);
         let mut request = http::Request::builder()
-            .method(ask.method)
-            .uri(format!("https://{named}{}", ask.path));
-        for (name, value) in &ask.fields {
+            .method(spec.method)
+            .uri(format!("https://{named}{}", spec.path));
+        for (name, value) in &spec.fields {
             request = request.header(*name, value);
         }
-        let body = Bytes::from(ask.body.clone());
-        let body: H2Body = match ask.announced {
+        let body = Bytes::from(spec.body.clone());
+        let body: H2Body = match spec.announced {
             None => Full::new(body).boxed_unsync(),
             Some(_) => {
                 let sent = stream::iter([Ok(Frame::data(body))]).chain(stream::pending());
                 StreamBody::new(sent).boxed_unsync()
             }
         };
-        if let Some(length) = ask.announced {
+        if let Some(length) = spec.announced {
             request = request.header("content-length", length);
         }
         let request = request.body(body).unwrap();
         let sender = &mut self.sender;
         self.runtime.block_on(async {
-            let sending = tokio::time::timeout(PATIENCE, sender.send_request(request));
+            let sending = tokio::time::timeout(TIMEOUT, sender.send_request(request));
             let response = match sending.await.unwrap() {
                 Ok(response) => response,
                 Err(error) => return format!("[{error:?}]\n"),
@@ -209,7 +211,7 @@ impl Question {
     }
 
     /// Sends the message and returns the response as [`header`] shows it, or the kind of error.
-    pub fn ask(&self, proxy: &Proxy) -> String {
+    pub fn send(&self, proxy: &Proxy) -> String {
         let answer = match self.tcp {
             true => self.over_tcp(proxy.dns),
             false => self.over_udp(proxy.dns),
@@ -222,7 +224,7 @@ impl Question {
 
     fn over_udp(&self, server: SocketAddr) -> io::Result<Vec<u8>> {
         let socket = UdpSocket::bind((self.from, 0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         socket.send_to(&self.message, server)?;
         let mut answer = vec![0; 4096];
         let length = socket.recv(&mut answer)?;
@@ -235,7 +237,7 @@ impl Question {
         socket.bind(&SocketAddr::from((self.from, 0)).into())?;
         socket.connect(&server.into())?;
         let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let length = u16::try_from(self.message.len()).unwrap().to_be_bytes();
         stream.write_all(&[&length, self.message.as_slice()].concat())?;
         let mut length = [0; 2];

@@ -6,19 +6,19 @@ use std::net::{Ipv4Addr, Shutdown};
 
 use addons::contract::Code;
 
-use super::ask::{Ask, Ingress, readable};
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec, readable};
 use super::send::{Question, exchange, rest};
-use super::stage::Stage;
 use crate::support::{Proxy, handshake, tls_config_trusting};
 
 const HOST: &str = "open.example.com";
 
-pub fn record(stage: &mut Stage) {
-    heads(stage);
-    protocols(stage);
-    handshakes(stage);
-    rejections(stage);
-    questions(stage);
+pub fn record(recorder: &mut Recorder) {
+    heads(recorder);
+    protocols(recorder);
+    handshakes(recorder);
+    rejections(recorder);
+    questions(recorder);
 }
 
 /// Sends bytes on a new connection; returns them and the response as text.
@@ -43,7 +43,7 @@ fn quoted(prefix: &str, sent: &[u8]) -> String {
     shown
 }
 
-fn heads(stage: &mut Stage) {
+fn heads(recorder: &mut Recorder) {
     let code = Code::MalformedRequest;
     for (name, head) in [
         (
@@ -70,13 +70,13 @@ fn heads(stage: &mut Stage) {
              content-length: 1\r\ncontent-length: 2\r\n\r\na",
         ),
     ] {
-        stage.row(code, Ingress::Plain, name, |proxy| {
+        recorder.row(code, Ingress::Plain, name, |proxy| {
             by_hand(proxy, head.as_bytes())
         });
     }
     let long = "a".repeat(70_000);
     let long = format!("GET http://{HOST}/ HTTP/1.1\r\nhost: {HOST}\r\nx-long: {long}\r\n\r\n");
-    stage.row(code, Ingress::Plain, "long-head", |proxy| {
+    recorder.row(code, Ingress::Plain, "long-head", |proxy| {
         by_hand(proxy, long.as_bytes())
     });
     for (name, head) in [
@@ -91,19 +91,21 @@ fn heads(stage: &mut Stage) {
             "CONNECT a_b..example.com:443 HTTP/1.1\r\nhost: open.example.com\r\n\r\n",
         ),
     ] {
-        stage.row(code, Ingress::Connect, name, |proxy| {
+        recorder.row(code, Ingress::Connect, name, |proxy| {
             by_hand(proxy, head.as_bytes())
         });
     }
     let head = b"GET /echo HTTP/1.1\r\nhost: open.example.com\r\nhost: open.example.com\r\n\r\n";
-    stage.row(code, Ingress::Http1, "two-hosts", |proxy| {
+    recorder.row(code, Ingress::Http1, "two-hosts", |proxy| {
         tls_by_hand(proxy, head)
     });
-    stage.row(code, Ingress::Http1, "no-head", |proxy| {
+    recorder.row(code, Ingress::Http1, "no-head", |proxy| {
         tls_by_hand(proxy, b"no head\r\n\r\n")
     });
-    let websocket = Ask::http1("git").websocket().path("/acme/..%2fother/live");
-    stage.deny(code, Ingress::WebSocket, "", &websocket);
+    let websocket = RequestSpec::http1("git")
+        .websocket()
+        .path("/acme/..%2fother/live");
+    recorder.deny(code, Ingress::WebSocket, "", &websocket);
 }
 
 fn tls_by_hand(proxy: &Proxy, sent: &[u8]) -> (String, String) {
@@ -114,11 +116,21 @@ fn tls_by_hand(proxy: &Proxy, sent: &[u8]) -> (String, String) {
     )
 }
 
-fn protocols(stage: &mut Stage) {
+fn protocols(recorder: &mut Recorder) {
     let code = Code::ProtocolNotAllowed;
-    let upgrade = |ask: Ask| ask.field("connection", "upgrade").field("upgrade", "h2c");
-    stage.deny(code, Ingress::Plain, "", &upgrade(Ask::plain("open")));
-    stage.deny(code, Ingress::Http1, "", &upgrade(Ask::http1("open")));
+    let upgrade = |spec: RequestSpec| spec.field("connection", "upgrade").field("upgrade", "h2c");
+    recorder.deny(
+        code,
+        Ingress::Plain,
+        "",
+        &upgrade(RequestSpec::plain("open")),
+    );
+    recorder.deny(
+        code,
+        Ingress::Http1,
+        "",
+        &upgrade(RequestSpec::http1("open")),
+    );
     for (name, host, sent) in [
         ("", HOST, "SSH-2.0-OpenSSH_9.2\r\n"),
         (
@@ -132,19 +144,19 @@ fn protocols(stage: &mut Stage) {
             "GET / HTTP/1.1\r\nhost: pass.example.com\r\n\r\n",
         ),
     ] {
-        stage.row(code, Ingress::Tls, name, |proxy| {
+        recorder.row(code, Ingress::Tls, name, |proxy| {
             in_tunnel(proxy, host, sent.as_bytes())
         });
     }
-    let connect = Ask::http1("open")
+    let connect = RequestSpec::http1("open")
         .method("CONNECT")
         .path("open.example.com:443");
-    stage.deny(Code::MethodNotAllowed, Ingress::Http1, "connect", &connect);
+    recorder.deny(Code::MethodNotAllowed, Ingress::Http1, "connect", &connect);
 }
 
-fn handshakes(stage: &mut Stage) {
+fn handshakes(recorder: &mut Recorder) {
     for (name, host) in [("", HOST), ("passthrough", "pass.example.com")] {
-        stage.row(Code::HostMismatch, Ingress::Tls, name, |proxy| {
+        recorder.row(Code::HostMismatch, Ingress::Tls, name, |proxy| {
             let stream = proxy.tunnel(&format!("{host}:443"));
             let config = proxy.tls_config(&["http/1.1"]);
             let ended = handshake(stream, "other.example.com", config).err();
@@ -157,15 +169,15 @@ fn handshakes(stage: &mut Stage) {
         ("", &b"\x16\x03\x01\x00\x04\x02\x00\x00\x00"[..]),
         ("long-hello", b"\x16\x03\x01\x00\x04\x01\xff\xff\xff"),
     ] {
-        stage.row(Code::MalformedRequest, Ingress::Tls, name, |proxy| {
+        recorder.row(Code::MalformedRequest, Ingress::Tls, name, |proxy| {
             in_tunnel(proxy, HOST, sent)
         });
     }
 }
 
-fn rejections(stage: &mut Stage) {
+fn rejections(recorder: &mut Recorder) {
     let code = Code::ClientRejectedCertificate;
-    stage.row(code, Ingress::Tls, "unknown-ca", |proxy| {
+    recorder.row(code, Ingress::Tls, "unknown-ca", |proxy| {
         let stream = proxy.tunnel(&format!("{HOST}:443"));
         let other_ca = std::fs::read(proxy.path("upstream-ca.pem")).unwrap();
         let mut session = client(&other_ca);
@@ -177,7 +189,7 @@ fn rejections(stage: &mut Stage) {
         let _ = session.write_tls(&mut stream);
         (trusting("another CA"), format!("[{ended}]\n"))
     });
-    stage.row(code, Ingress::Tls, "closed-in-the-handshake", |proxy| {
+    recorder.row(code, Ingress::Tls, "closed-in-the-handshake", |proxy| {
         let mut stream = proxy.tunnel(&format!("{HOST}:443"));
         let mut session = client(&std::fs::read(proxy.ca()).unwrap());
         session.write_tls(&mut stream).unwrap();
@@ -191,7 +203,7 @@ fn rejections(stage: &mut Stage) {
             "[the client closed]\n".to_owned(),
         )
     });
-    stage.row(code, Ingress::Tls, "closed-after-the-handshake", |proxy| {
+    recorder.row(code, Ingress::Tls, "closed-after-the-handshake", |proxy| {
         let mut stream = proxy.tls(HOST);
         stream.conn.send_close_notify();
         stream.flush().unwrap();
@@ -213,7 +225,7 @@ fn client(ca: &[u8]) -> rustls::ClientConnection {
     rustls::ClientConnection::new(config.into(), name).unwrap()
 }
 
-fn questions(stage: &mut Stage) {
+fn questions(recorder: &mut Recorder) {
     let code = Code::MalformedRequest;
     for (name, message) in [
         ("", &b"\x12\x34\x01\0\0\0\0\0\0\0\0\0"[..]),
@@ -237,7 +249,7 @@ fn questions(stage: &mut Stage) {
         for tcp in [false, true] {
             let from = Ipv4Addr::LOCALHOST;
             let message = message.to_vec();
-            stage.deny_dns(code, name, &Question { from, tcp, message });
+            recorder.deny_dns(code, name, &Question { from, tcp, message });
         }
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use addons::contract::Code;
 use serde_json::json;
 
-use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
 use super::listener::{self, dns_question};
 use super::policy::{dns, inside};
-use super::send::{Line, Question};
-use super::stage::Stage;
+use super::recorder::Recorder;
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::{Connection, Question};
 use crate::support::{Origin, RawOrigin, SOON, Setup, closed_address, eventually};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -48,37 +48,37 @@ impl Upstreams {
 
 pub fn record() -> Transcripts {
     let origin = Origin::start();
-    let nobody = Upstreams::start();
-    let setup = setup(&origin, &nobody);
+    let upstreams = Upstreams::start();
+    let setup = setup(&origin, &upstreams);
     let secret = setup.dir().join("secret");
-    let mut stage = Stage::new(setup.start(), &origin, nobody.known());
+    let mut recorder = Recorder::new(setup.start(), &origin, upstreams.known());
     std::fs::remove_file(secret).unwrap();
-    failures(&mut stage);
-    circuits(&mut stage);
-    credentials(&mut stage);
-    stage.finish()
+    failures(&mut recorder);
+    circuits(&mut recorder);
+    credentials(&mut recorder);
+    recorder.finish()
 }
 
 /// Records timeouts, with a separate proxy: on a busy machine, the other rows could exceed its
 /// timeouts of 1 s.
 pub fn record_time_outs() -> Transcripts {
     let origin = Origin::start();
-    let nobody = Upstreams::start();
-    let mut setup = setup(&origin, &nobody);
+    let upstreams = Upstreams::start();
+    let mut setup = setup(&origin, &upstreams);
     setup.proxy["upstream"]["connect_timeout"] = json!("1s");
     setup.proxy["upstream"]["response_timeout"] = json!("1s");
-    let mut stage = Stage::new(setup.start(), &origin, nobody.known());
-    time_outs(&mut stage);
-    stage.finish()
+    let mut recorder = Recorder::new(setup.start(), &origin, upstreams.known());
+    time_outs(&mut recorder);
+    recorder.finish()
 }
 
-fn setup(origin: &Origin, nobody: &Upstreams) -> Setup {
+fn setup(origin: &Origin, upstreams: &Upstreams) -> Setup {
     let mut setup = Setup::new(origin);
     for (name, address) in [
-        ("closed", nobody.closed),
-        ("broken", nobody.closed),
-        ("no-tls", nobody.no_tls.address),
-        ("slow", nobody.silent.address),
+        ("closed", upstreams.closed),
+        ("broken", upstreams.closed),
+        ("no-tls", upstreams.no_tls.address),
+        ("slow", upstreams.silent.address),
     ] {
         setup.host(&format!("{name}.example.com"), address);
         setup.host(&format!("{name}-plain.example.com"), address);
@@ -87,7 +87,7 @@ fn setup(origin: &Origin, nobody: &Upstreams) -> Setup {
         setup.host(&format!("{name}-tls.example.com"), origin.https);
     }
     for name in ["pass-closed", "pass-broken"] {
-        setup.host(&format!("{name}.example.com"), nobody.closed);
+        setup.host(&format!("{name}.example.com"), upstreams.closed);
     }
     setup.proxy["tls"]["passthrough"] =
         json!(["pass-closed.example.com", "pass-broken.example.com"]);
@@ -109,102 +109,122 @@ fn setup(origin: &Origin, nobody: &Upstreams) -> Setup {
     setup
 }
 
-fn failures(stage: &mut Stage) {
+fn failures(recorder: &mut Recorder) {
     let code = Code::UpstreamUnreachable;
-    inside(stage, code, "", "closed", |ask| ask);
-    stage.deny(
+    inside(recorder, code, "", "closed", |spec| spec);
+    recorder.deny(
         code,
         Ingress::Connect,
         "passthrough",
-        &Ask::connect("pass-closed"),
+        &RequestSpec::connect("pass-closed"),
     );
-    in_tunnels(stage, Code::UpstreamTls, "", "no-tls");
+    in_tunnels(recorder, Code::UpstreamTls, "", "no-tls");
     for name in ["wrong-name", "expired", "self-signed"] {
-        stage.deny(Code::UpstreamTls, Ingress::Http1, name, &Ask::http1(name));
+        recorder.deny(
+            Code::UpstreamTls,
+            Ingress::Http1,
+            name,
+            &RequestSpec::http1(name),
+        );
     }
 }
 
-fn circuits(stage: &mut Stage) {
+fn circuits(recorder: &mut Recorder) {
     let code = Code::CircuitOpen;
-    for ask in [
-        Ask::plain("broken"),
-        Ask::http1("broken"),
-        Ask::connect("pass-broken"),
+    for spec in [
+        RequestSpec::plain("broken"),
+        RequestSpec::http1("broken"),
+        RequestSpec::connect("pass-broken"),
     ] {
-        Line::open(&stage.proxy, &ask).send(&ask);
+        Connection::open(&recorder.proxy, &spec).send(&spec);
     }
-    inside(stage, code, "", "broken", |ask| ask);
-    stage.deny(
+    inside(recorder, code, "", "broken", |spec| spec);
+    recorder.deny(
         code,
         Ingress::Connect,
         "passthrough",
-        &Ask::connect("pass-broken"),
+        &RequestSpec::connect("pass-broken"),
     );
 }
 
-fn time_outs(stage: &mut Stage) {
+fn time_outs(recorder: &mut Recorder) {
     let code = Code::UpstreamTimeout;
-    stage.deny(code, Ingress::Plain, "", &Ask::plain("slow"));
-    stage.deny(
+    recorder.deny(code, Ingress::Plain, "", &RequestSpec::plain("slow"));
+    recorder.deny(
         code,
         Ingress::WebSocket,
         "",
-        &Ask::plain("slow").websocket(),
+        &RequestSpec::plain("slow").websocket(),
     );
-    stage.deny(code, Ingress::PushReport, "", &Ask::plain("slow").push());
-    stage.deny(code, Ingress::InfoRefs, "", &Ask::plain("slow").info_refs());
+    recorder.deny(
+        code,
+        Ingress::PushReport,
+        "",
+        &RequestSpec::plain("slow").push(),
+    );
+    recorder.deny(
+        code,
+        Ingress::InfoRefs,
+        "",
+        &RequestSpec::plain("slow").info_refs(),
+    );
     // `slow` never answers the TLS handshake; `slow-tls` completes it, but delays its response by 5
     // s.
-    stage.deny(code, Ingress::Http1, "handshake", &Ask::http1("slow"));
-    for (ingress, ask) in [
-        (Ingress::Http1, Ask::http1("slow-tls")),
-        (Ingress::Http2, Ask::http2("slow-tls")),
+    recorder.deny(
+        code,
+        Ingress::Http1,
+        "handshake",
+        &RequestSpec::http1("slow"),
+    );
+    for (ingress, spec) in [
+        (Ingress::Http1, RequestSpec::http1("slow-tls")),
+        (Ingress::Http2, RequestSpec::http2("slow-tls")),
     ] {
-        stage.deny(code, ingress, "", &ask.path("/slow/5000"));
+        recorder.deny(code, ingress, "", &spec.path("/slow/5000"));
     }
 }
 
-fn credentials(stage: &mut Stage) {
+fn credentials(recorder: &mut Recorder) {
     let code = Code::CredentialUnavailable;
-    let ask = Ask::http1("vendor-tls");
+    let spec = RequestSpec::http1("vendor-tls");
     eventually(
         "requests are denied once the secret file is missing",
         SOON,
         || {
-            let answer = Line::open(&stage.proxy, &ask).send(&ask);
+            let answer = Connection::open(&recorder.proxy, &spec).send(&spec);
             std::thread::sleep(Duration::from_millis(100));
             answer.contains(code.as_str())
         },
     );
-    in_tunnels(stage, code, "", "vendor-tls");
+    in_tunnels(recorder, code, "", "vendor-tls");
 }
 
 /// Records a denial of each kind of request inside a tunnel.
-fn in_tunnels(stage: &mut Stage, code: Code, name: &str, host: &str) {
-    for (ingress, ask) in [
-        (Ingress::Http1, Ask::http1(host)),
-        (Ingress::Http2, Ask::http2(host)),
-        (Ingress::WebSocket, Ask::http1(host).websocket()),
-        (Ingress::PushReport, Ask::http1(host).push()),
-        (Ingress::InfoRefs, Ask::http1(host).info_refs()),
+fn in_tunnels(recorder: &mut Recorder, code: Code, name: &str, host: &str) {
+    for (ingress, spec) in [
+        (Ingress::Http1, RequestSpec::http1(host)),
+        (Ingress::Http2, RequestSpec::http2(host)),
+        (Ingress::WebSocket, RequestSpec::http1(host).websocket()),
+        (Ingress::PushReport, RequestSpec::http1(host).push()),
+        (Ingress::InfoRefs, RequestSpec::http1(host).info_refs()),
     ] {
-        stage.deny(code, ingress, name, &ask);
+        recorder.deny(code, ingress, name, &spec);
     }
 }
 
 /// Records denials while the nameserver answers SERVFAIL.
 pub fn record_unresolved() -> Transcripts {
     let origin = Origin::start();
-    let mut stage = resolving(&origin, failing_nameserver());
+    let mut recorder = resolving(&origin, failing_nameserver());
     let code = Code::UpstreamUnreachable;
-    dns(&mut stage, code, SANDBOX, "unresolved.example.org");
-    stage.deny(
+    dns(&mut recorder, code, SANDBOX, "unresolved.example.org");
+    recorder.deny(
         code,
         Ingress::Plain,
         "unresolved",
-        &unresolved(Ask::plain("")),
+        &unresolved(RequestSpec::plain("")),
     );
-    stage.finish()
+    recorder.finish()
 }
 
 /// Starts a nameserver that answers every query with SERVFAIL; returns its address.
@@ -226,35 +246,40 @@ pub fn failing_nameserver() -> SocketAddr {
 /// its time limit of 4.5 s.
 pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
     let origin = Origin::start();
-    let mut stage = resolving(&origin, SocketAddr::from(([127, 0, 0, 1], 9)));
+    let mut recorder = resolving(&origin, SocketAddr::from(([127, 0, 0, 1], 9)));
     let code = Code::UpstreamTimeout;
     let question = |tcp| Question::of(SANDBOX, tcp, "unresolved.example.org");
     match ingress {
-        Ingress::DnsUdp => stage.deny_dns(code, "", &question(false)),
-        Ingress::DnsTcp => stage.deny_dns(code, "", &question(true)),
+        Ingress::DnsUdp => recorder.deny_dns(code, "", &question(false)),
+        Ingress::DnsTcp => recorder.deny_dns(code, "", &question(true)),
         Ingress::DnsHttp => {
-            let socket = stage.proxy.own_listener("inner", json!({}));
+            let socket = recorder.proxy.own_listener("inner", json!({}));
             listener::deny(
-                &mut stage,
+                &mut recorder,
                 code,
                 "",
                 &socket,
                 &dns_question("unresolved.example.org"),
             );
         }
-        _ => stage.deny(code, ingress, "passthrough", &unresolved(Ask::connect(""))),
+        _ => recorder.deny(
+            code,
+            ingress,
+            "passthrough",
+            &unresolved(RequestSpec::connect("")),
+        ),
     }
-    stage.finish()
+    recorder.finish()
 }
 
-fn resolving(origin: &Origin, nameserver: SocketAddr) -> Stage {
+fn resolving(origin: &Origin, nameserver: SocketAddr) -> Recorder {
     let mut setup = Setup::new(origin);
     setup.allow("unresolved.example.org");
     setup.proxy["tls"]["passthrough"] = json!(["unresolved.example.org"]);
     setup.proxy["upstream"]["nameservers"] = json!([nameserver.to_string()]);
-    Stage::new(setup.start(), origin, Vec::new())
+    Recorder::new(setup.start(), origin, Vec::new())
 }
 
-fn unresolved(ask: Ask) -> Ask {
-    ask.host("unresolved.example.org")
+fn unresolved(spec: RequestSpec) -> RequestSpec {
+    spec.host("unresolved.example.org")
 }

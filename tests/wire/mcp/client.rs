@@ -10,7 +10,7 @@ use super::server::{self, Seen};
 use crate::support::{Origin, Proxy, RawOrigin, Reply, Setup, free_address, read_reply};
 
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The header fields of every POST.
 pub const POST: &str =
@@ -63,7 +63,7 @@ impl Gateway {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 

@@ -42,7 +42,7 @@ fn a_policy_that_cannot_be_loaded_is_unhealthy_also_with_on_unavailable_allow() 
                 let text = std::fs::read_to_string(&path).unwrap();
                 let mut mcp: Value = serde_json::from_str(&text).unwrap();
                 mcp["policies"] = json!({
-                    "bundles": [{ "id": "house", "path": bundle, "entrypoint": "mcp/authz" }],
+                    "bundles": [{ "id": "main", "path": bundle, "entrypoint": "mcp/authz" }],
                     "on_unavailable": on_unavailable,
                 });
                 std::fs::write(path, mcp.to_string()).unwrap();

@@ -1,14 +1,14 @@
 //! A raw legacy server (2025-11-25), whose tools behave as the tests need.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::RawOrigin;
+use crate::support::{RawOrigin, read_request};
 
 /// The requests that the server recorded, and whether it answers.
 #[derive(Clone, Default)]
@@ -80,40 +80,18 @@ pub fn start() -> (RawOrigin, Seen) {
 fn serve(stream: TcpStream, seen: &Seen) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
-    while let Some((method, body)) = read(&mut reader)? {
+    while let Some(request) = read_request(&mut reader)? {
         if seen.0.0.lock().unwrap().gone {
             break;
         }
-        if method != "POST" {
+        if request.method() != "POST" {
             write!(stream, "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")?;
             continue;
         }
-        let message: Value = serde_json::from_slice(&body).unwrap();
+        let message: Value = serde_json::from_slice(&request.body).unwrap();
         answer(&mut stream, &message, seen)?;
     }
     Ok(())
-}
-
-fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, Vec<u8>)>> {
-    let mut line = String::new();
-    if reader.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    let method = line.split(' ').next().unwrap().to_owned();
-    let mut length = 0;
-    loop {
-        let mut field = String::new();
-        reader.read_line(&mut field)?;
-        if field == "\r\n" {
-            break;
-        }
-        if let Some(value) = field.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    Ok(Some((method, body)))
 }
 
 fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()> {
@@ -160,65 +138,39 @@ fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()
 
 fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::Result<()> {
     seen.change(|state| state.calls += 1);
+    let token = &params["_meta"]["progressToken"];
     let text = |text: &str| json!({ "content": [{ "type": "text", "text": text }] });
     match params["name"].as_str().unwrap() {
         "tell" => {
             events(stream)?;
-            let token = &params["_meta"]["progressToken"];
-            for progress in [1, 2] {
-                let params = json!({ "progressToken": token, "progress": progress });
-                let method = "notifications/progress";
-                let told = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-                event(stream, &told)?;
+            for number in [1, 2] {
+                progress(stream, token, number, "")?;
             }
             last_event(stream, id, &text("told"))
         }
         "ask" => {
             events(stream)?;
-            let number = seen.0.0.lock().unwrap().calls + 1000;
-            let params = json!({ "message": "Who?", "requestedSchema": { "type": "object", "properties": {} } });
-            let question = json!({ "jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": params });
-            event(stream, &question)?;
-            let answer = seen.wait(|state| state.answers.remove(&number.to_string()));
+            let answer = ask(stream, seen, None)?;
             last_event(stream, id, &text(&answer.unwrap_or_default().to_string()))
         }
         // Asks the client with a progress token. After the client's answer, sends progress of the
         // call, and returns the progress that the client reported.
         "survey" => {
             events(stream)?;
-            let number = seen.0.0.lock().unwrap().calls + 1000;
-            let asked = json!({
-                "message": "Who?", "requestedSchema": { "type": "object", "properties": {} },
-                "_meta": { "progressToken": "survey" },
-            });
-            let question = json!({ "jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": asked });
-            event(stream, &question)?;
-            seen.wait(|state| state.answers.remove(&number.to_string()));
+            ask(stream, seen, Some("survey"))?;
             let reports = json!(seen.0.0.lock().unwrap().reports);
-            let token = &params["_meta"]["progressToken"];
-            let progress = json!({ "progressToken": token, "progress": 1 });
-            event(
-                stream,
-                &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
-            )?;
+            progress(stream, token, 1, "")?;
             last_event(stream, id, &text(&reports.to_string()))
         }
         // Reports progress in long messages until the call is cancelled.
         "flood" => {
             events(stream)?;
-            let token = &params["_meta"]["progressToken"];
             let before = seen.cancelled();
-            for progress in 0.. {
+            for number in 0.. {
                 if seen.cancelled() > before {
                     break;
                 }
-                let progress = json!({
-                    "progressToken": token, "progress": progress, "message": "x".repeat(65_536),
-                });
-                event(
-                    stream,
-                    &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": progress }),
-                )?;
+                progress(stream, token, number, &"x".repeat(65_536))?;
             }
             Ok(())
         }
@@ -235,6 +187,32 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
         }
         _ => result(stream, id, &text(&params["arguments"].to_string())),
     }
+}
+
+/// Sends the client a question, with a progress token if there is one; returns the answer, or
+/// `None` after 20 s.
+fn ask(stream: &mut TcpStream, seen: &Seen, token: Option<&str>) -> io::Result<Option<Value>> {
+    let id = seen.0.0.lock().unwrap().calls + 1000;
+    let schema = json!({ "type": "object", "properties": {} });
+    let mut params = json!({ "message": "Who?", "requestedSchema": schema });
+    if let Some(token) = token {
+        params["_meta"] = json!({ "progressToken": token });
+    }
+    let question =
+        json!({ "jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params });
+    event(stream, &question)?;
+    Ok(seen.wait(|state| state.answers.remove(&id.to_string())))
+}
+
+fn progress(stream: &mut TcpStream, token: &Value, number: u32, text: &str) -> io::Result<()> {
+    let mut params = json!({ "progressToken": token, "progress": number });
+    if !text.is_empty() {
+        params["message"] = text.into();
+    }
+    event(
+        stream,
+        &json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }),
+    )
 }
 
 fn accepted(stream: &mut TcpStream) -> io::Result<()> {

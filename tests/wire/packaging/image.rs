@@ -134,7 +134,7 @@ fn the_binary_serves_as_an_unprivileged_user_with_only_the_files_of_the_image() 
     for step in [
         "healthy after",
         "refuses an unregistered source",
-        "SIGTERM ends it",
+        "SIGTERM ends the server",
     ] {
         assert!(output.contains(step), "{step}: {output}");
     }

@@ -16,7 +16,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Kind, Load, Way};
+use super::{Kind, Load, Route};
 use crate::certificates;
 
 /// The expected status of a response; [`DENIED`] for [`Kind::Denials`].
@@ -26,7 +26,7 @@ const DENIED: u16 = 403;
 /// Destination and route of the requests.
 pub struct Target {
     kind: Kind,
-    way: Way,
+    route: Route,
     proxy: SocketAddr,
     source: SocketAddr,
     tls: Arc<ClientConfig>,
@@ -71,10 +71,10 @@ impl Target {
         };
         Ok(Self {
             kind: load.kind,
-            way: load.way,
+            route: load.route,
             proxy: load.proxy,
             source: SocketAddr::new(load.source, 0),
-            tls: certificates::stranger(&load.ca, alpn)?,
+            tls: certificates::without_resumption(&load.ca, alpn)?,
             host: load.host.clone(),
             hosts: load.hosts,
             first_host: load.first_host,
@@ -132,7 +132,7 @@ impl Target {
     }
 
     async fn tls(&self, mut socket: TcpStream, host: &str) -> anyhow::Result<TlsStream<TcpStream>> {
-        if self.way == Way::Connect {
+        if self.route == Route::Connect {
             connect(&mut socket, host).await?;
         }
         let connector = TlsConnector::from(Arc::clone(&self.tls));

@@ -27,3 +27,14 @@ pub fn print(mut latencies: Vec<Duration>, elapsed: Duration, before: &Usage, af
         after.resident_kib,
     );
 }
+
+/// Prints the memory and the descriptors of each of `count` idle connections or streams.
+pub fn print_idle(count: usize, before: &Usage, after: &Usage) {
+    let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / count as f64;
+    println!(
+        "kib_each={:.1} descriptors_each={:.2} resident_kib={}",
+        each(before.resident_kib, after.resident_kib),
+        each(before.descriptors, after.descriptors),
+        after.resident_kib,
+    );
+}

@@ -35,14 +35,14 @@ enum Kind {
 
 /// The route to the origin.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Way {
+enum Route {
     /// A CONNECT, with TLS inside.
     Connect,
     /// TLS to a reverse proxy of the origin, or to the origin itself.
     Reverse,
 }
 
-/// A load. Prints one line of figures.
+/// Sends a load. Prints one line of figures.
 #[derive(Args)]
 pub struct Load {
     #[arg(value_enum)]
@@ -50,7 +50,7 @@ pub struct Load {
     #[arg(long)]
     proxy: SocketAddr,
     #[arg(long, value_enum, default_value = "connect")]
-    way: Way,
+    route: Route,
     /// PEM file of the CA of the TLS server.
     #[arg(long)]
     ca: PathBuf,
@@ -156,15 +156,7 @@ impl Load {
             open.push(one.await??);
         }
         tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
-        let after = Usage::of(self.pid)?;
-        let tunnels = self.connections as f64;
-        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / tunnels;
-        println!(
-            "kib_each={:.1} descriptors_each={:.2} resident_kib={}",
-            each(before.resident_kib, after.resident_kib),
-            each(before.descriptors, after.descriptors),
-            after.resident_kib,
-        );
+        figures::print_idle(self.connections, &before, &Usage::of(self.pid)?);
         drop(open);
         Ok(())
     }

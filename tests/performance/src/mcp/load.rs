@@ -31,7 +31,7 @@ enum Kind {
     Idle,
 }
 
-/// A load of MCP requests. Prints one line of figures.
+/// Sends MCP requests. Prints one line of figures.
 #[derive(Args)]
 pub struct Load {
     #[arg(value_enum)]
@@ -112,15 +112,7 @@ impl Load {
             open.push((client, stream));
         }
         tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
-        let after = Usage::of(self.pid)?;
-        let streams = self.connections as f64;
-        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / streams;
-        println!(
-            "kib_each={:.1} descriptors_each={:.2} resident_kib={}",
-            each(before.resident_kib, after.resident_kib),
-            each(before.descriptors, after.descriptors),
-            after.resident_kib,
-        );
+        figures::print_idle(self.connections, &before, &Usage::of(self.pid)?);
         drop(open);
         Ok(())
     }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::support::read_request;
+
 /// A request that the sidecar received.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -65,7 +67,7 @@ const STREAM: &str =
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
 /// The requests of the sidecar, and its script.
-struct Journal {
+struct ServerState {
     seen: Mutex<Vec<Seen>>,
     /// Number of open connections.
     open: AtomicUsize,
@@ -73,15 +75,15 @@ struct Journal {
 }
 
 /// The address on which the sidecar listens.
-enum At {
+enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
 /// A scripted sidecar. If its script returns `None` for a request, it gives its default answer.
 pub struct FakeSidecar {
-    at: At,
-    journal: Arc<Journal>,
+    at: Address,
+    state: Arc<ServerState>,
 }
 
 impl FakeSidecar {
@@ -91,18 +93,18 @@ impl FakeSidecar {
         script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
     ) -> Self {
         let listener = UnixListener::bind(path).unwrap();
-        let journal = journal(script);
-        let shared = Arc::clone(&journal);
+        let state = state(script);
+        let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let journal = Arc::clone(&shared);
+                let state = Arc::clone(&shared);
                 let reader = stream.try_clone().unwrap();
-                std::thread::spawn(move || serve(reader, stream, &journal));
+                std::thread::spawn(move || serve(reader, stream, &state));
             }
         });
         Self {
-            at: At::Unix(path.to_owned()),
-            journal,
+            at: Address::Unix(path.to_owned()),
+            state,
         }
     }
 
@@ -110,26 +112,26 @@ impl FakeSidecar {
     pub fn tcp(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let journal = journal(script);
-        let shared = Arc::clone(&journal);
+        let state = state(script);
+        let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let journal = Arc::clone(&shared);
+                let state = Arc::clone(&shared);
                 let reader = stream.try_clone().unwrap();
-                std::thread::spawn(move || serve(reader, stream, &journal));
+                std::thread::spawn(move || serve(reader, stream, &state));
             }
         });
         Self {
-            at: At::Tcp(address),
-            journal,
+            at: Address::Tcp(address),
+            state,
         }
     }
 
     /// The sidecar's address, in the form of its settings in `mcp.yaml`.
     pub fn endpoint(&self) -> Value {
         match &self.at {
-            At::Unix(path) => json!({ "socketPath": path }),
-            At::Tcp(address) => {
+            Address::Unix(path) => json!({ "socketPath": path }),
+            Address::Tcp(address) => {
                 json!({ "tcp": { "host": address.ip().to_string(), "port": address.port() } })
             }
         }
@@ -137,12 +139,12 @@ impl FakeSidecar {
 
     /// Number of open connections.
     pub fn open(&self) -> usize {
-        self.journal.open.load(Ordering::Relaxed)
+        self.state.open.load(Ordering::Relaxed)
     }
 
     /// All requests so far, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
-        self.journal.seen.lock().clone()
+        self.state.seen.lock().clone()
     }
 
     /// The calls of one operation, without the readiness checks, which have no arguments.
@@ -154,8 +156,8 @@ impl FakeSidecar {
     }
 }
 
-fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Arc<Journal> {
-    Arc::new(Journal {
+fn state(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Arc<ServerState> {
+    Arc::new(ServerState {
         seen: Mutex::default(),
         open: AtomicUsize::new(0),
         script: Box::new(script),
@@ -163,17 +165,17 @@ fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> 
 }
 
 /// Serves a connection until it ends.
-fn serve<S: Stream + Shutdown>(reader: S, writer: S, journal: &Journal) {
-    journal.open.fetch_add(1, Ordering::Relaxed);
-    answer_all(reader, writer, journal);
-    journal.open.fetch_sub(1, Ordering::Relaxed);
+fn serve<S: Stream + Shutdown>(reader: S, writer: S, state: &ServerState) {
+    state.open.fetch_add(1, Ordering::Relaxed);
+    answer_all(reader, writer, state);
+    state.open.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal) {
+fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, state: &ServerState) {
     let mut reader = BufReader::new(reader);
     while let Ok(Some(seen)) = read(&mut reader) {
-        journal.seen.lock().push(seen.clone());
-        let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen));
+        state.seen.lock().push(seen.clone());
+        let answer = (state.script)(&seen).unwrap_or_else(|| default_answer(&seen));
         let written = match answer {
             Answer::Json(status, body) => respond(&mut writer, status, JSON, &body.to_string()),
             Answer::Lines(lines) => {
@@ -220,36 +222,20 @@ fn respond(writer: &mut impl Write, status: u16, kind: &str, body: &str) -> io::
 
 /// Reads a request; `None` at the end of the connection.
 fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        match line.trim_end() {
-            "" => break,
-            line => lines.push(line.to_owned()),
-        }
-    }
-    let field = |wanted: &str| {
-        let mut fields = lines.iter().filter_map(|line| line.split_once(':'));
-        let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
-        found.map(|(_, value)| value.trim().to_owned())
+    let Some(request) = read_request(reader)? else {
+        return Ok(None);
     };
-    let length = field("content-length").map_or(0, |length| length.parse().unwrap());
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let token = field("authorization");
-    let line = lines[0].strip_suffix(" HTTP/1.1").unwrap().to_owned();
+    let token = request.field("authorization");
+    let token = token.and_then(|token| token.strip_prefix("Bearer "));
     Ok(Some(Seen {
-        line,
-        token: token.and_then(|token| token.strip_prefix("Bearer ").map(str::to_owned)),
-        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+        line: request.line.strip_suffix(" HTTP/1.1").unwrap().to_owned(),
+        token: token.map(str::to_owned),
+        body: serde_json::from_slice(&request.body).unwrap_or(Value::Null),
     }))
 }
 
 /// The default answer to a request, that of a sidecar without a token.
-fn usual(seen: &Seen) -> Answer {
+fn default_answer(seen: &Seen) -> Answer {
     match (&*seen.line, &seen.body) {
         ("GET /health", _) => Answer::Json(200, json!({ "ok": true, "version": "0.0.0" })),
         (_, body) if *body == json!({}) => Answer::error(400, "path is missing"),

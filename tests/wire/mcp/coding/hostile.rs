@@ -30,8 +30,8 @@ fn head(fields: &'static str, rest: &'static [u8]) -> Answer {
     })
 }
 
-/// The misbehaviour that the command names; `None` for other commands.
-fn harm(seen: &Seen) -> Option<Answer> {
+/// The malicious answer that the command names; `None` for other commands.
+fn misbehave(seen: &Seen) -> Option<Answer> {
     Some(match seen.body["command"].as_str()? {
         "endless line" => Answer::stream(|stream| endless(stream, b"x")),
         "endless delta" => Answer::stream(|stream| {
@@ -88,8 +88,8 @@ fn a_malicious_sidecar_is_cut_off_and_other_servers_work() {
     each_row([true, false], |is_unix| {
         let directory = TempDir::new().unwrap();
         let sidecar = match is_unix {
-            true => FakeSidecar::unix(&directory.path().join("c.sock"), harm),
-            false => FakeSidecar::tcp(harm),
+            true => FakeSidecar::unix(&directory.path().join("c.sock"), misbehave),
+            false => FakeSidecar::tcp(misbehave),
         };
         let kb = McpServer::start(vec![tool("look")]);
         let gateway = Gateway::start(&json!({ "mcpServers": {

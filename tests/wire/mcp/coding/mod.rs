@@ -2,8 +2,8 @@
 
 mod fake;
 
-mod away;
 mod calls;
 mod hostile;
 mod rules;
 mod tokens;
+mod unreachable;

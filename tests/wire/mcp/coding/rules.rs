@@ -4,11 +4,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::each_row;
 
-use super::super::hostile::client::{Client, ERAS, Era, Gateway, assert_code, text};
+use super::super::hostile::client::{Client, DENIED, ERAS, Era, Gateway, assert_code, text};
 use super::super::hostile::server::{McpServer, tool};
 use crate::support::{SANDBOX, Sidecar, Transport};
-
-const DENIED: i64 = -32951;
 
 const RULES: &str = r#"package mcp.authz
 
@@ -32,7 +30,7 @@ fn a_policy_denies_one_command_and_redacts_one_result() {
     let sidecar = Sidecar::start(Transport::Unix);
     let policy = TempDir::new().unwrap();
     std::fs::write(policy.path().join("authz.rego"), RULES).unwrap();
-    let bundle = json!({ "id": "house", "path": policy.path(), "entrypoint": "mcp/authz" });
+    let bundle = json!({ "id": "main", "path": policy.path(), "entrypoint": "mcp/authz" });
     let gateway = Gateway::start(&json!({
         "mcpServers": { "coding": sidecar.mount() },
         "policies": { "bundles": [bundle] },

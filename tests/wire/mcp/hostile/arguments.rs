@@ -128,7 +128,7 @@ fn a_uri_that_resembles_a_resource_uri_is_neither_matched_nor_rewritten() {
     std::fs::write(bundle.path().join("authz.rego"), rules).unwrap();
     let mut mcp = mcp;
     mcp["policies"] = json!({ "bundles": [{
-        "id": "house", "path": bundle.path(), "entrypoint": "mcp/authz",
+        "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz",
         "methods": ["resources/read"],
     }] });
     let judged = Gateway::start(&mcp);

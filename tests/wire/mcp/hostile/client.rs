@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
-use socket2::{Domain, Socket, Type};
 
-use crate::support::{Origin, Proxy, Reply, SOON, Setup, eventually, free_address, read_reply};
+use crate::support::{
+    Origin, Proxy, Reply, SOON, Setup, connect_from, eventually, free_address, read_reply,
+};
 
-/// Source addresses of the two containers.
+/// Source address of the first container; that of the other one is [`SECOND`].
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
-pub const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub use crate::support::SECOND;
 
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// JSON-RPC code of a call that a policy, the level or a pin denies.
+pub const DENIED: i64 = -32951;
 
 /// The two eras of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,11 +80,8 @@ impl Gateway {
 
     /// Opens a connection to the gateway from a container's address.
     pub fn connect(&self, source: Ipv4Addr) -> TcpStream {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
-        socket.connect(&self.address.into()).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let stream = connect_from(source, self.address);
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 }

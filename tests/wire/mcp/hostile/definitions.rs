@@ -3,11 +3,9 @@
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::client::{Client, ERAS, Era, Gateway, SECOND, assert_code, response, text};
+use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, response, text};
 use super::server::{Answer, McpServer, text_result, tool};
 use crate::support::{SOON, eventually};
-
-const DENIED: i64 = -32951;
 
 fn described(description: &str) -> Value {
     json!({

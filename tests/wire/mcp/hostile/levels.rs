@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::client::{Client, ERAS, Era, Gateway, SECOND, assert_code, text};
+use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
-
-const DENIED: i64 = -32951;
 
 fn closed(name: &str) -> Value {
     json!({

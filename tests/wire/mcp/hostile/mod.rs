@@ -9,7 +9,7 @@ mod definitions;
 mod floods;
 mod isolation;
 mod levels;
+mod network_access;
 mod policies;
 mod questions;
 mod sessions;
-mod way_out;

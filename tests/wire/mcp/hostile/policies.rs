@@ -5,24 +5,23 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::client::{Client, ERAS, Era, Gateway, SECOND, assert_code, text};
+use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, text};
 use super::server::{Answer, McpServer, tool};
 
 const ABORTED: i64 = -32950;
-const DENIED: i64 = -32951;
 const MISUSED: i64 = -32952;
 const FAILED: i64 = -32953;
 
-/// Rules with a decision for each tool of [`all`] except `unheard-of`.
+/// Rules with a decision for each tool of [`tools`] except `unheard-of`.
 const RULES: &str = r#"package mcp.authz
 
-free := {"read", "other"}
+allowed := {"read", "other"}
 
-decision := "allow" if input.tool in free
+decision := "allow" if input.tool in allowed
 
 decision := "deny_abort" if input.tool == "abort"
 
-reason := "not in this house" if input.tool == "abort"
+reason := "aborting is not allowed" if input.tool == "abort"
 
 decision := "ask" if input.tool == "ask"
 
@@ -71,13 +70,13 @@ modified := {"content": [{"type": "text", "text": "[gone]"}], "resultType": "com
 
 /// A gateway with a policy bundle of these rules. The bundle's directory is left behind after the
 /// test.
-pub fn judged(server: &McpServer, rules: &str) -> Gateway {
+pub fn with_policy(server: &McpServer, rules: &str) -> Gateway {
     let mut directory = PathBuf::new();
     let mcp = |path: &PathBuf| {
         json!({
             "mcpServers": { "kb": server.mount() },
             "policies": {
-                "bundles": [{ "id": "house", "path": path, "entrypoint": "mcp/authz" }],
+                "bundles": [{ "id": "main", "path": path, "entrypoint": "mcp/authz" }],
                 "evaluator": { "timeout": "300ms" },
             },
         })
@@ -88,7 +87,7 @@ pub fn judged(server: &McpServer, rules: &str) -> Gateway {
     Gateway::start(&mcp(&directory))
 }
 
-fn all() -> Vec<Value> {
+fn tools() -> Vec<Value> {
     let names = [
         "read",
         "other",
@@ -108,9 +107,9 @@ fn data<'r>(response: &'r Value, key: &str) -> &'r str {
 }
 
 #[test]
-fn undefined_slow_failing_and_asking_decisions_deny() {
-    let server = McpServer::start(all());
-    let gateway = judged(&server, RULES);
+fn a_policy_that_is_undefined_slow_failing_or_asks_denies() {
+    let server = McpServer::start(tools());
+    let gateway = with_policy(&server, RULES);
     each_row(ERAS, |era| {
         let client = Client::open(&gateway, era).wait_for(&["kb_read", "kb_ask"]);
         let undefined = client.call("kb_unheard-of", json!({}));
@@ -134,16 +133,16 @@ fn undefined_slow_failing_and_asking_decisions_deny() {
 
 #[test]
 fn an_abort_latches_across_sessions_and_restarts_until_reset() {
-    let server = McpServer::start(all());
+    let server = McpServer::start(tools());
     each_row(ERAS, |era| {
-        let mut gateway = judged(&server, RULES);
+        let mut gateway = with_policy(&server, RULES);
         let client = Client::open(&gateway, era).wait_for(&["kb_read", "kb_abort"]);
         text(&client.call("kb_read", json!({})));
         let aborted = client.call("kb_abort", json!({}));
         assert_code(&aborted, ABORTED);
         assert_eq!(data(&aborted, "type"), "policy_denied");
         assert_eq!(data(&aborted, "decision"), "deny_abort");
-        assert_eq!(data(&aborted, "reason"), "not in this house");
+        assert_eq!(data(&aborted, "reason"), "aborting is not allowed");
         // Kills the proxy right after the answer: the latch must be on disk already.
         gateway.proxy.crash_and_restart();
         let before = server.calls().len();
@@ -161,10 +160,10 @@ fn an_abort_latches_across_sessions_and_restarts_until_reset() {
 
 #[test]
 fn only_redacted_arguments_and_results_reach_the_other_side() {
-    let server = McpServer::scripted(all(), |seen| {
+    let server = McpServer::scripted(tools(), |seen| {
         (seen.tool() == "secret").then(|| Answer::text("the top secret"))
     });
-    let gateway = judged(&server, RULES);
+    let gateway = with_policy(&server, RULES);
     each_row(ERAS, |era| {
         let client = Client::open(&gateway, era).wait_for(&["kb_write", "kb_secret"]);
         let arguments = json!({ "path": "/etc/passwd", "text": "x" });
@@ -184,7 +183,7 @@ fn a_server_error_with_a_code_or_message_of_policies_is_replaced_and_names_the_t
         (!seen.tool().is_empty()).then(|| {
             Answer::Error(json!({
                 "code": arguments["code"], "message": arguments["message"],
-                "data": { "reason": "a reason of its own" },
+                "data": { "reason": "the server's reason" },
             }))
         })
     });
@@ -198,7 +197,7 @@ fn a_server_error_with_a_code_or_message_of_policies_is_replaced_and_names_the_t
             (-32953, "no"),
             (-32000, "policy_denied"),
             (-32000, "policy_denied_continue"),
-            (-32000, " Policy_Denied: by the house"),
+            (-32000, " Policy_Denied: by the operator"),
             (1, "policy_evaluator_error"),
             (1, "policy_backend_reserved_misuse"),
         ] {
@@ -206,7 +205,10 @@ fn a_server_error_with_a_code_or_message_of_policies_is_replaced_and_names_the_t
             assert_code(&answer, MISUSED);
             assert_eq!(data(&answer, "name"), "kb_lie");
             assert_eq!(answer["error"]["data"]["backend_code"], code);
-            assert!(!answer.to_string().contains("of its own"), "{answer}");
+            assert!(
+                !answer.to_string().contains("the server's reason"),
+                "{answer}"
+            );
         }
         let answer = client.call("kb_err", json!({ "code": -32949, "message": "mine" }));
         assert_code(&answer, -32949);

@@ -7,10 +7,9 @@ use tempfile::TempDir;
 use testkit::each_row;
 
 use super::super::library::library;
-use super::client::{Client, ERAS, Era, Gateway, assert_code, response, text};
+use super::client::{Client, DENIED, ERAS, Era, Gateway, assert_code, response, text};
 use super::server::McpServer;
 
-const DENIED: i64 = -32951;
 const QUESTIONS: [(&str, &str); 2] = [
     ("ask", "elicitation/create"),
     ("sample", "sampling/createMessage"),
@@ -24,7 +23,7 @@ reason := sprintf("%s is not for servers", [input.method])
 "#;
 
 /// A gateway with a bundle for questions of servers, and the bundle's directory.
-fn judged(server: &McpServer) -> (Gateway, TempDir) {
+fn with_policy(server: &McpServer) -> (Gateway, TempDir) {
     let bundle = tempfile::tempdir().unwrap();
     fs::write(bundle.path().join("questions.rego"), RULES).unwrap();
     let gateway = Gateway::start(&json!({
@@ -44,7 +43,7 @@ fn a_denied_question_reaches_no_client_and_the_server_gets_an_error() {
         .flat_map(|client| ERAS.map(|server| (client, server)));
     each_row(cells, |(client, spoken)| {
         let server = library(Some(spoken));
-        let (gateway, _bundle) = judged(&server);
+        let (gateway, _bundle) = with_policy(&server);
         let client = Client::open(&gateway, client).wait_for(&["kb_ask", "kb_sample"]);
         for (tool, method) in QUESTIONS {
             let call = json!({ "name": format!("kb_{tool}"), "arguments": {} });

@@ -1,7 +1,7 @@
 //! A scripted MCP server over HTTP that speaks both protocol eras: 2025-11-25 with sessions, and
 //! 2026-07-28 without.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::support::{SOON, eventually};
+use crate::support::{SOON, eventually, read_request};
 
 /// A request that the server received.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Seen {
     }
 }
 
-type Raw = dyn FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send;
+type Raw = dyn FnOnce(&mut TcpStream, &ServerState) -> io::Result<()> + Send;
 
 /// An answer of the server.
 pub enum Answer {
@@ -68,13 +68,13 @@ impl Answer {
 
     /// A stream of events that the test writes.
     pub fn stream(
-        write: impl FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send + 'static,
+        write: impl FnOnce(&mut TcpStream, &ServerState) -> io::Result<()> + Send + 'static,
     ) -> Self {
-        Self::Raw(Box::new(move |stream, journal| {
+        Self::Raw(Box::new(move |stream, state| {
             stream.write_all(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
             )?;
-            write(stream, journal)
+            write(stream, state)
         }))
     }
 }
@@ -97,13 +97,13 @@ pub fn tool(name: &str) -> Value {
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
 /// The server's tools, its script, and the requests that it received.
-pub struct Journal {
+pub struct ServerState {
     tools: Mutex<Vec<Value>>,
     seen: Mutex<Vec<Seen>>,
     script: Box<Script>,
 }
 
-impl Journal {
+impl ServerState {
     /// All requests so far, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().clone()
@@ -133,7 +133,7 @@ impl Journal {
 /// A server on loopback.
 pub struct McpServer {
     address: SocketAddr,
-    journal: Arc<Journal>,
+    state: Arc<ServerState>,
 }
 
 impl McpServer {
@@ -150,20 +150,20 @@ impl McpServer {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let journal = Arc::new(Journal {
+        let state = Arc::new(ServerState {
             tools: Mutex::new(tools),
             seen: Mutex::default(),
             script: Box::new(script),
         });
-        let shared = Arc::clone(&journal);
+        let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let journal = Arc::clone(&shared);
+                let state = Arc::clone(&shared);
                 // The thread ends with its connection.
-                std::thread::spawn(move || drop(serve(stream, &journal)));
+                std::thread::spawn(move || drop(serve(stream, &state)));
             }
         });
-        Self { address, journal }
+        Self { address, state }
     }
 
     /// The server's entry in `mcp.yaml`.
@@ -173,11 +173,11 @@ impl McpServer {
 
     /// Replaces the listed tools without a notification.
     pub fn list(&self, tools: Vec<Value>) {
-        *self.journal.tools.lock() = tools;
+        *self.state.tools.lock() = tools;
     }
 
     pub fn seen(&self) -> Vec<Seen> {
-        self.journal.seen()
+        self.state.seen()
     }
 
     /// The requests with this JSON-RPC method.
@@ -198,7 +198,7 @@ impl McpServer {
     }
 
     pub fn answer_to(&self, id: &str) -> Option<Value> {
-        self.journal.answer_to(id)
+        self.state.answer_to(id)
     }
 
     /// Waits until this many calls have arrived.
@@ -209,13 +209,13 @@ impl McpServer {
     }
 }
 
-fn serve(stream: TcpStream, journal: &Journal) -> io::Result<()> {
+fn serve(stream: TcpStream, state: &ServerState) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     while let Some(seen) = read(&mut reader)? {
-        journal.seen.lock().push(seen.clone());
-        let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen, journal));
+        state.seen.lock().push(seen.clone());
+        let answer = (state.script)(&seen).unwrap_or_else(|| default_answer(&seen, state));
         let id = &seen.message["id"];
         match answer {
             Answer::Http(status, field, body) => respond(&mut writer, status, &field, &body)?,
@@ -232,7 +232,7 @@ fn serve(stream: TcpStream, journal: &Journal) -> io::Result<()> {
                 respond(&mut writer, 200, "content-type: text/event-stream", &body)?;
             }
             Answer::Raw(write) => {
-                write(&mut writer, journal)?;
+                write(&mut writer, state)?;
                 return writer.shutdown(std::net::Shutdown::Both);
             }
         }
@@ -249,38 +249,19 @@ fn respond(writer: &mut TcpStream, status: u16, field: &str, body: &str) -> io::
 }
 
 /// Reads a request; `None` at the end of the connection.
-fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Seen>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        match line.trim_end() {
-            "" => break,
-            line => lines.push(line.to_owned()),
-        }
-    }
-    let headers: Vec<(String, String)> = lines[1..]
-        .iter()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length");
-    let length = length.map_or(0, |(_, length)| length.parse().unwrap());
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let http = lines[0].split(' ').next().unwrap_or_default().to_owned();
-    let message = serde_json::from_slice(&body).unwrap_or(Value::Null);
+fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
+    let Some(request) = read_request(reader)? else {
+        return Ok(None);
+    };
     Ok(Some(Seen {
-        http,
-        headers,
-        message,
+        http: request.method().to_owned(),
+        message: serde_json::from_slice(&request.body).unwrap_or(Value::Null),
+        headers: request.fields,
     }))
 }
 
 /// The default answer to a request.
-fn usual(seen: &Seen, journal: &Journal) -> Answer {
+fn default_answer(seen: &Seen, state: &ServerState) -> Answer {
     let params = &seen.message["params"];
     let capabilities = json!({
         "tools": { "listChanged": true },
@@ -289,7 +270,7 @@ fn usual(seen: &Seen, journal: &Journal) -> Answer {
     });
     match seen.method() {
         "initialize" => {
-            let sessions = journal.seen.lock();
+            let sessions = state.seen.lock();
             let count = sessions.iter().filter(|one| one.method() == "initialize");
             let session = format!("mcp-session-id: session-{}\r\n{JSON}", count.count());
             let result = json!({
@@ -309,7 +290,7 @@ fn usual(seen: &Seen, journal: &Journal) -> Answer {
             "cacheScope": "private",
         })),
         "tools/list" => Answer::Result(json!({
-            "tools": *journal.tools.lock(),
+            "tools": *state.tools.lock(),
             "resultType": "complete",
             "ttlMs": 600_000,
             "cacheScope": "private",

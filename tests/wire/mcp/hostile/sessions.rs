@@ -9,7 +9,7 @@ use testkit::each_row;
 use super::client::{
     Client, Era, Events, FIRST, Gateway, SECOND, assert_code, message, response, text,
 };
-use super::policies::judged;
+use super::policies::with_policy;
 use super::server::{Answer, McpServer, Seen, event, text_result, tool};
 use crate::support::{SOON, eventually, read_reply};
 
@@ -33,10 +33,10 @@ fn asking_of_legacy_clients() -> McpServer {
 fn ask(seen: &Seen) -> Option<Answer> {
     let id = seen.message["id"].clone();
     match seen.tool() {
-        "ask" => Some(Answer::stream(move |stream, journal| {
+        "ask" => Some(Answer::stream(move |stream, state| {
             let question = message(&"question".into(), "elicitation/create", form());
             stream.write_all(event(&question).as_bytes())?;
-            let answer = journal.wait_for_answer("question")?;
+            let answer = state.wait_for_answer("question")?;
             let result = text_result(&answer["result"].to_string());
             let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });
             stream.write_all(event(&result).as_bytes())
@@ -244,7 +244,7 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
         let result = json!({ "jsonrpc": "2.0", "id": id, "result": text_result("top secret") });
         (!seen.tool().is_empty()).then(|| Answer::Events(vec![progress, result]))
     });
-    let gateway = judged(&server, rules);
+    let gateway = with_policy(&server, rules);
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_denied", "kb_redacted"]);
     let accept = [("accept", "text/event-stream, application/json")];
     let mut seen = Vec::new();

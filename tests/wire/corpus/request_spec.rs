@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-/// Source address of a request, unless [`Ask::from`] sets another.
+/// Source address of a request, unless [`RequestSpec::from`] sets another.
 pub const SOURCE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// The kind of exchange in which a client gets a denial.
@@ -79,7 +79,7 @@ impl Ingress {
 
 /// The protocol over which a request reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum Protocol {
     Plain,
     Connect,
     Http1,
@@ -88,9 +88,9 @@ pub enum Over {
 
 /// A request of the corpus.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct RequestSpec {
     pub from: Ipv4Addr,
-    pub over: Over,
+    pub protocol: Protocol,
     pub host: String,
     /// `None` for the default port of the scheme.
     pub port: Option<u16>,
@@ -104,11 +104,11 @@ pub struct Ask {
     pub announced: Option<usize>,
 }
 
-impl Ask {
-    fn new(over: Over, host: &str) -> Self {
+impl RequestSpec {
+    fn new(protocol: Protocol, host: &str) -> Self {
         Self {
             from: SOURCE,
-            over,
+            protocol,
             host: host.to_owned(),
             port: None,
             method: "GET",
@@ -122,22 +122,22 @@ impl Ask {
 
     /// A GET to `NAME-plain.example.com`, in clear text and absolute form.
     pub fn plain(name: &str) -> Self {
-        Self::new(Over::Plain, &format!("{name}-plain.example.com"))
+        Self::new(Protocol::Plain, &format!("{name}-plain.example.com"))
     }
 
     /// A CONNECT to port 443 of `NAME.example.com`.
     pub fn connect(name: &str) -> Self {
-        Self::new(Over::Connect, &format!("{name}.example.com"))
+        Self::new(Protocol::Connect, &format!("{name}.example.com"))
     }
 
     /// A GET to `NAME.example.com` over HTTP/1.1 in a tunnel.
     pub fn http1(name: &str) -> Self {
-        Self::new(Over::Http1, &format!("{name}.example.com"))
+        Self::new(Protocol::Http1, &format!("{name}.example.com"))
     }
 
     /// A GET to `NAME.example.com` over HTTP/2 in a tunnel.
     pub fn http2(name: &str) -> Self {
-        Self::new(Over::Http2, &format!("{name}.example.com"))
+        Self::new(Protocol::Http2, &format!("{name}.example.com"))
     }
 
     pub fn from(mut self, from: Ipv4Addr) -> Self {
@@ -230,16 +230,16 @@ impl Ask {
     /// Head and body of the request in HTTP/1.1. For a request in a tunnel, this is the inner
     /// request.
     pub fn bytes(&self) -> Vec<u8> {
-        let (target, named) = match self.over {
-            Over::Connect => (self.tunnel(), self.tunnel()),
-            Over::Plain => {
+        let (target, named) = match self.protocol {
+            Protocol::Connect => (self.tunnel(), self.tunnel()),
+            Protocol::Plain => {
                 let url = format!("http://{}{}", self.destination(), self.path);
                 (url, self.destination())
             }
-            Over::Http1 | Over::Http2 => (self.path.clone(), self.destination()),
+            Protocol::Http1 | Protocol::Http2 => (self.path.clone(), self.destination()),
         };
-        let method = match self.over {
-            Over::Connect => "CONNECT",
+        let method = match self.protocol {
+            Protocol::Connect => "CONNECT",
             _ => self.method,
         };
         let named = self.authority.unwrap_or(&named);
@@ -262,12 +262,12 @@ impl Ask {
     /// The transcript of the request.
     pub fn shown(&self) -> String {
         let mut shown = String::new();
-        if matches!(self.over, Over::Http1 | Over::Http2) {
+        if matches!(self.protocol, Protocol::Http1 | Protocol::Http2) {
             let _ = writeln!(shown, "in a tunnel to {}", self.tunnel());
         }
         let _ = writeln!(shown, "from {}", self.from);
-        let bytes = match self.over {
-            Over::Http2 => {
+        let bytes = match self.protocol {
+            Protocol::Http2 => {
                 let text = String::from_utf8_lossy(&self.bytes()).into_owned();
                 text.replacen("HTTP/1.1", "HTTP/2", 1).into_bytes()
             }

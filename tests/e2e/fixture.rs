@@ -17,7 +17,7 @@ pub const INTERNET: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
 /// One host with a proxy that listens on all its addresses. The host forwards packets, and the
 /// internet has a route back to the sandboxes, so that only the firewall separates them.
-pub struct World {
+pub struct Fixture {
     pub internet: Machine,
     pub host: Machine,
     pub origin: Origin,
@@ -43,7 +43,7 @@ impl Sandbox {
     }
 }
 
-impl World {
+impl Fixture {
     pub fn start() -> Self {
         Self::with(|_| ())
     }
@@ -166,7 +166,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Fixture {
     fn drop(&mut self) {
         for entry in std::fs::read_dir(self.state.path()).unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();

@@ -20,7 +20,7 @@ fn aborted(proxy: &Proxy, path: &str) -> usize {
 }
 
 #[test]
-fn a_client_that_goes_away_while_it_waits_leaves_one_aborted_flow_and_no_connection() {
+fn a_client_that_disconnects_while_it_waits_leaves_one_aborted_flow_and_no_connection() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(["/slow/20000", "/events/1000/50"], |path| {
@@ -59,10 +59,10 @@ fn shutdown_does_not_wait_for_a_stream_that_its_client_reset() {
         aborted(&proxy, "/slow/20000") == 1
     });
     // The client stays connected, and the shutdown has no request to wait for.
-    let told = Instant::now();
+    let signalled = Instant::now();
     proxy.signal(Signal::TERM);
     assert!(proxy.wait(Duration::from_secs(30)).success());
-    assert!(told.elapsed() < 2 * SOON, "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < 2 * SOON, "{:?}", signalled.elapsed());
 }
 
 #[test]

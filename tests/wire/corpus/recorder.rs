@@ -9,13 +9,13 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
 use super::normal::normal;
-use super::send::{Line, Question};
+use super::request_spec::{Ingress, RequestSpec};
+use super::send::{Connection, Question};
 use crate::support::{Origin, Proxy, SOON};
 
-/// Pause before and after each row: [`Stage::finish`] assigns audit lines to rows by the
+/// Pause before and after each row: [`Recorder::finish`] assigns audit lines to rows by the
 /// millisecond in which their flows began.
 const APART: Duration = Duration::from_millis(3);
 /// Limit on the requests sent to exhaust a budget.
@@ -30,18 +30,18 @@ struct Row {
     ended: u128,
 }
 
-/// A proxy and the denials recorded with it.
-pub struct Stage {
+/// Sends requests to a proxy and records the denials.
+pub struct Recorder {
     pub proxy: Proxy,
     /// Whether to record pushes only, for `push_denials: status`.
-    pushes_alone: bool,
+    only_pushes: bool,
     known: Vec<(String, &'static str)>,
     rows: Vec<Row>,
 }
 
-impl Stage {
-    /// Makes a stage without rows. `origin` is the upstream; `known` has further texts that differ
-    /// from run to run, with their placeholders.
+impl Recorder {
+    /// Makes a recorder without rows. `origin` is the upstream; `known` has further texts that
+    /// differ from run to run, with their placeholders.
     pub fn new(proxy: Proxy, origin: &Origin, known: Vec<(String, &'static str)>) -> Self {
         let mut all = vec![
             (proxy.address.to_string(), "<proxy>"),
@@ -53,27 +53,36 @@ impl Stage {
         all.extend(known);
         Self {
             proxy,
-            pushes_alone: false,
+            only_pushes: false,
             known: all,
             rows: Vec::new(),
         }
     }
 
-    /// Makes the stage record only pushes, as [`Ingress::PushStatus`].
+    /// Records only pushes, as [`Ingress::PushStatus`].
     pub fn of_pushes(mut self) -> Self {
-        self.pushes_alone = true;
+        self.only_pushes = true;
         self
     }
 
     /// Records the denial of a request; `name` distinguishes it from other denials with this code
-    /// and ingress. A stage of pushes sends and records only pushes.
-    pub fn deny(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
-        self.on(code, ingress, name, ask, |proxy| Line::open(proxy, ask));
+    /// and ingress. A recorder of pushes sends and records only pushes.
+    pub fn deny(&mut self, code: Code, ingress: Ingress, name: &str, spec: &RequestSpec) {
+        self.on(code, ingress, name, spec, |proxy| {
+            Connection::open(proxy, spec)
+        });
     }
 
     /// Like [`Self::deny`], on a connection that is already open.
-    pub fn deny_on(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask, line: Line) {
-        self.on(code, ingress, name, ask, |_| line);
+    pub fn deny_on(
+        &mut self,
+        code: Code,
+        ingress: Ingress,
+        name: &str,
+        spec: &RequestSpec,
+        connection: Connection,
+    ) {
+        self.on(code, ingress, name, spec, |_| connection);
     }
 
     fn on(
@@ -81,27 +90,27 @@ impl Stage {
         code: Code,
         ingress: Ingress,
         name: &str,
-        ask: &Ask,
-        open: impl FnOnce(&Proxy) -> Line,
+        spec: &RequestSpec,
+        open: impl FnOnce(&Proxy) -> Connection,
     ) {
         if let Some(ingress) = self.recorded_as(ingress) {
             self.row(code, ingress, name, |proxy| {
-                let mut line = open(proxy);
-                (ask.shown(), line.send(ask))
+                let mut connection = open(proxy);
+                (spec.shown(), connection.send(spec))
             });
         }
     }
 
     /// Repeats a request until it is denied, and records that denial.
-    pub fn exhaust(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
+    pub fn exhaust(&mut self, code: Code, ingress: Ingress, name: &str, spec: &RequestSpec) {
         let denied = format!("x-proxy-denied: {}\n", code.as_str());
-        let once = |proxy: &Proxy| (ask.shown(), Line::open(proxy, ask).send(ask));
+        let once = |proxy: &Proxy| (spec.shown(), Connection::open(proxy, spec).send(spec));
         self.repeat(code, ingress, name, &denied, once);
     }
 
     /// Repeats a DNS question until it is refused, and records that denial.
     pub fn exhaust_dns(&mut self, code: Code, name: &str, question: &Question) {
-        let once = |proxy: &Proxy| (question.shown(), question.ask(proxy));
+        let once = |proxy: &Proxy| (question.shown(), question.send(proxy));
         let ingress = ingress_of(question);
         self.repeat(code, ingress, name, "response code 5\n", once);
     }
@@ -130,10 +139,10 @@ impl Stage {
 
     /// Records a DNS question that is denied.
     pub fn deny_dns(&mut self, code: Code, name: &str, question: &Question) {
-        if !self.pushes_alone {
+        if !self.only_pushes {
             let ingress = ingress_of(question);
             self.row(code, ingress, name, |proxy| {
-                (question.shown(), question.ask(proxy))
+                (question.shown(), question.send(proxy))
             });
         }
     }
@@ -164,11 +173,11 @@ impl Stage {
         std::thread::sleep(APART);
     }
 
-    /// The ingress under which the stage records a denial; `None` if it does not record the denial.
+    /// The ingress under which a denial is recorded; `None` if it is not recorded.
     fn recorded_as(&self, ingress: Ingress) -> Option<Ingress> {
         match ingress {
-            Ingress::PushReport if self.pushes_alone => Some(Ingress::PushStatus),
-            _ if self.pushes_alone => None,
+            Ingress::PushReport if self.only_pushes => Some(Ingress::PushStatus),
+            _ if self.only_pushes => None,
             ingress => Some(ingress),
         }
     }

@@ -53,12 +53,12 @@ impl Counts<'_> {
         let name = "proxy_mcp_policy_decisions_total";
         self.gateway
             .proxy
-            .metric(name, &["bundle=\"house\"", &decision])
+            .metric(name, &["bundle=\"main\"", &decision])
     }
 
     fn evaluations(&self) -> f64 {
         let name = "proxy_mcp_policy_duration_seconds_count";
-        self.gateway.proxy.metric(name, &["bundle=\"house\""])
+        self.gateway.proxy.metric(name, &["bundle=\"main\""])
     }
 
     /// The values of six counters: the first three count calls of `tool`, the others count the
@@ -91,7 +91,7 @@ fn each_call_is_counted_once_with_labels_duration_and_decisions() {
     let gateway = Gateway::start(&json!({
         "mcpServers": { "kb": server.mount() },
         "policies": { "bundles": [
-            { "id": "house", "path": bundle.path(), "entrypoint": "mcp/authz" },
+            { "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" },
         ] },
     }));
     let clients = ERAS.map(|era| Client::open(&gateway, era).wait_for(&["kb_fine"]));

@@ -33,7 +33,7 @@ fn gateway() -> (Gateway, TempDir) {
             "by-hand:echo": { "classification": "Confidential", "annotations": closed },
         });
         mcp["policies"] = json!({
-            "bundles": [{ "id": "house", "path": bundle.path(), "entrypoint": "mcp/authz" }],
+            "bundles": [{ "id": "main", "path": bundle.path(), "entrypoint": "mcp/authz" }],
         });
     });
     (gateway, bundle)
