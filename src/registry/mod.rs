@@ -27,7 +27,6 @@ pub use repo_entry::RepoEntry;
 pub use store::{LeaseStore, StoreError};
 pub use view::{LeaseListener, LeaseListeners, is_listener_name};
 
-use maintenance::BusySince;
 use problem::Problem;
 use tracked_store::TrackedStore;
 use view::View;
@@ -101,9 +100,6 @@ pub struct Registry {
     /// that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
-    /// The error of the last deferred writes; `None` if they succeeded.
-    unwritten: Mutex<Option<String>>,
-    busy_since: BusySince,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
     over: Mutex<Vec<LeaseId>>,
 }
@@ -118,8 +114,6 @@ impl Registry {
             view: View::new(socket_dir),
             tracked: Mutex::new(TrackedStore::new(Box::new(store))),
             problem: Problem::new("not read yet"),
-            unwritten: Mutex::default(),
-            busy_since: BusySince::default(),
             over: Mutex::default(),
         });
         registry.start();
@@ -140,19 +134,20 @@ impl Registry {
     ) -> Result<Registered, ChangeError> {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
-            let present = registry.view.get(&new.id);
-            let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &new));
+            let expires_at = new.expires_at;
+            let begun = new.begin(now);
+            let present = registry.view.get(&begun.id);
+            let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &begun));
             let extended = same.is_some();
             let mut replaced = Vec::new();
             let container = match same {
                 Some(container) => {
-                    tracked.store.extend(container.lease, new.expires_at)?;
-                    container.extend(new.expires_at);
+                    tracked.store.extend(container.lease, expires_at)?;
+                    container.extend(expires_at);
                     container
                 }
                 None => {
-                    replaced = registry.view.holders(&new, now);
-                    let begun = new.begin(now);
+                    replaced = registry.view.holders(&begun, now);
                     tracked.store.begin(slice::from_ref(&begun))?;
                     registry.view.insert(begun)
                 }

@@ -160,7 +160,6 @@ mod tests {
 
     use testkit::each_row;
 
-    use super::super::audit_chain::suffixed;
     use super::super::audit_file::AuditFile;
     use super::super::audit_file::tests::{config, lost, written};
     use super::*;
@@ -240,7 +239,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 0..3);
-        fs::write(suffixed(&config.path, ".head"), "").unwrap();
+        fs::write(config.path.with_added_extension("head"), "").unwrap();
         assert_eq!(verify(&config.path).unwrap().lines, 3);
     }
 }
