@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use addons::contract::{
     Buffered, Code, Denial, Judges, Request as Head, Response as AnswerHead, Stage, Verdict, run_on,
@@ -17,9 +16,11 @@ use hyper::body::Incoming;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use super::broke_off::request_timed_out;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::inspection::Reservation;
+use super::request_body::poll_chunk;
 use crate::upstream::{Upstream, not_answered};
 
 /// Initial capacity of a buffer in bytes. It is larger for a longer first piece, and smaller for a
@@ -128,26 +129,15 @@ async fn read_request(
             None => plain(exchange, body, &mut buffer, judges).await,
         }
     };
-    match timeout_at(deadline, reading).await {
-        Ok(unread) => {
-            let (unread, complete) = match unread? {
-                Some(unread) => (unread, false),
-                None => (Bytes::new(), true),
-            };
-            let (bytes, reservation) = buffer.finish();
-            let judged = Judged {
-                bytes,
-                unread,
-                complete,
-            };
-            Ok((judged, reservation))
-        }
-        Err(_elapsed) => {
-            let seconds = limits.inspect_timeout.as_secs();
-            let sentence = format!("The request body was not complete within {seconds} seconds");
-            Err(Denial::new(Code::BodyTimeout, sentence).rule("limits.inspect_timeout"))
-        }
-    }
+    let read = timeout_at(deadline, reading).await;
+    let unread = read.map_err(|_elapsed| request_timed_out(limits.inspect_timeout))??;
+    let (bytes, reservation) = buffer.finish();
+    let judged = Judged {
+        bytes,
+        complete: unread.is_none(),
+        unread: unread.unwrap_or_default(),
+    };
+    Ok((judged, reservation))
 }
 
 /// Reads until the judges have enough, and returns the bytes that arrived after that; `None` if the
@@ -199,19 +189,12 @@ fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.end()
 }
 
-/// Returns the next bytes from the client, or `None` at the end. Drops trailers.
+/// Returns the next bytes from the client, as [`poll_chunk`] does.
 async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<Bytes>, Denial> {
-    loop {
-        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-        let Some(frame) = frame else { return Ok(None) };
-        let frame = frame.map_err(|_| Denial::malformed("the body broke off"))?;
-        if let Ok(chunk) = frame.into_data() {
-            let bytes_in = &exchange.live.flow.counters.bytes_in;
-            bytes_in.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            exchange.session.idle.moved();
-            return Ok(Some(chunk));
-        }
-    }
+    let (counters, idle) = (&exchange.live.flow.counters, &exchange.session.idle);
+    let chunk = poll_fn(|context| poll_chunk(body, context, counters, idle)).await;
+    let chunk = chunk.transpose();
+    chunk.map_err(|_| Denial::malformed("the body broke off"))
 }
 
 /// Buffers a response's decoded and filtered body, and lets its judges judge it. Trailers are
@@ -313,10 +296,9 @@ impl Buffer {
     fn another(&self) -> Self {
         Self {
             bytes: Vec::new(),
-            limit: self.limit,
-            charge: self.charge,
             announced: None,
             reservation: Arc::clone(&self.reservation),
+            ..*self
         }
     }
 

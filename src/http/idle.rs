@@ -1,6 +1,7 @@
 //! Activity of a client connection, and its timeouts.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -177,7 +178,7 @@ impl IdleTracker {
         poll_fn(|context| {
             let done = phase.as_mut().poll(context);
             if done.is_pending() && holding.is_none() {
-                holding = Some(Holding::begin(self));
+                holding = Some(Held::begin(self));
             }
             done
         })
@@ -187,11 +188,8 @@ impl IdleTracker {
     /// Suspends the idle timeout while the proxy streams a response that it writes itself, until
     /// the guard is dropped. The connection's task checks the client every second, as for
     /// [`IdleTracker::held`].
-    pub fn hold(self: &Arc<Self>) -> Held {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.held.fetch_add(1, Ordering::Relaxed);
-        self.wake.notify_one();
-        Held(Arc::clone(self))
+    pub fn hold(self: &Arc<Self>) -> Held<Arc<Self>> {
+        Held::begin(Arc::clone(self))
     }
 
     /// Whether a request waits in [`IdleTracker::held`], or the proxy streams its own response.
@@ -322,29 +320,20 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Guard of [`IdleTracker::held`], for a phase that is pending.
-struct Holding<'a>(Waiting<'a>);
+/// Guard of [`IdleTracker::hold`], and of [`IdleTracker::held`] for a phase that is pending.
+pub struct Held<T: Deref<Target = IdleTracker>>(T);
 
-impl<'a> Holding<'a> {
-    fn begin(idle: &'a IdleTracker) -> Self {
+impl<T: Deref<Target = IdleTracker>> Held<T> {
+    fn begin(idle: T) -> Self {
+        idle.waiting.fetch_add(1, Ordering::Relaxed);
         idle.held.fetch_add(1, Ordering::Relaxed);
         // The watchdog sleeps until the idle timeout; it must now check the client every second.
         idle.wake.notify_one();
-        Self(idle.wait())
+        Self(idle)
     }
 }
 
-impl Drop for Holding<'_> {
-    fn drop(&mut self) {
-        let Waiting(idle) = self.0;
-        idle.held.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Guard of [`IdleTracker::hold`].
-pub struct Held(Arc<IdleTracker>);
-
-impl Drop for Held {
+impl<T: Deref<Target = IdleTracker>> Drop for Held<T> {
     fn drop(&mut self) {
         self.0.moved();
         self.0.held.fetch_sub(1, Ordering::Relaxed);

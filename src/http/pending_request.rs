@@ -26,7 +26,7 @@ use super::headers::{Upgrade, read_head};
 use super::outgoing::{keep_secrets, outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
-use super::request_body::{DenialSlot, RequestBody};
+use super::request_body::RequestBody;
 use super::session::Session;
 use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
@@ -59,11 +59,7 @@ pub fn handle(
                 deny(exchange, &denial)
             }
         };
-        if closes {
-            reply::closing(response)
-        } else {
-            response
-        }
+        reply::closing_if(closes, response)
     }
 }
 
@@ -78,16 +74,14 @@ fn begin(
         Ok(endpoint) => (endpoint, None),
         Err(denial) => (ingress.destination(), Some(denial)),
     };
-    let client = session.client.clone();
-    let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
-    start.principal = session.principal.clone();
+    let start = session.start(&snapshot, Kind::Http, endpoint);
     let refusal = session.refusal.clone().or(malformed);
     let mut exchange = Exchange::begin(session, snapshot, start);
     exchange.live.record().method = Some(name_of(request.method()));
     let goes_anywhere = matches!(ingress, Ingress::Plain);
     if goes_anywhere {
         let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
-        *exchange.session.in_hand.lock() = permission;
+        *exchange.session.latest_permission.lock() = permission;
     }
     let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live);
     (exchange, pending)
@@ -218,10 +212,7 @@ impl PendingRequest {
         if let Some(judges) = self.head.take_judges() {
             return Box::pin(self.judged(exchange, body, judges)).await;
         }
-        let idle = &exchange.session.idle;
-        let counters = &exchange.live.flow.counters;
-        let filters = self.head.take_filters();
-        Ok(RequestBody::new(body, filters, counters, idle))
+        Ok(RequestBody::new(body, self.head.take_filters(), exchange))
     }
 
     async fn judged(
@@ -232,10 +223,8 @@ impl PendingRequest {
     ) -> Result<RequestBody, Denial> {
         match judge_request(exchange, &mut self.head, &mut body, judges).await {
             Ok(judged) => {
-                let idle = &exchange.session.idle;
-                let counters = &exchange.live.flow.counters;
                 let filters = self.head.take_filters();
-                Ok(RequestBody::judged(judged, body, filters, counters, idle))
+                Ok(RequestBody::judged(judged, body, filters, exchange))
             }
             Err(denial) => {
                 let denial = denial.by(names::PROXY);
@@ -283,7 +272,7 @@ impl PendingRequest {
                 }
                 Err(error) => error,
             };
-            if let Some(denied) = take_denied(denied.as_ref()) {
+            if let Some(denied) = denied.as_ref().and_then(|slot| slot.lock().take()) {
                 return Err(Box::pin(denied.when_due(self.version)).await);
             }
             // The error contains the request if the connection was closed before a byte of it was
@@ -306,13 +295,10 @@ impl PendingRequest {
 
     /// The opening handshake if the request opens a WebSocket.
     fn opening(&mut self, body: &RequestBody) -> Result<Option<Box<websocket::Opening>>, Denial> {
-        match self.on_upgrade.take().filter(|_| self.head.websocket) {
-            Some(client) => {
-                let opening = websocket::Opening::new(client, &self.head.headers, body)?;
-                Ok(Some(Box::new(opening)))
-            }
-            None => Ok(None),
-        }
+        let client = self.on_upgrade.take().filter(|_| self.head.websocket);
+        let opening =
+            client.map(|client| websocket::Opening::new(client, &self.head.headers, body));
+        Ok(opening.transpose()?.map(Box::new))
     }
 
     /// The request for the upstream.
@@ -432,8 +418,4 @@ pub fn name_of(method: &Method) -> Cow<'static, str> {
         _ => return method.as_str().to_owned().into(),
     };
     usual.into()
-}
-
-fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
-    slot?.lock().take()
 }

@@ -14,9 +14,33 @@ use parking_lot::Mutex;
 use super::broke_off::BodyError;
 use super::buffered_body::Judged;
 use super::drain::Denied;
+use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
 use crate::upstream;
+
+/// Polls the next bytes of a client's body; ready with `None` at the end. Drops trailers. Counts the
+/// bytes and marks the connection as active.
+pub fn poll_chunk(
+    body: &mut Incoming,
+    context: &mut Context<'_>,
+    counters: &Counters,
+    idle: &IdleTracker,
+) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+    loop {
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context)?);
+        match frame.map(Frame::into_data) {
+            None => return Poll::Ready(None),
+            Some(Ok(chunk)) => {
+                let length = chunk.len() as u64;
+                counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+                idle.moved();
+                return Poll::Ready(Some(Ok(chunk)));
+            }
+            Some(Err(_trailers)) => {}
+        }
+    }
+}
 
 /// The source of a request's body: buffered bytes, then the client's stream.
 #[derive(Default)]
@@ -28,7 +52,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the next bytes, or `None` at the end. Drops a client's trailers.
+    /// Polls the next bytes, as [`poll_chunk`] does.
     fn poll_chunk(
         &mut self,
         context: &mut Context<'_>,
@@ -38,21 +62,9 @@ impl Source {
         if let Some(bytes) = self.buffered.iter_mut().find(|bytes| !bytes.is_empty()) {
             return Poll::Ready(Some(Ok(std::mem::take(bytes))));
         }
-        loop {
-            let Some(inner) = &mut self.streaming else {
-                return Poll::Ready(None);
-            };
-            let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
-            match frame.map(Frame::into_data) {
-                None => return Poll::Ready(None),
-                Some(Ok(chunk)) => {
-                    let length = chunk.len() as u64;
-                    counters.bytes_in.fetch_add(length, Ordering::Relaxed);
-                    idle.moved();
-                    return Poll::Ready(Some(Ok(chunk)));
-                }
-                Some(Err(_trailers)) => {}
-            }
+        match &mut self.streaming {
+            Some(inner) => poll_chunk(inner, context, counters, idle),
+            None => Poll::Ready(None),
         }
     }
 
@@ -103,14 +115,13 @@ impl RequestBody {
     pub fn new(
         inner: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
+        exchange: &Exchange,
     ) -> Self {
         let source = Source {
             streaming: (!inner.is_end_stream()).then_some(inner),
             ..Source::default()
         };
-        Self::from_source(source, filters, counters, idle)
+        Self::from_source(source, filters, exchange)
     }
 
     /// A judged body, followed by the rest of the stream if the judges needed only its beginning.
@@ -118,37 +129,30 @@ impl RequestBody {
         judged: Judged,
         rest: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
+        exchange: &Exchange,
     ) -> Self {
         let source = Source {
             buffered: [judged.bytes, judged.unread],
             streaming: (!judged.complete).then_some(rest),
         };
-        Self::from_source(source, filters, counters, idle)
+        Self::from_source(source, filters, exchange)
     }
 
     /// A complete body of the appliance itself, already judged.
-    pub fn whole(
-        bytes: Bytes,
-        filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
-    ) -> Self {
-        let length = bytes.len() as u64;
-        counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+    pub fn whole(bytes: Bytes, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
+        let bytes_in = &exchange.live.flow.counters.bytes_in;
+        bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let source = Source {
             buffered: [bytes, Bytes::new()],
             streaming: None,
         };
-        Self::from_source(source, filters, counters, idle)
+        Self::from_source(source, filters, exchange)
     }
 
     fn from_source(
         source: Source,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
+        exchange: &Exchange,
     ) -> Self {
         let filtered = !filters.is_empty();
         if !filtered && source.is_end_stream() {
@@ -157,8 +161,8 @@ impl RequestBody {
         Self(Some(Box::new(Upload {
             source,
             filtering: filtered.then(|| Filtering::new(filters)),
-            counters: Arc::clone(counters),
-            idle: Arc::clone(idle),
+            counters: Arc::clone(&exchange.live.flow.counters),
+            idle: Arc::clone(&exchange.session.idle),
             denied: filtered.then(DenialSlot::default),
             under_way: Arc::default(),
         })))

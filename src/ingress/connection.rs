@@ -104,15 +104,15 @@ impl Connection {
         }
         let assignment = engine.workers.assign(container.as_deref());
         let runtime = assignment.runtime();
-        let mut session = Session::new(
+        let session = Session::new(
             Arc::clone(&engine.service),
             client,
             container,
+            principal,
             refusal,
             timeouts,
             Box::new((counted, assignment)),
         );
-        session.principal = principal;
         let session = Arc::new(session);
         Some((Self { engine, session }, runtime))
     }

@@ -126,11 +126,9 @@ fn begin(
         host,
         port,
     };
-    let chain = snapshot.chain();
-    let mut start = chain.to_upstream(Kind::Tunnel, connection.client.clone(), endpoint);
-    start.principal = connection.principal.clone();
+    let start = connection.start(snapshot, Kind::Tunnel, endpoint);
     connection.idle.begin(start.started.into());
-    let mut live = LiveFlow::begin(chain, start);
+    let mut live = LiveFlow::begin(snapshot.chain(), start);
     live.record().method = Some("CONNECT".into());
     (live, malformed)
 }
