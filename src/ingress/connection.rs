@@ -103,7 +103,7 @@ impl Connection {
             timeouts.idle = timeouts.header;
         }
         let assignment = engine.workers.assign(container.as_deref());
-        let runtime = assignment.runtime();
+        let runtime = assignment.runtime.clone();
         let session = Session::new(
             Arc::clone(&engine.service),
             client,

@@ -150,10 +150,7 @@ mod tests {
     }
 
     fn answer() -> Answer {
-        Answer {
-            code: ResponseCode::NXDomain,
-            records: Vec::new(),
-        }
+        Answer::empty(ResponseCode::NXDomain)
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

@@ -171,10 +171,7 @@ fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
         .mode(0o600)
         .open(path);
     match created {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(SqliteError::Io {
-            path: path.to_owned(),
-            source: error,
-        }),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(path)(error)),
         _ => Ok(()),
     }
 }
@@ -211,18 +208,24 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
 }
 
 fn stamp(path: &Path) -> Result<Stamp, SqliteError> {
-    let data = fs::metadata(path).map_err(|source| match source.kind() {
+    let data = fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => SqliteError::Missing(path.to_owned()),
-        _ => SqliteError::Io {
-            path: path.to_owned(),
-            source,
-        },
+        _ => failed(path)(error),
     })?;
     Ok(Stamp {
         inode: (data.dev(), data.ino()),
         size: data.size(),
         changed: (data.ctime(), data.ctime_nsec()),
     })
+}
+
+/// Adds the path to an error of the file system.
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> SqliteError + use<> {
+    let path = path.to_owned();
+    move |source| SqliteError::Io {
+        path: path.clone(),
+        source,
+    }
 }
 
 /// The path with a suffix appended to the file name.
