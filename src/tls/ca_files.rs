@@ -23,7 +23,7 @@ const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
 
-/// Why the CA cannot be used or rotated. Each message but that of rcgen says what to do.
+/// Why the CA cannot be used or rotated. Each message but those of rcgen and rustls says what to do.
 #[derive(Debug, Error)]
 pub enum CaError {
     /// A file or folder cannot be read or written.
@@ -62,6 +62,9 @@ pub enum CaError {
     /// rcgen failed.
     #[error("cannot make a certificate: {0}")]
     Rcgen(#[from] rcgen::Error),
+    /// rustls refused the key of the leaves, or the settings that all hosts share.
+    #[error("cannot set up TLS for intercepted hosts: {0}")]
+    Rustls(#[from] rustls::Error),
 }
 
 /// A CA with its private key.
