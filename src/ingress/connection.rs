@@ -124,8 +124,7 @@ impl Connection {
 /// before the client reads that denial.
 fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
     let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
-    let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());
-    (!over).then_some(found)
+    found.is_live(OffsetDateTime::now_utc()).then_some(found)
 }
 
 /// A number of open connections.
