@@ -78,7 +78,7 @@ pub async fn judge_whole(
     judges: Judges<Head>,
 ) -> Result<Bytes, Denial> {
     let mut buffer = Buffer::begin(exchange, judges.limit())?;
-    buffer.expect(body.len() as u64)?;
+    buffer.announce(body.len() as u64)?;
     buffer.push(body)?;
     let (bytes, reservation) = buffer.finish();
     let bytes = judge(exchange, head, judges, bytes, &reservation).await?;
@@ -119,7 +119,7 @@ async fn read_request(
         // all of them.
         buffer.charge = 2;
     } else {
-        buffer.expect(body.size_hint().lower())?;
+        buffer.announce(body.size_hint().lower())?;
     }
     let limits = &exchange.snapshot.config.proxy.limits;
     let deadline = Instant::from_std(exchange.live.flow.started) + limits.inspect_timeout;
@@ -227,7 +227,7 @@ async fn read_response(
     let mut buffer = Buffer::begin(exchange, limit)?;
     let reserve = || Ok(Arc::clone(&buffer.reservation));
     let mut filtering = Filtering::of_response(head, true, reserve)?;
-    buffer.expect(body.size_hint().lower())?;
+    buffer.announce(body.size_hint().lower())?;
     let live = &exchange.live;
     let limits = &exchange.snapshot.config.proxy.limits;
     let _waiting = exchange.session.idle.wait();
@@ -304,7 +304,7 @@ impl Buffer {
 
     /// Denies a body whose announced length exceeds the limit, even if the body is encoded: its
     /// decoded form is normally longer.
-    fn expect(&mut self, announced: u64) -> Verdict {
+    fn announce(&mut self, announced: u64) -> Verdict {
         let announced = usize::try_from(announced).unwrap_or(usize::MAX);
         if announced > self.limit {
             return Err(self.too_large());

@@ -130,17 +130,17 @@ impl OwnClient {
     }
 
     /// Sends a request whose URI is a path with its query. Returns the response head with a body
-    /// that streams. `keeps_secrets` marks a request with secrets, which must go over TLS or to a
+    /// that streams. `carries_secrets` marks a request with secrets, which must go over TLS or to a
     /// private address.
     pub async fn send(
         &self,
         endpoint: &Endpoint,
         request: Request<Bytes>,
-        keeps_secrets: bool,
+        carries_secrets: bool,
     ) -> Result<Answer, Denial> {
         let mut exchange = self.begin(endpoint, &request);
         let answered = {
-            let converse = Box::pin(self.converse(&mut exchange, request, keeps_secrets));
+            let converse = Box::pin(self.converse(&mut exchange, request, carries_secrets));
             tokio::select! {
                 answered = converse => answered,
                 () = self.ended() => Err(lease_ended()),
@@ -183,7 +183,7 @@ impl OwnClient {
         &self,
         exchange: &mut Exchange,
         request: Request<Bytes>,
-        keeps_secrets: bool,
+        carries_secrets: bool,
     ) -> Result<UpstreamResponse, Denial> {
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().map(Into::into);
@@ -193,7 +193,7 @@ impl OwnClient {
         if !body.is_empty() {
             head.headers.insert(CONTENT_LENGTH, body.len().into());
         }
-        let mut pending = PendingRequest::own(head, parts.uri, keeps_secrets);
+        let mut pending = PendingRequest::own(head, parts.uri, carries_secrets);
         let permit = self.judge(exchange, &mut pending).await?;
         let body = match pending.head.take_judges() {
             Some(judges) => Box::pin(judge_whole(exchange, &mut pending.head, &body, judges))

@@ -78,12 +78,12 @@ fn begin(
     let refusal = session.refusal.clone().or(malformed);
     let mut exchange = Exchange::begin(session, snapshot, start);
     exchange.live.record().method = Some(name_of(request.method()));
-    let goes_anywhere = matches!(ingress, Ingress::Plain);
-    if goes_anywhere {
+    let is_absolute_form = matches!(ingress, Ingress::Plain);
+    if is_absolute_form {
         let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
         *exchange.session.latest_permission.lock() = permission;
     }
-    let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live);
+    let pending = PendingRequest::read(request, refusal, is_absolute_form, &mut exchange.live);
     (exchange, pending)
 }
 
@@ -100,17 +100,17 @@ pub struct PendingRequest {
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
     /// The request names its own destination (absolute form): no CONNECT was permitted before.
-    goes_anywhere: bool,
+    is_absolute_form: bool,
     /// The request carries the operator's secrets, which are sent in clear text only to private
     /// addresses.
-    keeps_secrets: bool,
+    carries_secrets: bool,
 }
 
 impl PendingRequest {
     fn read(
         request: Request<Incoming>,
         refusal: Option<Denial>,
-        goes_anywhere: bool,
+        is_absolute_form: bool,
         live: &mut LiveFlow,
     ) -> Result<Box<Self>, Denial> {
         let (mut parts, body) = request.into_parts();
@@ -124,8 +124,8 @@ impl PendingRequest {
                 body: Some(body),
                 expects_continue,
                 on_upgrade,
-                goes_anywhere,
-                keeps_secrets: false,
+                is_absolute_form,
+                carries_secrets: false,
             })),
             Err(denial) => {
                 drain_beside(body, expects_continue, &denial);
@@ -135,7 +135,7 @@ impl PendingRequest {
     }
 
     /// A request of an [`super::OwnClient`]. Its body is passed to [`PendingRequest::converse`].
-    pub fn own(head: Head, uri: Uri, keeps_secrets: bool) -> Self {
+    pub fn own(head: Head, uri: Uri, carries_secrets: bool) -> Self {
         Self {
             head,
             uri,
@@ -144,8 +144,8 @@ impl PendingRequest {
             body: None,
             expects_continue: false,
             on_upgrade: None,
-            goes_anywhere: false,
-            keeps_secrets,
+            is_absolute_form: false,
+            carries_secrets,
         }
     }
 
@@ -184,7 +184,7 @@ impl PendingRequest {
     /// the destination before, as for a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
-        if self.goes_anywhere {
+        if self.is_absolute_form {
             idle.held(live.chain.tunnel(&mut live.flow)).await?;
         }
         let request = live.chain.request(&mut live.flow, &mut self.head);
@@ -252,7 +252,7 @@ impl PendingRequest {
         loop {
             let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
-            if self.keeps_secrets {
+            if self.carries_secrets {
                 keep_secrets(flow, &upstream)?;
             }
             // Pinned in place: moving it into a variable would reserve its size in this future

@@ -43,7 +43,7 @@ pub async fn relay<C, U>(
     let mut client = InspectWriter::new(client, counted(|counters| &counters.bytes_out));
     let ended_elsewhere = WakeGated::new(async {
         tokio::select! {
-            () = idle.over(session.timeouts) => {}
+            () = idle.timed_out(session.timeouts) => {}
             () = session.ended(permitted.as_ref()) => {}
         }
     });

@@ -95,7 +95,7 @@ impl UpstreamResponse {
             }
             Rest::Buffered(bytes) => {
                 exchange.live.answered(head.status.as_u16());
-                return theirs(head, ResponseBody::buffered(bytes, exchange));
+                return upstream_reply(head, ResponseBody::buffered(bytes, exchange));
             }
         };
         let filtering = match filtering(&body, &mut head, &exchange, false) {
@@ -154,7 +154,7 @@ fn streamed(
             None => _ = head.headers.remove(CONTENT_LENGTH),
         }
     }
-    theirs(head, body)
+    upstream_reply(head, body)
 }
 
 /// The filters of the body; `None` without a body (a response to HEAD, a 204, a 304) or without
@@ -178,7 +178,7 @@ fn filtering(
 }
 
 /// Combines the head of an upstream's response with its filtered body.
-fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
+fn upstream_reply(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
     let mut response = Response::new(Reply::Upstream(body));
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;

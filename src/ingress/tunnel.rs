@@ -320,10 +320,10 @@ impl Tunnel {
             }
         };
         self.live.complete();
-        let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.connection.idle.handshake_done(frames);
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.connection.idle.handshake_done(is_http2);
         let (connection, ingress, permitted) = self.ingress(Scheme::Https);
-        Ok(TunnelContents::Https(if frames {
+        Ok(TunnelContents::Https(if is_http2 {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
             // Boxed, since the future that serves it keeps space for a stream several times.

@@ -105,11 +105,11 @@ impl Registry {
         now: OffsetDateTime,
         prune: bool,
     ) -> Result<(), StoreError> {
-        let over = std::mem::take(&mut *self.over.lock());
-        if !over.is_empty()
-            && let Err(error) = tracked.store.end(&over)
+        let expired = std::mem::take(&mut *self.found_expired.lock());
+        if !expired.is_empty()
+            && let Err(error) = tracked.store.end(&expired)
         {
-            self.over.lock().extend(over);
+            self.found_expired.lock().extend(expired);
             return Err(error);
         }
         let again = self.view.ended_too_early(now);
@@ -151,7 +151,7 @@ impl Registry {
             Ok(was_read) => {
                 tracked.busy_since = None;
                 if was_read {
-                    draft.follow();
+                    draft.apply();
                 }
                 if let Some(problem) = self.problem.replace(None) {
                     tracing::info!(was = %problem, "registry available again");

@@ -96,12 +96,12 @@ pub struct Registry {
     view: View,
     /// Locked on blocking threads, for one operation at a time. The view is changed under the same
     /// lock, except by `expire`. So the view and the store differ only by changes that other
-    /// processes made to the store, by the leases in `over`, by expired leases, and by standings
-    /// that could not be written.
+    /// processes made to the store, by the leases in `found_expired`, by expired leases, and by
+    /// standings that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
-    over: Mutex<Vec<LeaseId>>,
+    found_expired: Mutex<Vec<LeaseId>>,
 }
 
 impl Registry {
@@ -114,7 +114,7 @@ impl Registry {
             view: View::new(socket_dir),
             tracked: Mutex::new(TrackedStore::new(Box::new(store))),
             problem: Problem::new("not read yet"),
-            over: Mutex::default(),
+            found_expired: Mutex::default(),
         });
         registry.start();
         registry
@@ -147,7 +147,7 @@ impl Registry {
                     container
                 }
                 None => {
-                    replaced = registry.view.holders(&begun, now);
+                    replaced = registry.view.replaced_by(&begun, now);
                     tracked.store.begin(slice::from_ref(&begun))?;
                     registry.view.insert(begun)
                 }
@@ -315,6 +315,6 @@ impl Containers for Registry {
 
     fn expire(&self, container: &Arc<Container>) {
         self.view.remove(container);
-        self.over.lock().push(container.lease);
+        self.found_expired.lock().push(container.lease);
     }
 }

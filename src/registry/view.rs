@@ -101,7 +101,7 @@ impl View {
 
     /// The ids of the containers whose live leases the registration would replace: those with its
     /// id or its source.
-    pub(super) fn holders(&self, new: &Registration, now: OffsetDateTime) -> Vec<ContainerId> {
+    pub(super) fn replaced_by(&self, new: &Registration, now: OffsetDateTime) -> Vec<ContainerId> {
         let found = [self.get(&new.id), self.find(&new.source)];
         let live = found.into_iter().flatten().filter(|old| old.is_live(now));
         let mut ids: Vec<_> = live.map(|old| old.id.clone()).collect();
@@ -154,7 +154,7 @@ impl View {
         Draft {
             view: self,
             kept: HashSet::new(),
-            moved: Vec::new(),
+            changed: Vec::new(),
             begun: Vec::new(),
         }
     }
@@ -192,14 +192,14 @@ impl View {
 
 /// Collects the differences between the store and the view. Rows are compared one by one, since all
 /// rows at once would take more memory than the view. The view is unchanged until
-/// [`Draft::follow`].
+/// [`Draft::apply`].
 pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
     /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter;
     /// each with the expiry and the standing in the store.
-    moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
+    changed: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
 }
@@ -215,19 +215,19 @@ impl Draft<'_> {
         self.kept.insert(row.lease);
         let standing = container.standing();
         if container.expires_at() != row.expires_at || standing.and(row.standing) != standing {
-            self.moved.push((container, row.expires_at, row.standing));
+            self.changed.push((container, row.expires_at, row.standing));
         }
     }
 
     /// Updates the view. A lease that is in the view and in the store keeps its `Container` with
     /// all state, a lease that is only in the store begins, and a lease that is only in the view
     /// ends.
-    pub(super) fn follow(self) {
+    pub(super) fn apply(self) {
         let gone = |container: &Container| !self.kept.contains(&container.lease);
         for container in self.view.all_that(gone) {
             self.view.remove(&container);
         }
-        for (container, expires_at, standing) in self.moved {
+        for (container, expires_at, standing) in self.changed {
             container.extend(expires_at);
             container.reach(standing);
         }

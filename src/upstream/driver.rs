@@ -81,10 +81,10 @@ impl Driver {
             self.call.attended.store(true, Ordering::Relaxed);
             if self.call.called.swap(false, Ordering::SeqCst) {
                 self.step();
-                let brought = wanted();
-                if brought.is_ready() {
+                let result = wanted();
+                if result.is_ready() {
                     self.call.attended.store(false, Ordering::Relaxed);
-                    return brought;
+                    return result;
                 }
             }
             // A wake-up from here on either sees `attended` cleared and wakes the task, or has set
