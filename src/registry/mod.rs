@@ -191,23 +191,6 @@ impl Registry {
         .await
     }
 
-    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
-    /// latch if `reached` has it set. After success, the change is in force and on disk. After
-    /// [`ChangeError::Unwritten`], it is in force, and the next round of maintenance tries to write
-    /// it. After [`ChangeError::Unavailable`], nothing has changed.
-    pub async fn reach(
-        self: &Arc<Self>,
-        container: Arc<Container>,
-        reached: Standing,
-    ) -> Result<(), ChangeError> {
-        self.change(move |_, tracked| {
-            // First, so that it is in force even if the write fails.
-            container.reach(reached);
-            tracked.set_standing(container.lease, container.standing())
-        })
-        .await
-    }
-
     /// The live lease of a container; `None` if the container has no live lease.
     pub fn get(&self, id: &ContainerId) -> Result<Option<Arc<Container>>, Unavailable> {
         self.readable()?;
@@ -267,14 +250,23 @@ impl Registry {
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {
+    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
+    /// latch if `reached` has it set. After success, the change is in force and on disk. If it
+    /// could not be written, it is in force, and the next round of maintenance tries to write it.
+    /// If the registry is unavailable, nothing has changed.
     async fn reach(
         &self,
         container: &Arc<Container>,
         reached: Standing,
     ) -> Result<(), Unavailable> {
-        let written = self.0.reach(Arc::clone(container), reached).await;
+        let container = Arc::clone(container);
+        let written = self.0.change(move |_, tracked| {
+            // First, so that it is in force even if the write fails.
+            container.reach(reached);
+            tracked.set_standing(container.lease, container.standing())
+        });
         // The reason is logged in `change`.
-        written.map_err(|_| Unavailable)
+        written.await.map_err(|_| Unavailable)
     }
 }
 
