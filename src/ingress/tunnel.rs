@@ -243,8 +243,7 @@ impl Tunnel {
                 Ok(TunnelContents::Nothing)
             }
             Ok(Ok(_)) | Err(_) => {
-                let sentence =
-                    "Protocol not allowed: what is in the tunnel is neither TLS nor HTTP";
+                let sentence = "Protocol not allowed: the tunnel contains neither TLS nor HTTP";
                 let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by(names::PROXY);
                 let _ = io.write_all(&raw(&denial)).await;
                 let _ = io.shutdown().await;
