@@ -112,11 +112,7 @@ pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
     /// A body that streams from its first byte.
-    pub fn new(
-        inner: Incoming,
-        filters: Vec<Box<dyn BodyFilter>>,
-        exchange: &Exchange,
-    ) -> Self {
+    pub fn new(inner: Incoming, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
         let source = Source {
             streaming: (!inner.is_end_stream()).then_some(inner),
             ..Source::default()
@@ -149,11 +145,7 @@ impl RequestBody {
         Self::from_source(source, filters, exchange)
     }
 
-    fn from_source(
-        source: Source,
-        filters: Vec<Box<dyn BodyFilter>>,
-        exchange: &Exchange,
-    ) -> Self {
+    fn from_source(source: Source, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
         let filtered = !filters.is_empty();
         if !filtered && source.is_end_stream() {
             return Self(None);

@@ -161,7 +161,11 @@ impl Registry {
             // The registry stays available for flows, since a restore on a slow disk may lock the
             // store for several seconds.
             Err(StoreError::Busy(_))
-                if tracked.busy_since.get_or_insert_with(Instant::now).elapsed() < HELD_FOR =>
+                if tracked
+                    .busy_since
+                    .get_or_insert_with(Instant::now)
+                    .elapsed()
+                    < HELD_FOR =>
             {
                 Err(Unavailable)
             }

@@ -48,9 +48,7 @@ pub enum CaError {
         effect: &'static str,
     },
     /// A file is malformed, or key and certificate do not match.
-    #[error(
-        "{path}: {why}; restore it from a backup, or move key and certificate away {effect}"
-    )]
+    #[error("{path}: {why}; restore it from a backup, or move key and certificate away {effect}")]
     Broken {
         path: PathBuf,
         why: String,
