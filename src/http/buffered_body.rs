@@ -3,9 +3,12 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 
 use addons::contract::{
-    Buffered, Code, Denial, Judges, Request as Head, Response as AnswerHead, Stage, Verdict, run_on,
+    Buffered, Code, Counters, Denial, Judges, Request as Head, Response as AnswerHead, Stage,
+    Verdict, run_on,
 };
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
@@ -19,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 use super::broke_off::request_timed_out;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
+use super::idle::IdleTracker;
 use super::inspection::Reservation;
-use super::request_body::poll_chunk;
 use crate::upstream::{Upstream, not_answered};
 
 /// Initial capacity of a buffer in bytes. It is larger for a longer first piece, and smaller for a
@@ -187,6 +190,29 @@ fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
         plain.push(&piece)?;
     }
     decoder.end()
+}
+
+/// Polls the next bytes of a client's body; ready with `None` at the end. Drops trailers. Counts the
+/// bytes and marks the connection as active.
+pub fn poll_chunk(
+    body: &mut Incoming,
+    context: &mut Context<'_>,
+    counters: &Counters,
+    idle: &IdleTracker,
+) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+    loop {
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context)?);
+        match frame.map(Frame::into_data) {
+            None => return Poll::Ready(None),
+            Some(Ok(chunk)) => {
+                let length = chunk.len() as u64;
+                counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+                idle.moved();
+                return Poll::Ready(Some(Ok(chunk)));
+            }
+            Some(Err(_trailers)) => {}
+        }
+    }
 }
 
 /// Returns the next bytes from the client, as [`poll_chunk`] does.

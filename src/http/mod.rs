@@ -19,6 +19,7 @@ mod relay;
 mod reply;
 mod request_body;
 mod response_body;
+mod revocation;
 mod session;
 mod streamed_body;
 mod upstream_response;

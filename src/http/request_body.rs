@@ -12,35 +12,12 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 
 use super::broke_off::BodyError;
-use super::buffered_body::Judged;
+use super::buffered_body::{Judged, poll_chunk};
 use super::drain::Denied;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
 use crate::upstream;
-
-/// Polls the next bytes of a client's body; ready with `None` at the end. Drops trailers. Counts the
-/// bytes and marks the connection as active.
-pub fn poll_chunk(
-    body: &mut Incoming,
-    context: &mut Context<'_>,
-    counters: &Counters,
-    idle: &IdleTracker,
-) -> Poll<Option<Result<Bytes, hyper::Error>>> {
-    loop {
-        let frame = ready!(Pin::new(&mut *body).poll_frame(context)?);
-        match frame.map(Frame::into_data) {
-            None => return Poll::Ready(None),
-            Some(Ok(chunk)) => {
-                let length = chunk.len() as u64;
-                counters.bytes_in.fetch_add(length, Ordering::Relaxed);
-                idle.moved();
-                return Poll::Ready(Some(Ok(chunk)));
-            }
-            Some(Err(_trailers)) => {}
-        }
-    }
-}
 
 /// The source of a request's body: buffered bytes, then the client's stream.
 #[derive(Default)]
