@@ -184,9 +184,8 @@ impl App {
             let snapshots = current.upgrade()?;
             Some(Arc::clone(&snapshots.current().network))
         }));
-        let of_questions = Arc::clone(&snapshots);
-        let in_force = Arc::new(move || of_questions.current());
-        let questions = Arc::new(dns::Service::new(in_force, shares.dns));
+        let questions = dns::Service::new(Arc::clone(&snapshots), shares.dns);
+        let questions = Arc::new(questions);
         let inspection = Inspection::new(&metrics).map_err(internal)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
         let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));

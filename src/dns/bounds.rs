@@ -8,11 +8,11 @@ use tokio::sync::Semaphore;
 
 /// The most responses a second to all unknown sources together, so that the server cannot be used
 /// to flood a forged source address. Further questions get no response.
-const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
+const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 /// The most questions a second that are parsed for one lease. More are dropped unparsed, so that a
 /// flood costs no more than receiving it. Far above any rate limit of a policy.
-const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
+const QUESTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(2_000).unwrap();
 
 /// The most questions of one lease that wait for a nameserver; never more than half of
 /// `Limits::waiting`. Each may hold several sockets, because the resolver repeats the question.
@@ -87,11 +87,4 @@ pub(super) struct Share {
 
 fn limiter(per_second: NonZeroU32) -> DefaultDirectRateLimiter {
     RateLimiter::direct(Quota::per_second(per_second))
-}
-
-const fn nonzero(number: u32) -> NonZeroU32 {
-    match NonZeroU32::new(number) {
-        Some(number) => number,
-        None => NonZeroU32::MIN,
-    }
 }

@@ -16,9 +16,7 @@ mod service;
 mod tcp;
 mod udp;
 
-use std::sync::Arc;
-
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, SnapshotStore};
 
 pub use bounds::Limits;
 pub use client::DnsClient;
@@ -26,6 +24,3 @@ pub use hickory_resolver::net::xfer::Protocol;
 pub use question::{Refused, read_question};
 pub use server::DnsServer;
 pub use service::Service;
-
-/// Returns the snapshot in force; called for every packet.
-pub type CurrentSnapshot = Arc<dyn Fn() -> Arc<Snapshot> + Send + Sync>;

@@ -84,10 +84,7 @@ impl Question {
             Ok(permit) if self.is_answered(query.record_type) => {
                 self.resolve(&permit, query.record_type).await
             }
-            Ok(_) => Ok(Answer {
-                code: ResponseCode::NoError,
-                records: Vec::new(),
-            }),
+            Ok(_) => Ok(Answer::empty(ResponseCode::NoError)),
             Err(denial) => Err(denial),
         };
         let mut answer = match answered {

@@ -13,12 +13,12 @@ use super::bounds::{Bounds, Limits};
 use super::flow::{self, response_code};
 use super::message::Packet;
 use super::question::Question;
-use super::{CurrentSnapshot, DnsClient, Snapshot};
+use super::{DnsClient, Snapshot, SnapshotStore};
 
 /// Admits packets and connections, and answers questions. One service for all transports, so that a
 /// lease has one budget.
 pub struct Service {
-    snapshot: CurrentSnapshot,
+    snapshots: Arc<SnapshotStore>,
     bounds: Arc<Bounds>,
 }
 
@@ -56,9 +56,9 @@ impl ConnectionSlot {
 
 impl Service {
     /// Makes a service that answers each question under the snapshot in force, within these limits.
-    pub fn new(snapshot: CurrentSnapshot, limits: Limits) -> Self {
+    pub fn new(snapshots: Arc<SnapshotStore>, limits: Limits) -> Self {
         Self {
-            snapshot,
+            snapshots,
             bounds: Arc::new(Bounds::new(limits)),
         }
     }
@@ -74,7 +74,7 @@ impl Service {
         let Some(packet) = Packet::new(bytes) else {
             return Admission::Silence(Unanswered::NoMessage);
         };
-        let snapshot = (self.snapshot)();
+        let snapshot = self.snapshots.current();
         let container = match dns_client.container(&snapshot) {
             Ok(Some(container)) => container,
             Ok(None) => {
@@ -114,7 +114,7 @@ impl Service {
     /// sources share a few slots, so that they get a refusal. Sources whose lease is over share
     /// them, too: a connection bound to the lease would end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
-        let (own, lease_ended) = match DnsClient::from(peer).container(&(self.snapshot)()) {
+        let (own, lease_ended) = match DnsClient::from(peer).container(&self.snapshots.current()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (
                 Arc::clone(&container.state_or_init(|| self.bounds.share()).connections),
                 container.ended().clone(),

@@ -1,8 +1,9 @@
-//! Bodies and responses that broke off, and the denials for them.
+//! Bodies and responses that broke off or were too slow, and the denials for them.
 
 use std::error::Error as _;
+use std::time::Duration;
 
-use addons::contract::{Denial, Host, names};
+use addons::contract::{Code, Denial, Host, names};
 use thiserror::Error;
 
 use crate::upstream;
@@ -22,6 +23,13 @@ pub fn request_broke_off(error: &BodyError) -> Denial {
         BodyError::Denied(denial) => denial.clone(),
         BodyError::Peer(_) => Denial::malformed("the body broke off").by(names::PROXY),
     }
+}
+
+/// Returns the denial for a request whose body is not complete within `limits.inspect_timeout`.
+pub fn request_timed_out(limit: Duration) -> Denial {
+    let seconds = limit.as_secs();
+    let sentence = format!("The request body was not complete within {seconds} seconds");
+    Denial::new(Code::BodyTimeout, sentence).rule("limits.inspect_timeout")
 }
 
 /// Returns the denial for a request without a response. If the request's body broke off or was

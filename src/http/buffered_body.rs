@@ -4,9 +4,11 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 
 use addons::contract::{
-    Buffered, Code, Denial, Judges, Request as Head, Response as AnswerHead, Stage, Verdict, run_on,
+    Buffered, Code, Counters, Denial, Judges, Request as Head, Response as AnswerHead, Stage,
+    Verdict, run_on,
 };
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
@@ -17,8 +19,10 @@ use hyper::body::Incoming;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use super::broke_off::request_timed_out;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
+use super::idle::IdleTracker;
 use super::inspection::Reservation;
 use crate::upstream::{Upstream, not_answered};
 
@@ -77,7 +81,7 @@ pub async fn judge_whole(
     judges: Judges<Head>,
 ) -> Result<Bytes, Denial> {
     let mut buffer = Buffer::begin(exchange, judges.limit())?;
-    buffer.expect(body.len() as u64)?;
+    buffer.announce(body.len() as u64)?;
     buffer.push(body)?;
     let (bytes, reservation) = buffer.finish();
     let bytes = judge(exchange, head, judges, bytes, &reservation).await?;
@@ -118,7 +122,7 @@ async fn read_request(
         // all of them.
         buffer.charge = 2;
     } else {
-        buffer.expect(body.size_hint().lower())?;
+        buffer.announce(body.size_hint().lower())?;
     }
     let limits = &exchange.snapshot.config.proxy.limits;
     let deadline = Instant::from_std(exchange.live.flow.started) + limits.inspect_timeout;
@@ -128,26 +132,15 @@ async fn read_request(
             None => plain(exchange, body, &mut buffer, judges).await,
         }
     };
-    match timeout_at(deadline, reading).await {
-        Ok(unread) => {
-            let (unread, complete) = match unread? {
-                Some(unread) => (unread, false),
-                None => (Bytes::new(), true),
-            };
-            let (bytes, reservation) = buffer.finish();
-            let judged = Judged {
-                bytes,
-                unread,
-                complete,
-            };
-            Ok((judged, reservation))
-        }
-        Err(_elapsed) => {
-            let seconds = limits.inspect_timeout.as_secs();
-            let sentence = format!("The request body was not complete within {seconds} seconds");
-            Err(Denial::new(Code::BodyTimeout, sentence).rule("limits.inspect_timeout"))
-        }
-    }
+    let read = timeout_at(deadline, reading).await;
+    let unread = read.map_err(|_elapsed| request_timed_out(limits.inspect_timeout))??;
+    let (bytes, reservation) = buffer.finish();
+    let judged = Judged {
+        bytes,
+        complete: unread.is_none(),
+        unread: unread.unwrap_or_default(),
+    };
+    Ok((judged, reservation))
 }
 
 /// Reads until the judges have enough, and returns the bytes that arrived after that; `None` if the
@@ -199,19 +192,35 @@ fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.end()
 }
 
-/// Returns the next bytes from the client, or `None` at the end. Drops trailers.
-async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<Bytes>, Denial> {
+/// Polls the next bytes of a client's body; ready with `None` at the end. Drops trailers. Counts the
+/// bytes and marks the connection as active.
+pub fn poll_chunk(
+    body: &mut Incoming,
+    context: &mut Context<'_>,
+    counters: &Counters,
+    idle: &IdleTracker,
+) -> Poll<Option<Result<Bytes, hyper::Error>>> {
     loop {
-        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-        let Some(frame) = frame else { return Ok(None) };
-        let frame = frame.map_err(|_| Denial::malformed("the body broke off"))?;
-        if let Ok(chunk) = frame.into_data() {
-            let bytes_in = &exchange.live.flow.counters.bytes_in;
-            bytes_in.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            exchange.session.idle.moved();
-            return Ok(Some(chunk));
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context)?);
+        match frame.map(Frame::into_data) {
+            None => return Poll::Ready(None),
+            Some(Ok(chunk)) => {
+                let length = chunk.len() as u64;
+                counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+                idle.moved();
+                return Poll::Ready(Some(Ok(chunk)));
+            }
+            Some(Err(_trailers)) => {}
         }
     }
+}
+
+/// Returns the next bytes from the client, as [`poll_chunk`] does.
+async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<Bytes>, Denial> {
+    let (counters, idle) = (&exchange.live.flow.counters, &exchange.session.idle);
+    let chunk = poll_fn(|context| poll_chunk(body, context, counters, idle)).await;
+    let chunk = chunk.transpose();
+    chunk.map_err(|_| Denial::malformed("the body broke off"))
 }
 
 /// Buffers a response's decoded and filtered body, and lets its judges judge it. Trailers are
@@ -244,7 +253,7 @@ async fn read_response(
     let mut buffer = Buffer::begin(exchange, limit)?;
     let reserve = || Ok(Arc::clone(&buffer.reservation));
     let mut filtering = Filtering::of_response(head, true, reserve)?;
-    buffer.expect(body.size_hint().lower())?;
+    buffer.announce(body.size_hint().lower())?;
     let live = &exchange.live;
     let limits = &exchange.snapshot.config.proxy.limits;
     let _waiting = exchange.session.idle.wait();
@@ -313,16 +322,15 @@ impl Buffer {
     fn another(&self) -> Self {
         Self {
             bytes: Vec::new(),
-            limit: self.limit,
-            charge: self.charge,
             announced: None,
             reservation: Arc::clone(&self.reservation),
+            ..*self
         }
     }
 
     /// Denies a body whose announced length exceeds the limit, even if the body is encoded: its
     /// decoded form is normally longer.
-    fn expect(&mut self, announced: u64) -> Verdict {
+    fn announce(&mut self, announced: u64) -> Verdict {
         let announced = usize::try_from(announced).unwrap_or(usize::MAX);
         if announced > self.limit {
             return Err(self.too_large());

@@ -100,10 +100,8 @@ fn absolute(uri: &Uri) -> Result<Endpoint, Denial> {
             "only http is taken in absolute form; use CONNECT for https",
         ));
     }
-    let authority = Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)?;
-    Ok(Endpoint {
-        scheme: Scheme::Http,
-        host: authority.host,
-        port: authority.port,
-    })
+    let authority = Authority::parse(authority.as_str(), Some(80));
+    let Authority { host, port } = authority.map_err(Denial::malformed)?;
+    let scheme = Scheme::Http;
+    Ok(Endpoint { scheme, host, port })
 }

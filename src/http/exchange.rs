@@ -1,4 +1,4 @@
-//! An exchange: a request under way and its flow.
+//! Requests under way: an exchange with its flow, and the guard of a request without a flow.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,5 +43,21 @@ impl Drop for Exchange {
         }
         self.live.ended_at(now);
         self.session.idle.end(now.into());
+    }
+}
+
+/// Counts a request without an exchange as under way on its connection until this is dropped.
+pub struct UnderWay(Arc<Session>);
+
+impl UnderWay {
+    pub fn begin(session: &Arc<Session>, started: Instant) -> Self {
+        session.idle.begin(started.into());
+        Self(Arc::clone(session))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.idle.end(Instant::now().into());
     }
 }

@@ -230,15 +230,8 @@ fn one_length(headers: &mut HeaderMap) {
     };
     let text = first.to_str().unwrap_or_default();
     let is_plain = second.is_none() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let length = text
-        .split(',')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .parse::<u64>();
-    if let Ok(length) = length
-        && !is_plain
-    {
+    let first = text.split(',').next().unwrap_or_default();
+    if !is_plain && let Ok(length) = first.trim().parse::<u64>() {
         headers.insert(CONTENT_LENGTH, length.into());
     }
 }

@@ -1,6 +1,7 @@
 //! Activity of a client connection, and its timeouts.
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -62,14 +63,14 @@ pub struct IdleTracker {
     /// approval, and those whose response the proxy itself streams.
     held: AtomicUsize,
     /// A request has begun since the last TLS handshake.
-    asked: AtomicBool,
+    has_request: AtomicBool,
     /// The connection speaks HTTP/2. Bytes that arrive between requests may be PING frames, so they
     /// do not show that a head has begun.
-    frames: AtomicBool,
+    is_http2: AtomicBool,
     /// When writes to the client began to block; 0 while they do not.
-    unread_since: AtomicU64,
+    blocked_since: AtomicU64,
     /// A request or a handshake has ended, and the watchdog has not handled that yet.
-    holds: AtomicBool,
+    release_pending: AtomicBool,
     /// The time of the next planned check minus the header timeout. A head that begins before this
     /// is overdue before that check, so the watchdog must be woken for it.
     overdue_before: AtomicU64,
@@ -85,10 +86,10 @@ impl IdleTracker {
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
-            asked: AtomicBool::new(false),
-            frames: AtomicBool::new(false),
-            unread_since: AtomicU64::new(0),
-            holds: AtomicBool::new(false),
+            has_request: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
+            blocked_since: AtomicU64::new(0),
+            release_pending: AtomicBool::new(false),
             overdue_before: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
         }
@@ -106,7 +107,7 @@ impl IdleTracker {
     pub fn read(&self) {
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             self.moved();
-        } else if !self.frames.load(Ordering::Relaxed)
+        } else if !self.is_http2.load(Ordering::Relaxed)
             && self.head_since.load(Ordering::Relaxed) == 0
         {
             let now = self.now().max(1);
@@ -120,16 +121,16 @@ impl IdleTracker {
     }
 
     /// Returns when a timeout has passed.
-    pub async fn over(&self, timeouts: Timeouts) {
+    pub async fn timed_out(&self, timeouts: Timeouts) {
         while self.watch(timeouts).await == Watched::Idle {}
     }
 
     /// Notes a write to the client; `waits` says that it blocked.
     pub fn wrote(&self, waits: bool) {
         if !waits {
-            self.unread_since.store(0, Ordering::Relaxed);
-        } else if self.unread_since.load(Ordering::Relaxed) == 0 {
-            self.unread_since
+            self.blocked_since.store(0, Ordering::Relaxed);
+        } else if self.blocked_since.load(Ordering::Relaxed) == 0 {
+            self.blocked_since
                 .store(self.now().max(1), Ordering::Relaxed);
         }
     }
@@ -137,7 +138,7 @@ impl IdleTracker {
     /// Whether no request is under way and no output waits for the client to read it.
     pub fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) == 0
-            && self.unread_since.load(Ordering::Relaxed) == 0
+            && self.blocked_since.load(Ordering::Relaxed) == 0
     }
 
     /// Notes that bytes of a body or a relay moved, in either direction.
@@ -148,7 +149,7 @@ impl IdleTracker {
     /// Notes that a request head was complete, or that a relay began, at `now`.
     pub fn begin(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.asked.store(true, Ordering::Relaxed);
+        self.has_request.store(true, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         self.last.store(self.at(now), Ordering::Relaxed);
     }
@@ -177,7 +178,7 @@ impl IdleTracker {
         poll_fn(|context| {
             let done = phase.as_mut().poll(context);
             if done.is_pending() && holding.is_none() {
-                holding = Some(Holding::begin(self));
+                holding = Some(Held::begin(self));
             }
             done
         })
@@ -187,11 +188,8 @@ impl IdleTracker {
     /// Suspends the idle timeout while the proxy streams a response that it writes itself, until
     /// the guard is dropped. The connection's task checks the client every second, as for
     /// [`IdleTracker::held`].
-    pub fn hold(self: &Arc<Self>) -> Held {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.held.fetch_add(1, Ordering::Relaxed);
-        self.wake.notify_one();
-        Held(Arc::clone(self))
+    pub fn hold(self: &Arc<Self>) -> Held<Arc<Self>> {
+        Held::begin(Arc::clone(self))
     }
 
     /// Whether a request waits in [`IdleTracker::held`], or the proxy streams its own response.
@@ -201,10 +199,10 @@ impl IdleTracker {
 
     /// Notes that the tunnel's TLS handshake has ended, or that the tunnel contains HTTP in clear
     /// text. The header timeout starts only with the next byte read, since all bytes read so far
-    /// may belong to the handshake. `frames` says that HTTP/2 follows.
-    pub fn handshake_done(&self, frames: bool) {
-        self.frames.store(frames, Ordering::Relaxed);
-        self.asked.store(false, Ordering::Relaxed);
+    /// may belong to the handshake. `is_http2` says that HTTP/2 follows.
+    pub fn handshake_done(&self, is_http2: bool) {
+        self.is_http2.store(is_http2, Ordering::Relaxed);
+        self.has_request.store(false, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         self.moved();
         self.release_later();
@@ -225,13 +223,15 @@ impl IdleTracker {
     /// Whether the last handshake ended less than `within` ago, and no request followed it.
     pub fn handshake_without_request(&self, within: Duration) -> bool {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
-        !self.asked.load(Ordering::Relaxed) && self.began.elapsed() < last + within
+        !self.has_request.load(Ordering::Relaxed) && self.began.elapsed() < last + within
     }
 
     /// Makes the watchdog release the connection's upstream connections and buffers once the
     /// connection has been idle for 2 s.
     fn release_later(&self) {
-        if !self.holds.load(Ordering::Relaxed) && !self.holds.swap(true, Ordering::Relaxed) {
+        if !self.release_pending.load(Ordering::Relaxed)
+            && !self.release_pending.swap(true, Ordering::Relaxed)
+        {
             self.wake.notify_one();
         }
     }
@@ -247,10 +247,10 @@ impl IdleTracker {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
-        let unread_since = self.unread_since.load(Ordering::Relaxed);
+        let blocked_since = self.blocked_since.load(Ordering::Relaxed);
         let over = match head_since {
             // A client that does not read is timed out even while its request waits.
-            0 if unread_since > 0 => last.max(unread_since) + timeouts.idle.as_millis() as u64,
+            0 if blocked_since > 0 => last.max(blocked_since) + timeouts.idle.as_millis() as u64,
             0 if self.waiting.load(Ordering::Relaxed) > 0 => now + timeouts.idle.as_millis() as u64,
             0 => last + timeouts.idle.as_millis() as u64,
             since => since + timeouts.header.as_millis() as u64,
@@ -263,13 +263,13 @@ impl IdleTracker {
             next = next.min(now + LOOK_FOR_CLIENT.as_millis() as u64);
         }
         let quiet = self.in_flight.load(Ordering::Relaxed) == 0;
-        if self.holds.load(Ordering::Relaxed) {
+        if self.release_pending.load(Ordering::Relaxed) {
             let release = last + IDLE_AFTER.as_millis() as u64;
             if !quiet {
                 // The end of the request wakes the watchdog.
-                self.holds.store(false, Ordering::Relaxed);
+                self.release_pending.store(false, Ordering::Relaxed);
             } else if release <= now {
-                self.holds.store(false, Ordering::Relaxed);
+                self.release_pending.store(false, Ordering::Relaxed);
                 return WatchdogStep::Release;
             } else {
                 next = next.min(release.max(now + IDLE_AFTER.as_millis() as u64 / 4));
@@ -322,29 +322,20 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Guard of [`IdleTracker::held`], for a phase that is pending.
-struct Holding<'a>(Waiting<'a>);
+/// Guard of [`IdleTracker::hold`], and of [`IdleTracker::held`] for a phase that is pending.
+pub struct Held<T: Deref<Target = IdleTracker>>(T);
 
-impl<'a> Holding<'a> {
-    fn begin(idle: &'a IdleTracker) -> Self {
+impl<T: Deref<Target = IdleTracker>> Held<T> {
+    fn begin(idle: T) -> Self {
+        idle.waiting.fetch_add(1, Ordering::Relaxed);
         idle.held.fetch_add(1, Ordering::Relaxed);
         // The watchdog sleeps until the idle timeout; it must now check the client every second.
         idle.wake.notify_one();
-        Self(idle.wait())
+        Self(idle)
     }
 }
 
-impl Drop for Holding<'_> {
-    fn drop(&mut self) {
-        let Waiting(idle) = self.0;
-        idle.held.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Guard of [`IdleTracker::hold`].
-pub struct Held(Arc<IdleTracker>);
-
-impl Drop for Held {
+impl<T: Deref<Target = IdleTracker>> Drop for Held<T> {
     fn drop(&mut self) {
         self.0.moved();
         self.0.held.fetch_sub(1, Ordering::Relaxed);

@@ -231,10 +231,8 @@ fn busy() -> Denial {
 
 #[cfg(test)]
 mod tests {
-    use addons::contract::{AuthMode, ContainerId, LeaseId, Registration, Source, Standing};
-    use time::OffsetDateTime;
-
     use super::*;
+    use crate::http::unregistered_container;
 
     const MB: usize = 1024 * 1024;
     const LIMIT: usize = 16 * MB;
@@ -243,19 +241,8 @@ mod tests {
         Arc::new(Inspection::new(&Registry::new()).unwrap())
     }
 
-    fn container(id: &str) -> Container {
-        let id = ContainerId::parse(id).unwrap();
-        Container::new(Registration {
-            source: Source::Listener(id.clone()),
-            id,
-            lease: LeaseId::generate(),
-            repos: Vec::new(),
-            auth_mode: AuthMode::User,
-            created_at: OffsetDateTime::UNIX_EPOCH,
-            expires_at: OffsetDateTime::UNIX_EPOCH,
-            allowed_domains: None,
-            standing: Standing::default(),
-        })
+    fn container() -> Container {
+        unregistered_container().unwrap()
     }
 
     /// Reserves bodies of 1 MiB each until one is denied.
@@ -270,7 +257,7 @@ mod tests {
     #[test]
     fn a_container_gets_a_quarter_and_the_last_quarter_is_for_small_holders() {
         let inspection = inspection();
-        let containers = ["a", "b", "c", "d", "e"].map(container);
+        let containers = [(); 5].map(|()| container());
         let held: Vec<_> = containers
             .each_ref()
             .map(|one| fill(&inspection, one))
@@ -292,7 +279,7 @@ mod tests {
     #[test]
     fn many_small_bodies_are_bounded_by_their_overhead() {
         let inspection = inspection();
-        let container = container("a");
+        let container = container();
         let begin = || inspection.begin(&container, LIMIT).ok();
         let bodies: Vec<_> = std::iter::from_fn(begin).collect();
         assert_eq!(bodies.len(), 4 * MB / BODY_OVERHEAD);
@@ -301,7 +288,7 @@ mod tests {
     #[test]
     fn bytes_hold_their_reservation_until_the_last_reference_is_gone() {
         let inspection = inspection();
-        let body = inspection.begin(&container("a"), LIMIT).unwrap();
+        let body = inspection.begin(&container(), LIMIT).unwrap();
         body.grow(MB).unwrap();
         let kept = body.keep(Bytes::from_static(b"judged"));
         assert_eq!(inspection.memory.get(), 6);
@@ -315,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn a_container_computes_one_body_at_a_time_and_does_not_delay_another() {
         let inspection = inspection();
-        let (greedy, other) = (container("a"), container("b"));
+        let (greedy, other) = (container(), container());
         let running = Arc::new(AtomicUsize::new(0));
         let queue = (0..20).map(|_| {
             let body = inspection.begin(&greedy, LIMIT).unwrap();

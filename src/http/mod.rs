@@ -22,7 +22,6 @@ mod response_body;
 mod revocation;
 mod session;
 mod streamed_body;
-mod under_way;
 mod upstream_response;
 mod websocket;
 

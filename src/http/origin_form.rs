@@ -15,14 +15,14 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
+use super::broke_off::request_timed_out;
 use super::destination::{Ingress, host_field};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, UnderWay};
 use super::inspection::Reservation;
 use super::pending_request::{drain_beside, name_of};
-use super::reply::{self, Reply};
+use super::reply::{Reply, closing_if};
 use super::session::Session;
 use super::streamed_body::{Pieces, StreamedBody};
-use super::under_way::UnderWay;
 use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
@@ -50,10 +50,8 @@ impl OriginRequest {
     pub fn begin(session: Arc<Session>, request: Request<Incoming>) -> Self {
         let snapshot = session.service.snapshot();
         // A reload that forbids the previous request must not end this one.
-        *session.in_hand.lock() = None;
-        let (client, endpoint) = (session.client.clone(), Ingress::Plain.destination());
-        let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
-        start.principal = session.principal.clone();
+        *session.latest_permission.lock() = None;
+        let start = session.start(&snapshot, Kind::Http, Ingress::Plain.destination());
         let (head, body) = request.into_parts();
         Self {
             head,
@@ -143,12 +141,7 @@ impl OriginRequest {
             }
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long(most, limit)),
             Ok(Err(_)) => Err(Denial::malformed("the body broke off")),
-            Err(_elapsed) => {
-                let seconds = limits.inspect_timeout.as_secs();
-                let sentence =
-                    format!("The request body was not complete within {seconds} seconds");
-                Err(Denial::new(Code::BodyTimeout, sentence).rule("limits.inspect_timeout"))
-            }
+            Err(_elapsed) => Err(request_timed_out(limits.inspect_timeout)),
         }
     }
 
@@ -162,7 +155,7 @@ impl OriginRequest {
 
     /// Answers with the caller's response and `no-store`.
     pub fn respond(self, response: Response<Bytes>) -> Response<Reply> {
-        let mut response = response.map(|body| Reply::Local((!body.is_empty()).then_some(body)));
+        let mut response = response.map(|body| Reply::Local(body.into()));
         let no_store = HeaderValue::from_static("no-store");
         response.headers_mut().insert(CACHE_CONTROL, no_store);
         closing_if(self.closes, response)
@@ -212,12 +205,4 @@ fn too_long(most: usize, limit: &'static str) -> Denial {
         .with("limit", limit)
         .with("limit_bytes", most)
         .rule(limit)
-}
-
-fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
-    if closes {
-        reply::closing(response)
-    } else {
-        response
-    }
 }

@@ -23,18 +23,18 @@ use super::websocket;
 use crate::upstream::{self, Http1, Upstream};
 
 /// Returns the request for an HTTP/1.1 upstream; [`transmit`] converts it if the upstream speaks
-/// HTTP/2. Takes the method and the header fields out of `head`. `asked` is the target that the
+/// HTTP/2. Takes the method and the header fields out of `head`. `received` is the target that the
 /// client sent; it is reused if no addon changed it. Denies a changed target that is not valid.
 pub fn outgoing(
     head: &mut Head,
     body: upstream::RequestBody,
-    asked: Option<PathAndQuery>,
+    received: Option<PathAndQuery>,
 ) -> Result<Request<upstream::RequestBody>, Denial> {
     let path = head.path.sent();
     let query = head.query.as_deref();
-    let is_same = |asked: &PathAndQuery| asked.path() == path && asked.query() == query;
-    let target_text = match (asked.filter(is_same), query) {
-        (Some(asked), _) => Ok(asked),
+    let is_same = |received: &PathAndQuery| received.path() == path && received.query() == query;
+    let target_text = match (received.filter(is_same), query) {
+        (Some(received), _) => Ok(received),
         (None, Some(query)) => format!("{path}?{query}").parse::<PathAndQuery>(),
         (None, None) => path.parse::<PathAndQuery>(),
     };

@@ -42,19 +42,9 @@ pub struct OwnClient {
 }
 
 impl OwnClient {
-    /// A client that works for a container. Its requests pass the chain as delegated requests of
-    /// that container.
-    pub fn delegated(service: Arc<Service>, delegation: Arc<Delegation>) -> Self {
-        Self {
-            service,
-            owner: Arc::clone(&delegation.lease),
-            principal: Principal::Delegated(delegation),
-        }
-    }
-
     /// A client that works for no container; `None` only if `unregistered_container` fails. Its
     /// connections are closed when the last clone and the last body have been dropped.
-    pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
+    fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
             owner: Arc::new(unregistered_container()?),
@@ -62,21 +52,24 @@ impl OwnClient {
         })
     }
 
-    /// The client of a part of the appliance: [`OwnClient::delegated`] if `container` is given,
-    /// otherwise [`OwnClient::system`].
+    /// The client of a part of the appliance. If it works for a container, its requests pass the
+    /// chain as delegated requests of that container. `None` only if `container` is `None` and
+    /// `unregistered_container` fails.
     pub fn of(
         service: &Arc<Service>,
         system: System,
         container: Option<&Arc<Container>>,
     ) -> Option<Self> {
         let service = Arc::clone(service);
-        match container {
-            Some(container) => {
-                let delegation = Delegation::new(system, Arc::clone(container));
-                Some(Self::delegated(service, Arc::new(delegation)))
-            }
-            None => Self::system(service, Arc::new(system)),
-        }
+        let Some(container) = container else {
+            return Self::system(service, Arc::new(system));
+        };
+        let delegation = Delegation::new(system, Arc::clone(container));
+        Some(Self {
+            service,
+            owner: Arc::clone(container),
+            principal: Principal::Delegated(Arc::new(delegation)),
+        })
     }
 
     /// `limits` of the configuration in force.
@@ -137,17 +130,17 @@ impl OwnClient {
     }
 
     /// Sends a request whose URI is a path with its query. Returns the response head with a body
-    /// that streams. `keeps_secrets` marks a request with secrets, which must go over TLS or to a
+    /// that streams. `carries_secrets` marks a request with secrets, which must go over TLS or to a
     /// private address.
     pub async fn send(
         &self,
         endpoint: &Endpoint,
         request: Request<Bytes>,
-        keeps_secrets: bool,
+        carries_secrets: bool,
     ) -> Result<Answer, Denial> {
         let mut exchange = self.begin(endpoint, &request);
         let answered = {
-            let converse = Box::pin(self.converse(&mut exchange, request, keeps_secrets));
+            let converse = Box::pin(self.converse(&mut exchange, request, carries_secrets));
             tokio::select! {
                 answered = converse => answered,
                 () = self.ended() => Err(lease_ended()),
@@ -169,18 +162,16 @@ impl OwnClient {
         let snapshot = self.service.snapshot();
         // A session for each exchange: it is dropped after the exchange, which returns its upstream
         // connection to the pool.
-        let mut session = Session::new(
+        let session = Session::new(
             Arc::clone(&self.service),
             Client::default(),
             Some(Arc::clone(&self.owner)),
+            Some(self.principal.clone()),
             None,
             Timeouts::from(&snapshot.config.proxy),
             Box::new(()),
         );
-        session.principal = Some(self.principal.clone());
-        let chain = snapshot.chain();
-        let mut start = chain.to_upstream(Kind::Http, Client::default(), endpoint.clone());
-        start.principal = Some(self.principal.clone());
+        let start = session.start(&snapshot, Kind::Http, endpoint.clone());
         let mut exchange = Exchange::begin(Arc::new(session), snapshot, start);
         let record = exchange.live.record();
         record.method = Some(request.method().as_str().to_owned().into());
@@ -192,7 +183,7 @@ impl OwnClient {
         &self,
         exchange: &mut Exchange,
         request: Request<Bytes>,
-        keeps_secrets: bool,
+        carries_secrets: bool,
     ) -> Result<UpstreamResponse, Denial> {
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().map(Into::into);
@@ -202,7 +193,7 @@ impl OwnClient {
         if !body.is_empty() {
             head.headers.insert(CONTENT_LENGTH, body.len().into());
         }
-        let mut pending = PendingRequest::own(head, parts.uri, keeps_secrets);
+        let mut pending = PendingRequest::own(head, parts.uri, carries_secrets);
         let permit = self.judge(exchange, &mut pending).await?;
         let body = match pending.head.take_judges() {
             Some(judges) => Box::pin(judge_whole(exchange, &mut pending.head, &body, judges))
@@ -211,8 +202,7 @@ impl OwnClient {
             None => body,
         };
         let filters = pending.head.take_filters();
-        let (counters, idle) = (&exchange.live.flow.counters, &exchange.session.idle);
-        let body = RequestBody::whole(body, filters, counters, idle);
+        let body = RequestBody::whole(body, filters, exchange);
         pending.converse(exchange, &permit, body).await
     }
 

@@ -26,7 +26,7 @@ use super::headers::{Upgrade, read_head};
 use super::outgoing::{keep_secrets, outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
-use super::request_body::{DenialSlot, RequestBody};
+use super::request_body::RequestBody;
 use super::session::Session;
 use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
@@ -59,11 +59,7 @@ pub fn handle(
                 deny(exchange, &denial)
             }
         };
-        if closes {
-            reply::closing(response)
-        } else {
-            response
-        }
+        reply::closing_if(closes, response)
     }
 }
 
@@ -78,18 +74,16 @@ fn begin(
         Ok(endpoint) => (endpoint, None),
         Err(denial) => (ingress.destination(), Some(denial)),
     };
-    let client = session.client.clone();
-    let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
-    start.principal = session.principal.clone();
+    let start = session.start(&snapshot, Kind::Http, endpoint);
     let refusal = session.refusal.clone().or(malformed);
     let mut exchange = Exchange::begin(session, snapshot, start);
     exchange.live.record().method = Some(name_of(request.method()));
-    let goes_anywhere = matches!(ingress, Ingress::Plain);
-    if goes_anywhere {
+    let is_absolute_form = matches!(ingress, Ingress::Plain);
+    if is_absolute_form {
         let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
-        *exchange.session.in_hand.lock() = permission;
+        *exchange.session.latest_permission.lock() = permission;
     }
-    let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live);
+    let pending = PendingRequest::read(request, refusal, is_absolute_form, &mut exchange.live);
     (exchange, pending)
 }
 
@@ -106,17 +100,17 @@ pub struct PendingRequest {
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
     /// The request names its own destination (absolute form): no CONNECT was permitted before.
-    goes_anywhere: bool,
+    is_absolute_form: bool,
     /// The request carries the operator's secrets, which are sent in clear text only to private
     /// addresses.
-    keeps_secrets: bool,
+    carries_secrets: bool,
 }
 
 impl PendingRequest {
     fn read(
         request: Request<Incoming>,
         refusal: Option<Denial>,
-        goes_anywhere: bool,
+        is_absolute_form: bool,
         live: &mut LiveFlow,
     ) -> Result<Box<Self>, Denial> {
         let (mut parts, body) = request.into_parts();
@@ -130,8 +124,8 @@ impl PendingRequest {
                 body: Some(body),
                 expects_continue,
                 on_upgrade,
-                goes_anywhere,
-                keeps_secrets: false,
+                is_absolute_form,
+                carries_secrets: false,
             })),
             Err(denial) => {
                 drain_beside(body, expects_continue, &denial);
@@ -141,7 +135,7 @@ impl PendingRequest {
     }
 
     /// A request of an [`super::OwnClient`]. Its body is passed to [`PendingRequest::converse`].
-    pub fn own(head: Head, uri: Uri, keeps_secrets: bool) -> Self {
+    pub fn own(head: Head, uri: Uri, carries_secrets: bool) -> Self {
         Self {
             head,
             uri,
@@ -150,8 +144,8 @@ impl PendingRequest {
             body: None,
             expects_continue: false,
             on_upgrade: None,
-            goes_anywhere: false,
-            keeps_secrets,
+            is_absolute_form: false,
+            carries_secrets,
         }
     }
 
@@ -190,7 +184,7 @@ impl PendingRequest {
     /// the destination before, as for a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
-        if self.goes_anywhere {
+        if self.is_absolute_form {
             idle.held(live.chain.tunnel(&mut live.flow)).await?;
         }
         let request = live.chain.request(&mut live.flow, &mut self.head);
@@ -218,10 +212,7 @@ impl PendingRequest {
         if let Some(judges) = self.head.take_judges() {
             return Box::pin(self.judged(exchange, body, judges)).await;
         }
-        let idle = &exchange.session.idle;
-        let counters = &exchange.live.flow.counters;
-        let filters = self.head.take_filters();
-        Ok(RequestBody::new(body, filters, counters, idle))
+        Ok(RequestBody::new(body, self.head.take_filters(), exchange))
     }
 
     async fn judged(
@@ -232,10 +223,8 @@ impl PendingRequest {
     ) -> Result<RequestBody, Denial> {
         match judge_request(exchange, &mut self.head, &mut body, judges).await {
             Ok(judged) => {
-                let idle = &exchange.session.idle;
-                let counters = &exchange.live.flow.counters;
                 let filters = self.head.take_filters();
-                Ok(RequestBody::judged(judged, body, filters, counters, idle))
+                Ok(RequestBody::judged(judged, body, filters, exchange))
             }
             Err(denial) => {
                 let denial = denial.by(names::PROXY);
@@ -263,7 +252,7 @@ impl PendingRequest {
         loop {
             let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
-            if self.keeps_secrets {
+            if self.carries_secrets {
                 keep_secrets(flow, &upstream)?;
             }
             // Pinned in place: moving it into a variable would reserve its size in this future
@@ -283,7 +272,7 @@ impl PendingRequest {
                 }
                 Err(error) => error,
             };
-            if let Some(denied) = take_denied(denied.as_ref()) {
+            if let Some(denied) = denied.as_ref().and_then(|slot| slot.lock().take()) {
                 return Err(Box::pin(denied.when_due(self.version)).await);
             }
             // The error contains the request if the connection was closed before a byte of it was
@@ -306,13 +295,10 @@ impl PendingRequest {
 
     /// The opening handshake if the request opens a WebSocket.
     fn opening(&mut self, body: &RequestBody) -> Result<Option<Box<websocket::Opening>>, Denial> {
-        match self.on_upgrade.take().filter(|_| self.head.websocket) {
-            Some(client) => {
-                let opening = websocket::Opening::new(client, &self.head.headers, body)?;
-                Ok(Some(Box::new(opening)))
-            }
-            None => Ok(None),
-        }
+        let client = self.on_upgrade.take().filter(|_| self.head.websocket);
+        let opening =
+            client.map(|client| websocket::Opening::new(client, &self.head.headers, body));
+        Ok(opening.transpose()?.map(Box::new))
     }
 
     /// The request for the upstream.
@@ -432,8 +418,4 @@ pub fn name_of(method: &Method) -> Cow<'static, str> {
         _ => return method.as_str().to_owned().into(),
     };
     usual.into()
-}
-
-fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
-    slot?.lock().take()
 }

@@ -23,7 +23,7 @@ pub async fn relay<C, U>(
     snapshot: &Snapshot,
     live: &mut LiveFlow,
     client: C,
-    upstream: U,
+    mut upstream: U,
 ) where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
@@ -41,10 +41,9 @@ pub async fn relay<C, U>(
     };
     let client = InspectReader::new(client, counted(|counters| &counters.bytes_in));
     let mut client = InspectWriter::new(client, counted(|counters| &counters.bytes_out));
-    let mut upstream = upstream;
     let ended_elsewhere = WakeGated::new(async {
         tokio::select! {
-            () = idle.over(session.timeouts) => {}
+            () = idle.timed_out(session.timeouts) => {}
             () = session.ended(permitted.as_ref()) => {}
         }
     });

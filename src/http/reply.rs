@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
 
 use super::broke_off::BodyError;
 use super::headers::X_PROXY_DENIED;
@@ -16,7 +17,7 @@ use super::streamed_body::StreamedBody;
 
 /// A response body for a client: bytes or a stream of the proxy, or an upstream's body.
 pub enum Reply {
-    Local(Option<Bytes>),
+    Local(Full<Bytes>),
     Streamed(Box<StreamedBody>),
     Upstream(Box<ResponseBody>),
 }
@@ -30,7 +31,10 @@ impl Body for Reply {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Self::Local(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Local(body) => {
+                let frame = Pin::new(body).poll_frame(context);
+                frame.map_err(|never| match never {})
+            }
             Self::Streamed(body) => Pin::new(&mut **body).poll_frame(context),
             Self::Upstream(body) => Pin::new(&mut **body).poll_frame(context),
         }
@@ -38,18 +42,16 @@ impl Body for Reply {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Local(bytes) => bytes.is_none(),
-            Self::Streamed(_) => false,
+            Self::Local(body) => body.is_end_stream(),
+            Self::Streamed(body) => body.is_end_stream(),
             Self::Upstream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Local(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
-            }
-            Self::Streamed(_) => SizeHint::default(),
+            Self::Local(body) => body.size_hint(),
+            Self::Streamed(body) => body.size_hint(),
             Self::Upstream(body) => body.size_hint(),
         }
     }
@@ -57,7 +59,7 @@ impl Body for Reply {
 
 /// A response without a body.
 pub fn empty(status: StatusCode) -> Response<Reply> {
-    let mut response = Response::new(Reply::Local(None));
+    let mut response = Response::new(Reply::Local(Full::default()));
     *response.status_mut() = status;
     response
 }
@@ -70,7 +72,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let code = denial.code();
     let denied = HeaderValue::from_static(code.as_str());
     if let Some(answer) = denial.answer() {
-        let mut response = Response::new(Reply::Local(Some(answer.body.clone())));
+        let mut response = Response::new(Reply::Local(answer.body.clone().into()));
         *response.status_mut() = status(answer.status);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
@@ -86,7 +88,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     {
         object.insert("flow".into(), flow.to_string().into());
     }
-    let mut response = Response::new(Reply::Local(Some(Bytes::from(format!("{body}\n")))));
+    let mut response = Response::new(Reply::Local(format!("{body}\n").into()));
     *response.status_mut() = status(code.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -113,6 +115,14 @@ pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
         .headers_mut()
         .insert(CONNECTION, HeaderValue::from_static("close"));
     response
+}
+
+/// Adds `Connection: close` if `closes` is set.
+pub fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
+    match closes {
+        true => closing(response),
+        false => response,
+    }
 }
 
 /// A denial as the bytes of an HTTP/1.1 response, for a client whose tunnel contains a protocol

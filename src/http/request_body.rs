@@ -12,8 +12,9 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 
 use super::broke_off::BodyError;
-use super::buffered_body::Judged;
+use super::buffered_body::{Judged, poll_chunk};
 use super::drain::Denied;
+use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
 use crate::upstream;
@@ -28,7 +29,7 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the next bytes, or `None` at the end. Drops a client's trailers.
+    /// Polls the next bytes, as [`poll_chunk`] does.
     fn poll_chunk(
         &mut self,
         context: &mut Context<'_>,
@@ -38,21 +39,9 @@ impl Source {
         if let Some(bytes) = self.buffered.iter_mut().find(|bytes| !bytes.is_empty()) {
             return Poll::Ready(Some(Ok(std::mem::take(bytes))));
         }
-        loop {
-            let Some(inner) = &mut self.streaming else {
-                return Poll::Ready(None);
-            };
-            let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
-            match frame.map(Frame::into_data) {
-                None => return Poll::Ready(None),
-                Some(Ok(chunk)) => {
-                    let length = chunk.len() as u64;
-                    counters.bytes_in.fetch_add(length, Ordering::Relaxed);
-                    idle.moved();
-                    return Poll::Ready(Some(Ok(chunk)));
-                }
-                Some(Err(_trailers)) => {}
-            }
+        match &mut self.streaming {
+            Some(inner) => poll_chunk(inner, context, counters, idle),
+            None => Poll::Ready(None),
         }
     }
 
@@ -100,17 +89,12 @@ pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
     /// A body that streams from its first byte.
-    pub fn new(
-        inner: Incoming,
-        filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
-    ) -> Self {
+    pub fn new(inner: Incoming, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
         let source = Source {
             streaming: (!inner.is_end_stream()).then_some(inner),
             ..Source::default()
         };
-        Self::from_source(source, filters, counters, idle)
+        Self::from_source(source, filters, exchange)
     }
 
     /// A judged body, followed by the rest of the stream if the judges needed only its beginning.
@@ -118,38 +102,27 @@ impl RequestBody {
         judged: Judged,
         rest: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
+        exchange: &Exchange,
     ) -> Self {
         let source = Source {
             buffered: [judged.bytes, judged.unread],
             streaming: (!judged.complete).then_some(rest),
         };
-        Self::from_source(source, filters, counters, idle)
+        Self::from_source(source, filters, exchange)
     }
 
     /// A complete body of the appliance itself, already judged.
-    pub fn whole(
-        bytes: Bytes,
-        filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
-    ) -> Self {
-        let length = bytes.len() as u64;
-        counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+    pub fn whole(bytes: Bytes, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
+        let bytes_in = &exchange.live.flow.counters.bytes_in;
+        bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let source = Source {
             buffered: [bytes, Bytes::new()],
             streaming: None,
         };
-        Self::from_source(source, filters, counters, idle)
+        Self::from_source(source, filters, exchange)
     }
 
-    fn from_source(
-        source: Source,
-        filters: Vec<Box<dyn BodyFilter>>,
-        counters: &Arc<Counters>,
-        idle: &Arc<IdleTracker>,
-    ) -> Self {
+    fn from_source(source: Source, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
         let filtered = !filters.is_empty();
         if !filtered && source.is_end_stream() {
             return Self(None);
@@ -157,8 +130,8 @@ impl RequestBody {
         Self(Some(Box::new(Upload {
             source,
             filtering: filtered.then(|| Filtering::new(filters)),
-            counters: Arc::clone(counters),
-            idle: Arc::clone(idle),
+            counters: Arc::clone(&exchange.live.flow.counters),
+            idle: Arc::clone(&exchange.session.idle),
             denied: filtered.then(DenialSlot::default),
             under_way: Arc::default(),
         })))

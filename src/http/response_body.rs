@@ -32,32 +32,31 @@ pub struct ResponseBody {
 }
 
 impl ResponseBody {
+    /// A body that streams from an upstream.
     pub fn new(
         inner: Incoming,
         upstream: Upstream,
         filtering: Option<Filtering>,
         exchange: Box<Exchange>,
     ) -> Box<Self> {
-        let mut body = Box::new(Self {
-            inner: Some(inner),
-            upstream: Some(upstream),
-            filtering,
-            trailers: None,
-            broken: None,
-            exchange: Some(exchange),
-        });
-        if body.inner.as_ref().is_some_and(Body::is_end_stream) && body.filtering.is_none() {
-            body.finish();
-        }
-        body
+        Self::begin(Some(inner), Some(upstream), filtering, exchange)
     }
 
     /// A buffered and judged body, whose upstream connection is already free.
     pub fn buffered(bytes: Bytes, exchange: Box<Exchange>) -> Box<Self> {
+        Self::begin(None, None, Some(Filtering::passed(bytes)), exchange)
+    }
+
+    fn begin(
+        inner: Option<Incoming>,
+        upstream: Option<Upstream>,
+        filtering: Option<Filtering>,
+        exchange: Box<Exchange>,
+    ) -> Box<Self> {
         let mut body = Box::new(Self {
-            inner: None,
-            upstream: None,
-            filtering: Some(Filtering::passed(bytes)),
+            inner,
+            upstream,
+            filtering,
             trailers: None,
             broken: None,
             exchange: Some(exchange),

@@ -17,31 +17,20 @@ impl Session {
     /// Returns when a reload revokes a permission: `permitted` (a tunnel or WebSocket) or, if that
     /// is `None`, that of the latest request in absolute form.
     pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
-        match permitted {
-            Some(permitted) => self.tunnel_revoked(permitted).await,
-            None => self.request_revoked().await,
-        }
-    }
-
-    async fn tunnel_revoked(&self, permitted: &Permission) {
-        let mut generation = permitted.generation;
+        let mut generation = match permitted {
+            Some(permitted) => permitted.generation,
+            None => self.service.snapshot().generation(),
+        };
         loop {
             let snapshot = self.service.snapshots.wait_for_change(generation).await;
             generation = snapshot.generation();
-            if !Box::pin(self.may_still(permitted, &snapshot)).await {
-                return;
-            }
-        }
-    }
-
-    /// Watches a connection outside of a tunnel, whose requests each name their destination.
-    async fn request_revoked(&self) {
-        let mut generation = self.service.snapshot().generation();
-        loop {
-            let snapshot = self.service.snapshots.wait_for_change(generation).await;
-            generation = snapshot.generation();
-            tokio::time::sleep(SETTLE).await;
-            let permitted = self.in_hand.lock().clone();
+            let permitted = match permitted {
+                Some(permitted) => Some(permitted.clone()),
+                None => {
+                    tokio::time::sleep(SETTLE).await;
+                    self.latest_permission.lock().clone()
+                }
+            };
             if let Some(permitted) = permitted
                 && !Box::pin(self.may_still(&permitted, &snapshot)).await
             {
@@ -55,10 +44,8 @@ impl Session {
     /// not.
     async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
         let Permission { kind, endpoint, .. } = permitted;
-        let chain = snapshot.chain();
-        let mut start = chain.to_upstream(*kind, self.client.clone(), endpoint.clone());
-        start.principal = self.principal.clone();
-        match chain.tunnel(&mut start.begin_dry()).await {
+        let start = self.start(snapshot, *kind, endpoint.clone());
+        match snapshot.chain().tunnel(&mut start.begin_dry()).await {
             Ok(_) => true,
             Err(denial) => denial.code().fault() != Fault::Policy,
         }

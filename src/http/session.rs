@@ -4,7 +4,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict, names};
+use addons::contract::{
+    Client, Code, Container, Denial, Endpoint, Flow, FlowStart, Kind, Principal, Verdict, names,
+};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -72,7 +74,7 @@ pub struct Session {
     /// The permission of the latest request, under way or answered, if it was in absolute form;
     /// `None` before the first request and after a request in origin form. The permission is judged
     /// again after a reload.
-    pub in_hand: Mutex<Option<Permission>>,
+    pub latest_permission: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "callers hold them in boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
     /// Guards of the ingress, which count the connection until the session is dropped.
@@ -86,6 +88,7 @@ impl Session {
         service: Arc<Service>,
         client: Client,
         container: Option<Arc<Container>>,
+        principal: Option<Principal>,
         refusal: Option<Denial>,
         timeouts: Timeouts,
         counted: Box<dyn Any + Send + Sync>,
@@ -93,15 +96,23 @@ impl Session {
         Self {
             service,
             client,
-            principal: container.clone().map(Principal::from),
             container,
+            principal,
             refusal,
             idle: Arc::new(IdleTracker::new()),
             timeouts,
-            in_hand: Mutex::default(),
+            latest_permission: Mutex::default(),
             kept: Mutex::default(),
             _counted: counted,
         }
+    }
+
+    /// The start of a flow of this connection to an endpoint.
+    pub fn start(&self, snapshot: &Snapshot, kind: Kind, endpoint: Endpoint) -> FlowStart {
+        let client = self.client.clone();
+        let mut start = snapshot.chain().to_upstream(kind, client, endpoint);
+        start.principal = self.principal.clone();
+        start
     }
 
     /// Denies a flow whose container is not that of this connection: the lease may have ended

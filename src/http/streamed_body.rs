@@ -9,8 +9,8 @@ use futures_util::Stream;
 use http_body::{Body, Frame};
 
 use super::broke_off::BodyError;
+use super::exchange::UnderWay;
 use super::idle::{Held, IdleTracker};
-use super::under_way::UnderWay;
 
 /// The pieces of a streamed body.
 pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
@@ -23,7 +23,7 @@ pub struct StreamedBody {
     idle: Arc<IdleTracker>,
     // Dropped in this order: `_held` before the request is no longer counted as under way, since
     // the connection may become idle from then on.
-    _held: Held,
+    _held: Held<Arc<IdleTracker>>,
     _under_way: UnderWay,
 }
 

@@ -85,7 +85,7 @@ impl UpstreamResponse {
     }
 
     /// The response for the client. Its body owns the exchange.
-    pub fn response(self, exchange: Box<Exchange>) -> Response<Reply> {
+    pub fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
         let Self { mut head, rest } = self;
         let (body, upstream) = match rest {
             Rest::Body(body, upstream) => (body, upstream),
@@ -93,7 +93,10 @@ impl UpstreamResponse {
                 let filters = head.take_message_filters();
                 return accepted.relay(head.headers, filters, exchange);
             }
-            Rest::Buffered(bytes) => return buffered(head, bytes, exchange),
+            Rest::Buffered(bytes) => {
+                exchange.live.answered(head.status.as_u16());
+                return upstream_reply(head, ResponseBody::buffered(bytes, exchange));
+            }
         };
         let filtering = match filtering(&body, &mut head, &exchange, false) {
             Ok(filtering) => filtering,
@@ -128,12 +131,6 @@ impl UpstreamResponse {
     }
 }
 
-/// The response with a buffered and judged body.
-fn buffered(head: AnswerHead, bytes: Bytes, mut exchange: Box<Exchange>) -> Response<Reply> {
-    exchange.live.answered(head.status.as_u16());
-    theirs(head, ResponseBody::buffered(bytes, exchange))
-}
-
 /// The response with a body that streams through its filters.
 fn streamed(
     mut head: AnswerHead,
@@ -147,17 +144,17 @@ fn streamed(
     let mut body = ResponseBody::new(body, upstream, filtering, exchange);
     if !body.keeps_length() {
         let is_short = announced.is_some_and(|length| length <= GATHERED as u64);
-        match if is_short {
-            body.gather(GATHERED)
-        } else {
-            None
-        } {
+        let length = match is_short {
+            true => body.gather(GATHERED),
+            false => None,
+        };
+        match length {
             Some(length) if Some(length) == announced => {}
             Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
             None => _ = head.headers.remove(CONTENT_LENGTH),
         }
     }
-    theirs(head, body)
+    upstream_reply(head, body)
 }
 
 /// The filters of the body; `None` without a body (a response to HEAD, a 204, a 304) or without
@@ -181,7 +178,7 @@ fn filtering(
 }
 
 /// Combines the head of an upstream's response with its filtered body.
-fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
+fn upstream_reply(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
     let mut response = Response::new(Reply::Upstream(body));
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;

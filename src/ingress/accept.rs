@@ -91,7 +91,7 @@ pub async fn serve_delegated(
             let snapshot = engine.service.snapshot();
             let admitted = Connection::admit_delegated(Arc::clone(&engine), &snapshot, &delegation);
             if let Some(admitted) = admitted {
-                serve(&engine, socket, admitted, on_way_out);
+                serve(&engine, socket, admitted, on_mcp_server);
             }
         }
     };
@@ -132,12 +132,12 @@ fn serve<S: Socket>(
 ) {
     let arrive = match socket.leave() {
         Ok(arrive) => arrive,
-        Err(error) => return lost(&error),
+        Err(error) => return log_lost(&error),
     };
     let serving = async move {
         let socket = match arrive() {
             Ok(socket) => socket,
-            Err(error) => return lost(&error),
+            Err(error) => return log_lost(&error),
         };
         let io = ReadAhead::new(ClientIo::new(socket, Arc::clone(&connection.idle)));
         serve_http1(connection, Ingress::Plain, None, io, handler).await;
@@ -184,7 +184,7 @@ fn on_own_listener(
 
 /// Answers a request of an MCP server's process, which may also send DNS over HTTPS. The gateway is
 /// not served here: a tool must not call other tools.
-fn on_way_out(
+fn on_mcp_server(
     connection: &Connection,
     ingress: &Ingress,
     request: Request<Incoming>,
@@ -202,6 +202,6 @@ fn on_way_out(
     }
 }
 
-fn lost(error: &std::io::Error) {
+fn log_lost(error: &std::io::Error) {
     tracing::warn!(%error, "cannot move an accepted connection to its thread");
 }

@@ -103,16 +103,16 @@ impl Connection {
             timeouts.idle = timeouts.header;
         }
         let assignment = engine.workers.assign(container.as_deref());
-        let runtime = assignment.runtime();
-        let mut session = Session::new(
+        let runtime = assignment.runtime.clone();
+        let session = Session::new(
             Arc::clone(&engine.service),
             client,
             container,
+            principal,
             refusal,
             timeouts,
             Box::new((counted, assignment)),
         );
-        session.principal = principal;
         let session = Arc::new(session);
         Some((Self { engine, session }, runtime))
     }
@@ -124,8 +124,7 @@ impl Connection {
 /// before the client reads that denial.
 fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
     let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
-    let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());
-    (!over).then_some(found)
+    found.is_live(OffsetDateTime::now_utc()).then_some(found)
 }
 
 /// A number of open connections.

@@ -23,31 +23,25 @@ impl HelloReader {
     /// Continues in `bytes`, which must hold all bytes that have arrived since the start. Returns
     /// `None` if more bytes are needed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
+        let invalid = |reason, alert| NoHello { reason, alert };
         let mut rest = bytes.get(self.read..).unwrap_or_default();
         while !rest.is_empty() {
-            let count = self.acceptor.read_tls(&mut rest).map_err(|error| NoHello {
-                reason: error.to_string(),
-                alert: Vec::new(),
-            })?;
+            let read = self.acceptor.read_tls(&mut rest);
+            let count = read.map_err(|error| invalid(error.to_string(), Vec::new()))?;
             self.read += count;
             match self.acceptor.accept() {
                 Ok(Some(accepted)) => return Ok(Some(accepted)),
                 Ok(None) if count > 0 => {}
                 Ok(None) => {
-                    return Err(NoHello {
-                        reason: format!("incomplete after {} bytes", self.read),
-                        alert: Vec::new(),
-                    });
+                    let reason = format!("incomplete after {} bytes", self.read);
+                    return Err(invalid(reason, Vec::new()));
                 }
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();
                     // Writing to memory does not fail. Even without an alert, the ClientHello is
                     // refused.
                     let _ = alert.write_all(&mut record);
-                    return Err(NoHello {
-                        reason: error.to_string(),
-                        alert: record,
-                    });
+                    return Err(invalid(error.to_string(), record));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Container, Denial, Host, Verdict, names};
+use addons::contract::{Code, Denial, Host, Verdict, names};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio::time::Instant;
@@ -97,16 +97,12 @@ fn budget(connection: &Connection, snapshot: &Snapshot, takes: bool) -> Verdict 
     checked.map_err(|wait| {
         let outcomes = &connection.engine.metrics.leaf_certificates;
         outcomes.with_label_values(&["limited"]).inc();
-        limited(container, wait)
+        Denial::new(Code::RateLimited, "Rate limit exceeded")
+            .with("container_id", container.id.as_str())
+            .with("upstream", "certificates")
+            .retry_after(wait)
+            .by(names::PROXY)
     })
-}
-
-fn limited(container: &Container, wait: Duration) -> Denial {
-    Denial::new(Code::RateLimited, "Rate limit exceeded")
-        .with("container_id", container.id.as_str())
-        .with("upstream", "certificates")
-        .retry_after(wait)
-        .by(names::PROXY)
 }
 
 #[cfg(test)]

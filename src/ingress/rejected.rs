@@ -16,8 +16,8 @@ pub const REJECTION_WINDOW: Duration = Duration::from_secs(1);
 /// says that the request is malformed.
 pub fn why(error: &io::Error) -> Denial {
     match alert(error) {
-        Some(alert) => over_certificate(alert),
-        None if is_close(error) => over_certificate("closed in the handshake"),
+        Some(alert) => certificate_rejected(alert),
+        None if is_close(error) => certificate_rejected("closed in the handshake"),
         None => {
             let sentence = format!("Malformed request: the TLS handshake failed: {error}");
             Denial::new(Code::MalformedRequest, sentence).by(names::PROXY)
@@ -27,11 +27,11 @@ pub fn why(error: &io::Error) -> Denial {
 
 /// The denial for a client that closed right after the handshake, without a request.
 pub fn after_handshake() -> Denial {
-    over_certificate("closed after the handshake")
+    certificate_rejected("closed after the handshake")
 }
 
 /// Returns the denial for a rejected certificate. The audit records `how` as its rule.
-fn over_certificate(how: &'static str) -> Denial {
+fn certificate_rejected(how: &'static str) -> Denial {
     let sentence = "The client rejected the certificate: it does not trust the proxy's CA";
     Denial::new(Code::ClientRejectedCertificate, sentence)
         .rule(how)

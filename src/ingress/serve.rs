@@ -266,12 +266,10 @@ async fn closed(connection: &Connection, permitted: Option<&Permission>) -> Sign
 /// response.
 fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
     let snapshot = connection.service.snapshot();
-    let (client, endpoint) = (connection.client.clone(), ingress.destination());
-    let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
+    let mut start = connection.start(&snapshot, Kind::Http, ingress.destination());
     let since = connection.idle.since_head();
     start.started = start.started.checked_sub(since).unwrap_or(start.started);
     start.at = start.at.checked_sub(since).unwrap_or(start.at);
-    start.principal = connection.principal.clone();
     let denial = Denial::malformed("the request head cannot be parsed").by(names::PROXY);
     let mut live = LiveFlow::begin(snapshot.chain(), start);
     live.denied(&denial);

@@ -126,11 +126,9 @@ fn begin(
         host,
         port,
     };
-    let chain = snapshot.chain();
-    let mut start = chain.to_upstream(Kind::Tunnel, connection.client.clone(), endpoint);
-    start.principal = connection.principal.clone();
+    let start = connection.start(snapshot, Kind::Tunnel, endpoint);
     connection.idle.begin(start.started.into());
-    let mut live = LiveFlow::begin(chain, start);
+    let mut live = LiveFlow::begin(snapshot.chain(), start);
     live.record().method = Some("CONNECT".into());
     (live, malformed)
 }
@@ -245,8 +243,7 @@ impl Tunnel {
                 Ok(TunnelContents::Nothing)
             }
             Ok(Ok(_)) | Err(_) => {
-                let sentence =
-                    "Protocol not allowed: what is in the tunnel is neither TLS nor HTTP";
+                let sentence = "Protocol not allowed: the tunnel contains neither TLS nor HTTP";
                 let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by(names::PROXY);
                 let _ = io.write_all(&raw(&denial)).await;
                 let _ = io.shutdown().await;
@@ -322,10 +319,10 @@ impl Tunnel {
             }
         };
         self.live.complete();
-        let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.connection.idle.handshake_done(frames);
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.connection.idle.handshake_done(is_http2);
         let (connection, ingress, permitted) = self.ingress(Scheme::Https);
-        Ok(TunnelContents::Https(if frames {
+        Ok(TunnelContents::Https(if is_http2 {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
             // Boxed, since the future that serves it keeps space for a stream several times.

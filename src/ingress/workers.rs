@@ -13,8 +13,8 @@ use crate::runtime::threads;
 
 /// The threads, one for each core that the process may use.
 pub struct Workers {
-    first: Worker,
-    others: Vec<Worker>,
+    first: Handle,
+    others: Vec<Handle>,
     /// The thread at which the next search for the least loaded begins, so that threads with equal
     /// load take turns.
     next: AtomicUsize,
@@ -22,8 +22,6 @@ pub struct Workers {
     unknown_sources: Arc<OpenCounts>,
     _ends: DropGuard,
 }
-
-struct Worker(Handle);
 
 /// Open connections of one container, or of all unknown sources, on each thread. They alone decide
 /// the thread of the next connection: if connections of other containers counted, another container
@@ -33,7 +31,8 @@ pub struct OpenCounts(Mutex<Vec<usize>>);
 
 /// The thread that serves a connection. The connection is counted on it until this is dropped.
 pub struct Assignment {
-    runtime: Handle,
+    /// The runtime of the thread.
+    pub runtime: Handle,
     thread: usize,
     spread: Arc<OpenCounts>,
 }
@@ -42,7 +41,7 @@ impl Workers {
     /// Starts the threads. They end when this is dropped, and abort their tasks.
     pub fn start() -> io::Result<Self> {
         let ended = CancellationToken::new();
-        let start = |number| Worker::start(number, ended.clone());
+        let start = |number| start_thread(number, ended.clone());
         Ok(Self {
             first: start(0)?,
             others: (1..threads()).map(start).collect::<io::Result<_>>()?,
@@ -60,10 +59,9 @@ impl Workers {
         };
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let thread = spread.enter(1 + self.others.len(), turn);
-        let worker = thread.checked_sub(1).and_then(|at| self.others.get(at));
-        let Worker(runtime) = worker.unwrap_or(&self.first);
+        let runtime = thread.checked_sub(1).and_then(|at| self.others.get(at));
         Assignment {
-            runtime: runtime.clone(),
+            runtime: runtime.unwrap_or(&self.first).clone(),
             thread,
             spread,
         }
@@ -94,25 +92,17 @@ impl OpenCounts {
     }
 }
 
-impl Worker {
-    fn start(number: usize, ended: CancellationToken) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let worker = Self(runtime.handle().clone());
-        let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
-        thread.spawn(move || {
-            runtime.block_on(ended.cancelled());
-            // Unlike a drop of the runtime, this does not wait for a blocking call that hangs.
-            runtime.shutdown_background();
-        })?;
-        Ok(worker)
-    }
-}
-
-impl Assignment {
-    /// The runtime of the thread.
-    pub fn runtime(&self) -> Handle {
-        self.runtime.clone()
-    }
+/// Starts a thread, which runs until `ended` is cancelled. Returns its runtime.
+fn start_thread(number: usize, ended: CancellationToken) -> io::Result<Handle> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
+    thread.spawn(move || {
+        runtime.block_on(ended.cancelled());
+        // Unlike a drop of the runtime, this does not wait for a blocking call that hangs.
+        runtime.shutdown_background();
+    })?;
+    Ok(handle)
 }
 
 impl Drop for Assignment {
@@ -167,7 +157,7 @@ mod tests {
         let workers = Workers::start().unwrap();
         let assignment = workers.assign(None);
         let thread = || std::thread::current().id();
-        let task = assignment.runtime().spawn(async move {
+        let task = assignment.runtime.spawn(async move {
             let own = thread();
             let other = tokio::spawn(async move { thread() }).await.unwrap();
             (own, other)

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Containers, Unavailable};
-use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -89,17 +88,11 @@ impl Registry {
             return;
         }
         let failed = self.write_deferred(&mut tracked, now, prune).err();
-        self.note_writing(failed.map(|error| error.to_string()));
-    }
-
-    /// Records the error of deferred writes, `None` if they succeeded. Logs an error that differs
-    /// from the previous one.
-    fn note_writing(&self, failed: Option<String>) {
-        let mut before = self.unwritten.lock();
-        if let Some(error) = failed.as_deref().filter(|_| *before != failed) {
+        let failed = failed.map(|error| error.to_string());
+        if let Some(error) = failed.as_deref().filter(|_| tracked.unwritten != failed) {
             tracing::warn!(%error, "the registry could not be written");
         }
-        *before = failed;
+        tracked.unwritten = failed;
     }
 
     /// Makes the deferred writes: deletes leases that flows found expired, inserts replacements for
@@ -112,11 +105,11 @@ impl Registry {
         now: OffsetDateTime,
         prune: bool,
     ) -> Result<(), StoreError> {
-        let over = std::mem::take(&mut *self.over.lock());
-        if !over.is_empty()
-            && let Err(error) = tracked.store.end(&over)
+        let expired = std::mem::take(&mut *self.found_expired.lock());
+        if !expired.is_empty()
+            && let Err(error) = tracked.store.end(&expired)
         {
-            self.over.lock().extend(over);
+            self.found_expired.lock().extend(expired);
             return Err(error);
         }
         let again = self.view.ended_too_early(now);
@@ -156,9 +149,9 @@ impl Registry {
         let mut draft = self.view.draft();
         match tracked.sync(whole, |lease| draft.add(lease)) {
             Ok(was_read) => {
-                self.busy_since.over();
+                tracked.busy_since = None;
                 if was_read {
-                    draft.follow();
+                    draft.apply();
                 }
                 if let Some(problem) = self.problem.replace(None) {
                     tracing::info!(was = %problem, "registry available again");
@@ -167,7 +160,15 @@ impl Registry {
             }
             // The registry stays available for flows, since a restore on a slow disk may lock the
             // store for several seconds.
-            Err(StoreError::Busy(_)) if self.busy_since.for_less_than(HELD_FOR) => Err(Unavailable),
+            Err(StoreError::Busy(_))
+                if tracked
+                    .busy_since
+                    .get_or_insert_with(Instant::now)
+                    .elapsed()
+                    < HELD_FOR =>
+            {
+                Err(Unavailable)
+            }
             Err(error) => {
                 self.fail(tracked, &error);
                 Err(Unavailable)
@@ -189,22 +190,6 @@ impl Registry {
                 "registry unavailable: every flow is denied until it can be read"
             );
         }
-    }
-}
-
-/// When the store was first found locked by another process; `None` if it is not locked.
-#[derive(Default)]
-pub(super) struct BusySince(Mutex<Option<Instant>>);
-
-impl BusySince {
-    /// Notes that the store is locked. Returns whether it has been locked for less than `most`.
-    fn for_less_than(&self, most: Duration) -> bool {
-        self.0.lock().get_or_insert_with(Instant::now).elapsed() < most
-    }
-
-    /// Notes that the store is not locked.
-    fn over(&self) {
-        *self.0.lock() = None;
     }
 }
 

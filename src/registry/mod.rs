@@ -27,7 +27,6 @@ pub use repo_entry::RepoEntry;
 pub use store::{LeaseStore, StoreError};
 pub use view::{LeaseListener, LeaseListeners, is_listener_name};
 
-use maintenance::BusySince;
 use problem::Problem;
 use tracked_store::TrackedStore;
 use view::View;
@@ -97,15 +96,12 @@ pub struct Registry {
     view: View,
     /// Locked on blocking threads, for one operation at a time. The view is changed under the same
     /// lock, except by `expire`. So the view and the store differ only by changes that other
-    /// processes made to the store, by the leases in `over`, by expired leases, and by standings
-    /// that could not be written.
+    /// processes made to the store, by the leases in `found_expired`, by expired leases, and by
+    /// standings that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
-    /// The error of the last deferred writes; `None` if they succeeded.
-    unwritten: Mutex<Option<String>>,
-    busy_since: BusySince,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
-    over: Mutex<Vec<LeaseId>>,
+    found_expired: Mutex<Vec<LeaseId>>,
 }
 
 impl Registry {
@@ -118,9 +114,7 @@ impl Registry {
             view: View::new(socket_dir),
             tracked: Mutex::new(TrackedStore::new(Box::new(store))),
             problem: Problem::new("not read yet"),
-            unwritten: Mutex::default(),
-            busy_since: BusySince::default(),
-            over: Mutex::default(),
+            found_expired: Mutex::default(),
         });
         registry.start();
         registry
@@ -140,19 +134,20 @@ impl Registry {
     ) -> Result<Registered, ChangeError> {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
-            let present = registry.view.get(&new.id);
-            let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &new));
+            let expires_at = new.expires_at;
+            let begun = new.begin(now);
+            let present = registry.view.get(&begun.id);
+            let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &begun));
             let extended = same.is_some();
             let mut replaced = Vec::new();
             let container = match same {
                 Some(container) => {
-                    tracked.store.extend(container.lease, new.expires_at)?;
-                    container.extend(new.expires_at);
+                    tracked.store.extend(container.lease, expires_at)?;
+                    container.extend(expires_at);
                     container
                 }
                 None => {
-                    replaced = registry.view.holders(&new, now);
-                    let begun = new.begin(now);
+                    replaced = registry.view.replaced_by(&begun, now);
                     tracked.store.begin(slice::from_ref(&begun))?;
                     registry.view.insert(begun)
                 }
@@ -192,23 +187,6 @@ impl Registry {
             tracked.set_standing(container.lease, Standing::default())?;
             container.reset_standing();
             Ok(true)
-        })
-        .await
-    }
-
-    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
-    /// latch if `reached` has it set. After success, the change is in force and on disk. After
-    /// [`ChangeError::Unwritten`], it is in force, and the next round of maintenance tries to write
-    /// it. After [`ChangeError::Unavailable`], nothing has changed.
-    pub async fn reach(
-        self: &Arc<Self>,
-        container: Arc<Container>,
-        reached: Standing,
-    ) -> Result<(), ChangeError> {
-        self.change(move |_, tracked| {
-            // First, so that it is in force even if the write fails.
-            container.reach(reached);
-            tracked.set_standing(container.lease, container.standing())
         })
         .await
     }
@@ -272,14 +250,23 @@ impl Registry {
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {
+    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
+    /// latch if `reached` has it set. After success, the change is in force and on disk. If it
+    /// could not be written, it is in force, and the next round of maintenance tries to write it.
+    /// If the registry is unavailable, nothing has changed.
     async fn reach(
         &self,
         container: &Arc<Container>,
         reached: Standing,
     ) -> Result<(), Unavailable> {
-        let written = self.0.reach(Arc::clone(container), reached).await;
+        let container = Arc::clone(container);
+        let written = self.0.change(move |_, tracked| {
+            // First, so that it is in force even if the write fails.
+            container.reach(reached);
+            tracked.set_standing(container.lease, container.standing())
+        });
         // The reason is logged in `change`.
-        written.map_err(|_| Unavailable)
+        written.await.map_err(|_| Unavailable)
     }
 }
 
@@ -320,6 +307,6 @@ impl Containers for Registry {
 
     fn expire(&self, container: &Arc<Container>) {
         self.view.remove(container);
-        self.over.lock().push(container.lease);
+        self.found_expired.lock().push(container.lease);
     }
 }

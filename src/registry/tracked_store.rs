@@ -1,16 +1,21 @@
-//! The store, and the standings that were written to it.
+//! The store, the standings that were written to it, and its recent failures.
 
 use std::collections::HashMap;
 
 use addons::contract::{Container, LeaseId, Registration, Standing};
+use tokio::time::Instant;
 
 use super::store::{LeaseStore, StoreError};
 
-/// A store, and a copy of its standings, so that only changed ones are written.
+/// A store, with a copy of its standings, so that only changed ones are written.
 pub(super) struct TrackedStore {
     pub(super) store: Box<dyn LeaseStore>,
     /// The standings in the store that are not the default.
     standings: HashMap<LeaseId, Standing>,
+    /// When the store was first found locked by another process; `None` if it is not locked.
+    pub(super) busy_since: Option<Instant>,
+    /// The error of the last deferred writes; `None` if they succeeded.
+    pub(super) unwritten: Option<String>,
 }
 
 impl TrackedStore {
@@ -18,6 +23,8 @@ impl TrackedStore {
         Self {
             store,
             standings: HashMap::new(),
+            busy_since: None,
+            unwritten: None,
         }
     }
 

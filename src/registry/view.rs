@@ -8,7 +8,6 @@ use addons::contract::{Container, ContainerId, LeaseId, Registration, Source, St
 use time::OffsetDateTime;
 use tokio::sync::{SetOnce, watch};
 
-use super::NewRegistration;
 use super::index::Index;
 
 /// The Unix listener of one lease.
@@ -102,7 +101,7 @@ impl View {
 
     /// The ids of the containers whose live leases the registration would replace: those with its
     /// id or its source.
-    pub(super) fn holders(&self, new: &NewRegistration, now: OffsetDateTime) -> Vec<ContainerId> {
+    pub(super) fn replaced_by(&self, new: &Registration, now: OffsetDateTime) -> Vec<ContainerId> {
         let found = [self.get(&new.id), self.find(&new.source)];
         let live = found.into_iter().flatten().filter(|old| old.is_live(now));
         let mut ids: Vec<_> = live.map(|old| old.id.clone()).collect();
@@ -137,12 +136,11 @@ impl View {
 
     /// Ends this lease and removes it from the view. Another lease with its id or its source stays.
     pub(super) fn remove(&self, container: &Arc<Container>) {
-        let same = |found: &Arc<Container>| Arc::ptr_eq(found, container);
         self.by_source.remove(container);
         self.by_id.remove(container);
         self.listeners.send_if_modified(|listeners| {
             let listed = listeners.get(&container.lease);
-            let ours = listed.is_some_and(|listener| same(&listener.container));
+            let ours = listed.is_some_and(|listed| Arc::ptr_eq(&listed.container, container));
             if ours {
                 listeners.remove(&container.lease);
             }
@@ -156,7 +154,7 @@ impl View {
         Draft {
             view: self,
             kept: HashSet::new(),
-            moved: Vec::new(),
+            changed: Vec::new(),
             begun: Vec::new(),
         }
     }
@@ -194,14 +192,14 @@ impl View {
 
 /// Collects the differences between the store and the view. Rows are compared one by one, since all
 /// rows at once would take more memory than the view. The view is unchanged until
-/// [`Draft::follow`].
+/// [`Draft::apply`].
 pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
     /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter;
     /// each with the expiry and the standing in the store.
-    moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
+    changed: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
 }
@@ -217,19 +215,19 @@ impl Draft<'_> {
         self.kept.insert(row.lease);
         let standing = container.standing();
         if container.expires_at() != row.expires_at || standing.and(row.standing) != standing {
-            self.moved.push((container, row.expires_at, row.standing));
+            self.changed.push((container, row.expires_at, row.standing));
         }
     }
 
     /// Updates the view. A lease that is in the view and in the store keeps its `Container` with
     /// all state, a lease that is only in the store begins, and a lease that is only in the view
     /// ends.
-    pub(super) fn follow(self) {
+    pub(super) fn apply(self) {
         let gone = |container: &Container| !self.kept.contains(&container.lease);
         for container in self.view.all_that(gone) {
             self.view.remove(&container);
         }
-        for (container, expires_at, standing) in self.moved {
+        for (container, expires_at, standing) in self.changed {
             container.extend(expires_at);
             container.reach(standing);
         }
@@ -241,16 +239,12 @@ impl Draft<'_> {
 
 fn is_same_lease(container: &Container, row: &Registration) -> bool {
     container.lease == row.lease
-        && container.id == row.id
-        && container.source == row.source
-        && *container.repos == *row.repos
-        && container.auth_mode == row.auth_mode
         && container.created_at == row.created_at
-        && container.allowed_domains() == row.allowed_domains.as_deref()
+        && is_same_body(container, row)
 }
 
-/// Whether a registration is equal to that of a lease, apart from the expiry.
-pub(super) fn is_same_body(container: &Container, new: &NewRegistration) -> bool {
+/// Whether two leases have equal registrations, apart from the expiry.
+pub(super) fn is_same_body(container: &Container, new: &Registration) -> bool {
     container.id == new.id
         && container.source == new.source
         && *container.repos == *new.repos

@@ -2,12 +2,12 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use addons::contract::FileLock;
-use rustix::fs::{Gid, OFlags, Uid, fchown};
+use rustix::fs::OFlags;
 
 /// Limit on the wait for a lock. Another process holds the lock during a refresh: its request may
 /// take 20 s, and then it writes the file.
@@ -30,7 +30,8 @@ impl LockBeside {
     }
 
     fn acquire_within(token_file: &Path, patience: Duration) -> Result<Self, String> {
-        let path = path_of(token_file);
+        // `auth.json.lock` for `auth.json`.
+        let path = token_file.with_added_extension("lock");
         let failed = |error: io::Error| {
             let (path, file) = (path.display(), token_file.display());
             format!("{path} cannot be locked, so {file} is not refreshed: {error}")
@@ -65,10 +66,9 @@ fn open(path: &Path, token_file: &Path) -> io::Result<File> {
     match create.custom_flags(flags).open(path) {
         Ok(file) => {
             let owner = token_file.metadata()?;
-            let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
             // Only root may change the owner. If this process is not root, the error is ignored,
             // and its user owns the lock file.
-            let _ = fchown(&file, Some(uid), Some(gid));
+            let _ = fchown(&file, Some(owner.uid()), Some(owner.gid()));
             Ok(file)
         }
         // For reading only, since that suffices for a lock.
@@ -77,13 +77,6 @@ fn open(path: &Path, token_file: &Path) -> io::Result<File> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// The path of a token file's lock: `auth.json.lock` for `auth.json`.
-fn path_of(token_file: &Path) -> PathBuf {
-    let mut path = token_file.as_os_str().to_owned();
-    path.push(".lock");
-    path.into()
 }
 
 #[cfg(test)]

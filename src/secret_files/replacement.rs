@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use addons::contract::{FileVersion, Replacement};
-use rustix::fs::{AtFlags, CWD, Gid, StatxAttributes, StatxFlags, Uid, fchown, statx};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use tempfile::NamedTempFile;
 
 use super::version;
@@ -38,10 +38,9 @@ impl Replacement for TempBeside {
         let mode = metadata.permissions().mode() & 0o7777;
         let file = self.file.as_file();
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        let owner = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
         // Only root may change the owner. If this process is not root, the error is ignored, and
         // its user owns the new file, as with most editors.
-        let _ = fchown(file, Some(owner.0), Some(owner.1));
+        let _ = fchown(file, Some(metadata.uid()), Some(metadata.gid()));
         self.file.write_all(text)?;
         self.file.as_file().sync_all()
     }

@@ -57,14 +57,18 @@ impl InFile {
     }
 
     /// Returns the content of the file. Reads the file only if its version differs from that of
-    /// `seen`. Fails if the file cannot be read, is empty, or is larger than [`MAX_BYTES`]; the
-    /// error contains the path, never the content.
+    /// `seen`. Fails if the file is not a regular one, cannot be read, is empty, or is larger than
+    /// [`MAX_BYTES`]; the error contains the path, never the content.
     fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
         let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
         let version = version(&metadata);
         if let Some(seen) = seen.filter(|seen| seen.version == version) {
             return Ok(seen.clone());
+        }
+        if !metadata.is_file() {
+            // Reading a FIFO would wait for a writer.
+            return Err(failed(&"not a regular file"));
         }
         if version.length > MAX_BYTES {
             return Err(failed(
@@ -126,6 +130,16 @@ mod tests {
         fs::remove_file(&path).unwrap();
         std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
         assert!(source.read().is_err_and(|why| !why.contains("second")));
+    }
+
+    #[test]
+    fn a_fifo_that_replaced_a_secret_is_refused_without_waiting_for_a_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let refused = InFile::new(&path).read();
+        assert!(refused.is_err_and(|why| why.ends_with("not a regular file")));
     }
 
     #[test]

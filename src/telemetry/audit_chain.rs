@@ -18,12 +18,5 @@ pub fn hash(line: &[u8]) -> Digits {
 
 /// The path of a rotated log; number 1 is the newest.
 pub fn rotated(path: &Path, number: usize) -> PathBuf {
-    suffixed(path, &format!(".{number}"))
-}
-
-/// The path of the log with a suffix.
-pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+    path.with_added_extension(number.to_string())
 }

@@ -162,7 +162,7 @@ fn cut_half_line(file: &mut File) -> io::Result<u64> {
 /// The length of the file up to the end of its last complete line.
 fn whole_length(file: &mut File) -> io::Result<u64> {
     let length = file.metadata()?.len();
-    Ok(length - trailing_bytes(file, length, |byte| byte != b'\n')?)
+    Ok(length - unfinished(file, length)?)
 }
 
 /// The log's last line, from the newest rotated file if the current file is empty.
@@ -182,15 +182,15 @@ fn last_line(file: &mut File, length: u64) -> io::Result<Option<Vec<u8>>> {
     let Some(end) = length.checked_sub(1) else {
         return Ok(None);
     };
-    let size = trailing_bytes(file, end, |byte| byte != b'\n')?;
+    let size = unfinished(file, end)?;
     let mut line = vec![0; usize::try_from(size).map_err(io::Error::other)?];
     file.seek(SeekFrom::Start(end - size))?;
     file.read_exact(&mut line)?;
     Ok(Some(line))
 }
 
-/// The number of consecutive bytes before `end` that satisfy `fits`.
-fn trailing_bytes(file: &mut File, end: u64, fits: impl Fn(u8) -> bool) -> io::Result<u64> {
+/// The number of bytes between the last line feed before `end` and `end`.
+fn unfinished(file: &mut File, end: u64) -> io::Result<u64> {
     const BLOCK: u64 = 4096;
     let mut counted = 0;
     while counted < end {
@@ -198,9 +198,10 @@ fn trailing_bytes(file: &mut File, end: u64, fits: impl Fn(u8) -> bool) -> io::R
         let mut block = vec![0; take as usize];
         file.seek(SeekFrom::Start(end - counted - take))?;
         file.read_exact(&mut block)?;
-        let fitting = block.iter().rev().take_while(|byte| fits(**byte)).count() as u64;
-        counted += fitting;
-        if fitting < take {
+        let found = block.iter().rev().take_while(|byte| **byte != b'\n');
+        let found = found.count() as u64;
+        counted += found;
+        if found < take {
             break;
         }
     }

@@ -6,9 +6,9 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::audit_chain::{Digits, GENESIS, suffixed};
+use super::audit_chain::{Digits, GENESIS};
 use super::lost::Lost;
 
 /// The content of the head file.
@@ -25,28 +25,22 @@ impl AuditHead {
     /// Reads the head of a log; `None` if it is missing or unreadable, or if a full disk left it
     /// empty.
     pub fn read(log: &Path) -> Option<Self> {
-        let text = fs::read(suffixed(log, ".head")).ok()?;
+        let text = fs::read(path_of(log)).ok()?;
         if text.is_empty() {
             return None;
         }
-        let mut last = [0; size_of::<Digits>()];
-        let (digits, rest) = text.split_at(last.len().min(text.len()));
-        last.iter_mut()
-            .zip(digits)
-            .for_each(|(to, from)| *to = *from);
-        Some(Self {
-            last,
-            lost: read_lost(rest),
-        })
+        // A head that is too short has a hash that no line has.
+        let mut last: Digits = [0; _];
+        for (to, from) in last.iter_mut().zip(&text) {
+            *to = *from;
+        }
+        let lost = text.get(last.len()..).and_then(read_lost);
+        Some(Self { last, lost })
     }
 
     /// Writes the head of a log.
     pub fn write(&self, log: &Path) -> io::Result<()> {
-        let lost = self.lost.unwrap_or(Lost {
-            count: 0,
-            since: 0,
-            until: 0,
-        });
+        let lost = self.lost.unwrap_or_default();
         let mut text = self.last.to_vec();
         writeln!(
             text,
@@ -58,7 +52,7 @@ impl AuditHead {
             .truncate(false)
             .write(true)
             .mode(0o600)
-            .open(suffixed(log, ".head"))?
+            .open(path_of(log))?
             .write_all(&text)
     }
 
@@ -68,6 +62,11 @@ impl AuditHead {
         let lost = Some(lost);
         Self { last, lost }.write(log)
     }
+}
+
+/// The path of a log's head: `audit.jsonl.head` for `audit.jsonl`.
+fn path_of(log: &Path) -> PathBuf {
+    log.with_added_extension("head")
 }
 
 fn read_lost(text: &[u8]) -> Option<Lost> {
@@ -108,7 +107,7 @@ mod tests {
             };
             head.write(&log).unwrap();
             assert_eq!(AuditHead::read(&log), Some(head));
-            let length = fs::metadata(suffixed(&log, ".head")).unwrap().len();
+            let length = fs::metadata(path_of(&log)).unwrap().len();
             assert_eq!(length, 128);
         }
         AuditHead::note_lost(&log, lost(3)).unwrap();
@@ -128,7 +127,7 @@ mod tests {
                 ("\u{e9}".repeat(100), false),
             ],
             |(text, is_genesis)| {
-                fs::write(suffixed(&log, ".head"), &text).unwrap();
+                fs::write(path_of(&log), &text).unwrap();
                 let head = AuditHead::read(&log).unwrap();
                 assert_eq!(
                     (head.last == GENESIS, head.lost),
@@ -137,7 +136,7 @@ mod tests {
                 );
             },
         );
-        fs::write(suffixed(&log, ".head"), "").unwrap();
+        fs::write(path_of(&log), "").unwrap();
         assert_eq!(AuditHead::read(&log), None);
     }
 }

@@ -156,8 +156,8 @@ impl Writer {
         else {
             return Ok(());
         };
-        // Earlier lines are written first. If the write of the record fails, anything left
-        // unwritten is then the record.
+        // Earlier lines are written first, so that a failed write of the record leaves nothing
+        // but the record unwritten.
         file.flush(self.flow_log.lost())?;
         let Some(lost) = self.flow_log.take_lost() else {
             return Ok(());

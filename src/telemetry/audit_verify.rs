@@ -82,17 +82,15 @@ pub enum AuditBroken {
 /// Rotation deletes the oldest files, so if there are rotated files, the `prev` of the oldest line
 /// is not checked.
 pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
-    let newest_rotated = (1..)
-        .take_while(|number| rotated(path, *number).exists())
-        .last()
-        .unwrap_or(0);
-    let files = (1..=newest_rotated)
+    let is_there = |number: &usize| rotated(path, *number).exists();
+    let oldest = (1..).take_while(is_there).last().unwrap_or(0);
+    let files = (1..=oldest)
         .rev()
         .map(|number| rotated(path, number))
         .chain([path.to_owned()]);
     let head = AuditHead::read(path);
     let mut chain = HashChain {
-        previous: (newest_rotated == 0).then_some(GENESIS),
+        previous: (oldest == 0).then_some(GENESIS),
         end: head.map(|head| head.last).filter(|last| *last != GENESIS),
         verified: Verified {
             unrecorded: head.and_then(|head| head.lost),
@@ -160,7 +158,6 @@ mod tests {
 
     use testkit::each_row;
 
-    use super::super::audit_chain::suffixed;
     use super::super::audit_file::AuditFile;
     use super::super::audit_file::tests::{config, lost, written};
     use super::*;
@@ -240,7 +237,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 0..3);
-        fs::write(suffixed(&config.path, ".head"), "").unwrap();
+        fs::write(config.path.with_added_extension("head"), "").unwrap();
         assert_eq!(verify(&config.path).unwrap().lines, 3);
     }
 }

@@ -24,7 +24,8 @@ const MAX_WAITING_LINES: usize = 64 * 1024;
 /// The lines of ended flows: written by flows, read by the audit log and the admin API.
 pub struct FlowLog {
     lines: Mutex<Lines>,
-    notify: Notify,
+    /// Wakes the writer of the log, which waits with the lock of `lines`.
+    written: Condvar,
     dropped: IntCounter,
     /// Lost lines that the log has no record of yet.
     lost: Mutex<Option<Lost>>,
@@ -58,7 +59,7 @@ impl FlowLog {
         registry.register(Box::new(dropped.clone()))?;
         Ok(Self {
             lines: Mutex::default(),
-            notify: Notify::default(),
+            written: Condvar::new(),
             dropped,
             lost: Mutex::default(),
         })
@@ -106,16 +107,20 @@ impl FlowLog {
         self.lines.lock().newest.push(record.into());
     }
 
-    /// The number of lost lines.
+    /// The number of lines that were lost to the log.
     #[cfg(test)]
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Waits until a line was written since the last call, at most for `patience`. Returns `false`
-    /// once the log has ended, so that no line follows those that wait now.
+    /// Waits until a line waits for the disk, at most for `patience`. Returns `false` once the log
+    /// has ended, so that no line follows those that wait now.
     pub(super) fn wait(&self, patience: Duration) -> bool {
-        self.notify.wait(patience)
+        let mut lines = self.lines.lock();
+        if lines.waiting.is_empty() && !lines.closed {
+            self.written.wait_for(&mut lines, patience);
+        }
+        !lines.closed
     }
 
     /// Takes the lines that wait for the disk, oldest first.
@@ -129,7 +134,7 @@ impl FlowLog {
     /// wait.
     pub(super) fn end(&self) {
         self.lines.lock().closed = true;
-        self.notify.end();
+        self.written.notify_one();
     }
 }
 
@@ -154,43 +159,8 @@ impl AuditSink for FlowLog {
             self.count_dropped(1);
         } else if is_first {
             // Later lines find the writer awake, or woken already, until it takes the lines.
-            self.notify.notify_one();
+            self.written.notify_one();
         }
-    }
-}
-
-/// Wakes the writer of the log.
-#[derive(Default)]
-struct Notify {
-    state: Mutex<NotifyState>,
-    condvar: Condvar,
-}
-
-#[derive(Default)]
-struct NotifyState {
-    /// A line was written since the last call of [`Notify::wait`].
-    notified: bool,
-    ended: bool,
-}
-
-impl Notify {
-    fn notify_one(&self) {
-        self.state.lock().notified = true;
-        self.condvar.notify_one();
-    }
-
-    fn end(&self) {
-        self.state.lock().ended = true;
-        self.condvar.notify_one();
-    }
-
-    fn wait(&self, patience: Duration) -> bool {
-        let mut state = self.state.lock();
-        if !state.notified && !state.ended {
-            self.condvar.wait_for(&mut state, patience);
-        }
-        state.notified = false;
-        !state.ended
     }
 }
 
@@ -317,9 +287,6 @@ mod tests {
             });
             write(&flow_log, [1], Destination::Log);
             assert_eq!(taken(&flow_log), [1]);
-            while flow_log.notify.state.lock().notified {
-                thread::yield_now();
-            }
             write(&flow_log, [2], Destination::Log);
             assert_eq!(waiting.join().unwrap(), ([true, true], true));
         });

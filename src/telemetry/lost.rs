@@ -9,7 +9,7 @@ pub const KIND: &str = "lost";
 
 /// The number of lost lines, and the times at which the first and the last of them were dropped, in
 /// milliseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     pub count: u64,
     pub since: u64,

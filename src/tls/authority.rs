@@ -73,12 +73,8 @@ impl Authority {
         let ca = files.load_or_create(OffsetDateTime::now_utc())?;
         let leaf_key = KeyPair::generate()?;
         let der = PrivatePkcs8KeyDer::from(leaf_key.serialize_der());
-        let unusable = |_| CaError::Rcgen(rcgen::Error::RemoteKeyError);
-        let signing_key = provider
-            .key_provider
-            .load_private_key(der.into())
-            .map_err(unusable)?;
-        let common = common_config(&provider).map_err(unusable)?;
+        let signing_key = provider.key_provider.load_private_key(der.into())?;
+        let common = common_config(&provider)?;
         Ok(Self {
             files,
             ca: ArcSwap::from_pointee(ca),
@@ -207,6 +203,16 @@ mod tests {
         let files = CaFiles::new(&dir.join("data"), &dir.join("certs"));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         Authority::open(files, provider).unwrap()
+    }
+
+    #[test]
+    fn an_unusable_provider_is_reported_with_its_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = CaFiles::new(&dir.path().join("data"), &dir.path().join("certs"));
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        provider.cipher_suites.clear();
+        let refused = Authority::open(files, Arc::new(provider)).err().unwrap();
+        assert!(refused.to_string().contains("cipher suites"), "{refused}");
     }
 
     #[test]

@@ -23,7 +23,13 @@ const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
 
-/// Why the CA cannot be used or rotated. Each message but that of rcgen says what to do.
+/// The base name of the files of the CA that signs.
+const CURRENT: &str = "ca";
+/// The base name of the files of the CA that signs next, during a rotation.
+const NEXT: &str = "ca-next";
+
+/// Why the CA cannot be used or rotated. Each message says what to do, except those of rcgen and
+/// rustls.
 #[derive(Debug, Error)]
 pub enum CaError {
     /// A file or folder cannot be read or written.
@@ -34,15 +40,20 @@ pub enum CaError {
     },
     /// One of key and certificate is missing.
     #[error(
-        "{missing} is missing, but {present} exists; restore it from a backup, or move {present} away \
-         to have a new CA made (sandboxes must then trust the new one)"
+        "{missing} is missing, but {present} exists; restore it from a backup, or move {present} away {effect}"
     )]
-    Half { missing: PathBuf, present: PathBuf },
+    Half {
+        missing: PathBuf,
+        present: PathBuf,
+        effect: &'static str,
+    },
     /// A file is malformed, or key and certificate do not match.
-    #[error(
-        "{path}: {why}; restore it from a backup, or move key and certificate away to have a new CA made"
-    )]
-    Broken { path: PathBuf, why: String },
+    #[error("{path}: {why}; restore it from a backup, or move key and certificate away {effect}")]
+    Broken {
+        path: PathBuf,
+        why: String,
+        effect: &'static str,
+    },
     /// The system clock is before the certificate's `notBefore`.
     #[error(
         "the system clock says {now}, but the CA is valid only from {not_before}; set the clock"
@@ -62,6 +73,9 @@ pub enum CaError {
     /// rcgen failed.
     #[error("cannot make a certificate: {0}")]
     Rcgen(#[from] rcgen::Error),
+    /// rustls refused the key of the leaves, or the settings that all hosts share.
+    #[error("cannot set up TLS for intercepted hosts: {0}")]
+    Rustls(#[from] rustls::Error),
 }
 
 /// A CA with its private key.
@@ -102,15 +116,15 @@ impl CaFiles {
     /// the end of the grace period, and writes the public files. Fails if the CA is not yet valid
     /// or has expired.
     pub(super) fn load_or_create(&self, now: OffsetDateTime) -> Result<Ca, CaError> {
-        let mut next = self.load("ca-next")?;
-        let mut current = self.load("ca")?;
+        let mut next = self.load(NEXT)?;
+        let mut current = self.load(CURRENT)?;
         if next.as_ref().is_some_and(|next| next.not_before <= now) {
             self.promote()?;
             current = next.take();
         }
         let current = match current {
             Some(current) => current,
-            None => self.create("ca", now - CLOCK_SKEW)?,
+            None => self.create(CURRENT, now - CLOCK_SKEW)?,
         };
         if now < current.not_before {
             let not_before = current.not_before;
@@ -128,17 +142,17 @@ impl CaFiles {
     /// [`ROTATION_GRACE`], or at once if the current one is missing or has expired. Returns the
     /// time from which it signs.
     pub fn rotate(&self, now: OffsetDateTime) -> Result<OffsetDateTime, CaError> {
-        if let Some(next) = self.load("ca-next")? {
+        if let Some(next) = self.load(NEXT)? {
             let from = next.not_before;
             return Err(CaError::RotationPending { from });
         }
-        let current = self.load("ca")?.filter(|current| now < current.not_after);
-        let Some(current) = current else {
-            self.create("ca-next", now - CLOCK_SKEW)?;
+        let current = self.load(CURRENT)?;
+        let Some(current) = current.filter(|current| now < current.not_after) else {
+            self.create(NEXT, now - CLOCK_SKEW)?;
             self.load_or_create(now)?;
             return Ok(now);
         };
-        let next = self.create("ca-next", now + ROTATION_GRACE)?;
+        let next = self.create(NEXT, now + ROTATION_GRACE)?;
         self.publish(&current, Some(&next))?;
         Ok(next.not_before)
     }
@@ -147,7 +161,7 @@ impl CaFiles {
     /// parsers skip the lines in between, so that the text can be saved as a PEM file.
     pub fn describe(&self) -> Result<String, CaError> {
         let mut text = String::new();
-        for (name, what) in [("ca", "signs now"), ("ca-next", "signs next")] {
+        for (name, what) in [(CURRENT, "signs now"), (NEXT, "signs next")] {
             if let Some(ca) = self.load(name)? {
                 let [from, to] = [ca.not_before, ca.not_after]
                     .map(|at| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string()));
@@ -169,26 +183,25 @@ impl CaFiles {
 
     fn load(&self, name: &str) -> Result<Option<Ca>, CaError> {
         let (key_path, cert_path) = (self.path(name, "key"), self.path(name, "crt"));
-        let (key, cert) = (read(&key_path)?, read(&cert_path)?);
-        let (key, pem) = match (key, cert) {
+        let effect = match name {
+            NEXT => "to cancel the rotation",
+            _ => "to have a new CA made (sandboxes must then trust the new one)",
+        };
+        let half = |missing, present| CaError::Half {
+            missing,
+            present,
+            effect,
+        };
+        let (key, pem) = match (read(&key_path)?, read(&cert_path)?) {
             (Some(key), Some(cert)) => (zeroize::Zeroizing::new(key), cert),
             (None, None) => return Ok(None),
-            (Some(_), None) => {
-                return Err(CaError::Half {
-                    missing: cert_path,
-                    present: key_path,
-                });
-            }
-            (None, Some(_)) => {
-                return Err(CaError::Half {
-                    missing: key_path,
-                    present: cert_path,
-                });
-            }
+            (Some(_), None) => return Err(half(cert_path, key_path)),
+            (None, Some(_)) => return Err(half(key_path, cert_path)),
         };
         let broken = |path: &Path, why: String| CaError::Broken {
             path: path.to_owned(),
             why,
+            effect,
         };
         let key = KeyPair::from_pem(&key).map_err(|error| broken(&key_path, error.to_string()))?;
         let der = CertificateDer::from_pem_slice(pem.as_bytes())
@@ -258,7 +271,7 @@ impl CaFiles {
     /// crash between the renames, the next start reports the missing file.
     fn promote(&self) -> Result<(), CaError> {
         for extension in ["key", "crt"] {
-            let (from, to) = (self.path("ca-next", extension), self.path("ca", extension));
+            let (from, to) = (self.path(NEXT, extension), self.path(CURRENT, extension));
             fs::rename(&from, &to).map_err(|source| CaError::Io { path: from, source })?;
         }
         Ok(())
@@ -389,6 +402,20 @@ mod tests {
                 assert!(!dir.path().join("data").join(gone).exists());
             },
         );
+    }
+
+    #[test]
+    fn files_of_the_next_ca_can_be_moved_away_to_cancel_the_rotation() {
+        let (dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        let old = files.load_or_create(now).unwrap();
+        files.rotate(now).unwrap();
+        fs::remove_file(dir.path().join("data/ca-next.crt")).unwrap();
+        let error = files.load_or_create(now).err().unwrap().to_string();
+        let advice = "data/ca-next.key away to cancel the rotation";
+        assert!(error.ends_with(advice), "{error}");
+        fs::remove_file(dir.path().join("data/ca-next.key")).unwrap();
+        assert_eq!(files.load_or_create(now).unwrap().pem, old.pem);
     }
 
     #[test]

@@ -43,18 +43,13 @@ impl Trusted {
         let mut pem = String::new();
         for root in &self.system {
             pem.push_str("-----BEGIN CERTIFICATE-----\n");
-            let text = STANDARD.encode(root);
-            let mut rest = text.as_str();
-            while let Some((line, tail)) = rest.split_at_checked(64) {
-                pem.push_str(line);
-                pem.push('\n');
-                rest = tail;
+            for (at, letter) in STANDARD.encode(root).char_indices() {
+                if at > 0 && at % 64 == 0 {
+                    pem.push('\n');
+                }
+                pem.push(letter);
             }
-            if !rest.is_empty() {
-                pem.push_str(rest);
-                pem.push('\n');
-            }
-            pem.push_str("-----END CERTIFICATE-----\n");
+            pem.push_str("\n-----END CERTIFICATE-----\n");
         }
         pem
     }

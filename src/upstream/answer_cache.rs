@@ -1,8 +1,9 @@
 //! Caches answers of nameservers for their time to live, and tracks the questions under way.
 //!
-//! Two look-ups and an insertion take 3,700 instructions of a forwarded question, 7,400 with moka's
-//! cache, which is 5 % more of the question. hickory-resolver's `ResponseCache` is made with moka
-//! and copies the whole message besides (`scripts/bench --instructions --functions`).
+//! For a forwarded question, two look-ups and an insertion take 3,700 instructions. moka's cache
+//! takes 7,400, which would make the question 5 % more expensive. hickory-resolver's
+//! `ResponseCache` is made with moka and also copies the whole message
+//! (`scripts/bench --instructions --functions`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -150,10 +151,7 @@ mod tests {
     }
 
     fn answer() -> Answer {
-        Answer {
-            code: ResponseCode::NXDomain,
-            records: Vec::new(),
-        }
+        Answer::empty(ResponseCode::NXDomain)
     }
 
     const MINUTE: Duration = Duration::from_secs(60);

@@ -87,18 +87,16 @@ pub async fn open_http(
     let ended = owner.ended().clone();
     let (socket, address) = open_raw(live, network, permit).await?;
     if endpoint.scheme == Scheme::Http {
-        let speaking = speak_http1(socket, address, ended, endpoint, network.generation);
-        return Ok(Upstream::Http1(Box::new(speaking.await?)));
+        let spoken = speak_http1(socket, address, ended, endpoint, network.generation).await?;
+        return Ok(Upstream::Http1(spoken));
     }
     let stream = handshake(network, &endpoint.host, socket, config).await?;
-    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    if is_http2 {
-        let speaking = speak_http2(stream, address, ended, &endpoint.host);
-        Ok(Upstream::Http2(speaking.await?))
-    } else {
-        let speaking = speak_http1(stream, address, ended, endpoint, network.generation);
-        Ok(Upstream::Http1(Box::new(speaking.await?)))
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let spoken = speak_http2(stream, address, ended, &endpoint.host).await?;
+        return Ok(Upstream::Http2(spoken));
     }
+    let spoken = speak_http1(stream, address, ended, endpoint, network.generation).await?;
+    Ok(Upstream::Http1(spoken))
 }
 
 /// Does the TLS handshake within the connect timeout, and verifies the upstream's certificate for
@@ -156,7 +154,7 @@ pub(super) async fn speak_http1<T>(
     ended: CancellationToken,
     endpoint: Endpoint,
     generation: u64,
-) -> Result<Http1, Denial>
+) -> Result<Box<Http1>, Denial>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -164,7 +162,7 @@ where
     let (sender, connection) = handshake.map_err(|_| broke_off(&endpoint.host))?;
     let host = HeaderValue::try_from(endpoint.authority()).map_err(|_| Denial::internal())?;
     let driver = Driver::new(connection.with_upgrades().map(drop), ended);
-    Ok(Http1 {
+    Ok(Box::new(Http1 {
         sender,
         endpoint,
         generation,
@@ -174,7 +172,7 @@ where
         driver,
         home: std::thread::current().id(),
         timer: None,
-    })
+    }))
 }
 
 async fn speak_http2<T>(

@@ -147,8 +147,8 @@ impl Datagrams {
             }
         };
         drop(idle);
-        let mut uncalled = [0; 1];
-        while port.socket.try_recv(&mut uncalled).is_ok() {}
+        let mut stale = [0; 1];
+        while port.socket.try_recv(&mut stale).is_ok() {}
         Some(port)
     }
 

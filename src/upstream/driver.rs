@@ -58,10 +58,10 @@ impl Driver {
         }
     }
 
-    /// Polls `wanted`, which only progress of this connection can make ready, and the connection
-    /// for as long as it makes progress. This driver then wakes the task, and `wanted` gets a waker
-    /// without effect. Once the connection has ended or was detached, `wanted` gets the task's
-    /// waker and must register it.
+    /// Polls `wanted` and the connection in turn, for as long as the connection makes progress.
+    /// Only this connection may make `wanted` ready: it gets a waker without effect, and this
+    /// driver wakes the task. Once the connection has ended or was detached, `wanted` gets the
+    /// task's waker and must register it.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -81,10 +81,10 @@ impl Driver {
             self.call.attended.store(true, Ordering::Relaxed);
             if self.call.called.swap(false, Ordering::SeqCst) {
                 self.step();
-                let brought = wanted();
-                if brought.is_ready() {
+                let result = wanted();
+                if result.is_ready() {
                     self.call.attended.store(false, Ordering::Relaxed);
-                    return brought;
+                    return result;
                 }
             }
             // A wake-up from here on either sees `attended` cleared and wakes the task, or has set

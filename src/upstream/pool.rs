@@ -379,7 +379,7 @@ mod tests {
         let address = (Ipv4Addr::LOCALHOST, 80).into();
         let ended = container.ended().clone();
         let spoken = speak_http1(stream, address, ended, endpoint, 1).await;
-        (Box::new(spoken.unwrap()), other_end)
+        (spoken.unwrap(), other_end)
     }
 
     /// A connection of another thread, and its other end.

@@ -182,7 +182,7 @@ impl Resolver {
         match (self.cached(permit, record_type)?, host) {
             (Some(answer), _) => Ok(answer),
             (None, Host::Name(name)) => self.ask(host, name, record_type).await,
-            (None, Host::Address(_)) => Ok(no_records(ResponseCode::NXDomain)),
+            (None, Host::Address(_)) => Ok(Answer::empty(ResponseCode::NXDomain)),
         }
     }
 
@@ -201,7 +201,7 @@ impl Resolver {
             return Ok(self.answers.find(&(host.clone(), record_type)));
         };
         let data = RData::from(fixed.address);
-        let mut answer = no_records(ResponseCode::NoError);
+        let mut answer = Answer::empty(ResponseCode::NoError);
         if data.record_type() == record_type {
             let record = Record::from_rdata(absolute(name)?, STATIC_TTL, data);
             answer.records.push(record);
@@ -233,13 +233,11 @@ impl Resolver {
             Turn::Theirs(done) => {
                 let answer = async {
                     done.cancelled().await;
-                    match self.answers.find(&key) {
-                        Some(answer) => Ok(answer),
-                        None => {
-                            let _room = self.enter()?;
-                            self.ask_all(&key, &name).await
-                        }
+                    if let Some(answer) = self.answers.find(&key) {
+                        return Ok(answer);
                     }
+                    let _room = self.enter()?;
+                    self.ask_all(&key, &name).await
                 };
                 let in_time = timeout(LOOKUP_LIMIT, answer).await;
                 in_time.unwrap_or_else(|_elapsed| Err(timed_out(host)))
@@ -278,7 +276,7 @@ impl Resolver {
         let message = self.first.as_ref()?.ask(text, *record_type).await?;
         let code = message.metadata.response_code;
         if code == ResponseCode::NXDomain || message.answers.is_empty() {
-            let answer = no_records(code);
+            let answer = Answer::empty(code);
             self.answers.keep(key, &answer, none_lifetime(&message));
             return Some(answer);
         }
@@ -295,10 +293,8 @@ impl Resolver {
         match timeout(LOOKUP_LIMIT - ANSWER_TIMEOUT, lookup).await {
             Ok(Ok(lookup)) => {
                 let records = chain(name, *record_type, lookup.answers());
-                let is_whole = records
-                    .last()
-                    .is_some_and(|l| l.record_type() == *record_type);
-                if is_whole {
+                let last = records.last().map(Record::record_type);
+                if last == Some(*record_type) {
                     return Ok(self.keep(key, records));
                 }
                 // A CNAME without its target's records is kept as briefly as a missing record.
@@ -315,7 +311,7 @@ impl Resolver {
                     ResponseCode::NoError | ResponseCode::NXDomain
                 ) =>
             {
-                let answer = no_records(none.response_code);
+                let answer = Answer::empty(none.response_code);
                 let seconds = none.negative_ttl.unwrap_or(0);
                 self.answers
                     .keep(key, &answer, clamp(seconds, NEGATIVE_TTL));
@@ -459,13 +455,6 @@ fn owned_by(owner: &Name, record: &Record) -> Record {
     let mut record = record.clone();
     record.name = owner.clone();
     record
-}
-
-fn no_records(code: ResponseCode) -> Answer {
-    Answer {
-        code,
-        records: Vec::new(),
-    }
 }
 
 fn failed(host: &Host, error: &NetError) -> Denial {

@@ -201,11 +201,8 @@ impl Fixture {
         trust.add(ca).unwrap();
         let workers = Workers::start().unwrap();
         let metrics = prometheus::Registry::new();
-        let current = {
-            let snapshots = Arc::clone(&snapshots);
-            Arc::new(move || snapshots.current())
-        };
-        let questions = Arc::new(dns::Service::new(current, Limits::default()));
+        let questions = dns::Service::new(Arc::clone(&snapshots), Limits::default());
+        let questions = Arc::new(questions);
         let of_engine = Arc::clone(&questions);
         let inspection = Inspection::new(&metrics).unwrap();
         let service = Arc::new(Service::new(snapshots, inspection));

@@ -43,7 +43,7 @@ async fn the_watch_ends_at_the_deadline_of_a_head_that_began_at_any_time() {
         };
         tokio::select! {
             () = client => {}
-            () = idle.over(TIMEOUTS) => {}
+            () = idle.timed_out(TIMEOUTS) => {}
         }
         let took = began.elapsed().as_secs();
         assert_eq!(took, quiet + 5 + 15, "after {quiet} s");

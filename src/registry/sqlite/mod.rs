@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use addons::contract::{LeaseId, Registration, Standing};
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, Params, params};
 use time::OffsetDateTime;
 
 use super::{LeaseStore, StoreError};
@@ -78,6 +78,11 @@ impl SqliteStore {
         }
         Ok(done)
     }
+
+    /// Runs one statement as a change. Returns the number of rows that it changed.
+    fn execute(&mut self, sql: &str, params: impl Params) -> Result<usize, StoreError> {
+        Ok(self.write(|conn| Ok(conn.execute(sql, params)?))?)
+    }
 }
 
 impl fmt::Display for SqliteStore {
@@ -124,13 +129,9 @@ impl LeaseStore for SqliteStore {
     }
 
     fn extend(&mut self, lease: LeaseId, expires_at: OffsetDateTime) -> Result<(), StoreError> {
-        Ok(self.write(|conn| {
-            conn.execute(
-                "UPDATE containers SET expires_at = ?2 WHERE lease = ?1",
-                params![lease.to_string(), to_millis(expires_at)],
-            )?;
-            Ok(())
-        })?)
+        let sql = "UPDATE containers SET expires_at = ?2 WHERE lease = ?1";
+        let params = params![lease.to_string(), to_millis(expires_at)];
+        self.execute(sql, params).map(drop)
     }
 
     fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError> {
@@ -144,23 +145,14 @@ impl LeaseStore for SqliteStore {
     }
 
     fn prune(&mut self, before: OffsetDateTime) -> Result<usize, StoreError> {
-        Ok(self.write(|conn| {
-            let deleted = conn.execute(
-                "DELETE FROM containers WHERE expires_at <= ?1",
-                [to_millis(before)],
-            )?;
-            Ok(deleted)
-        })?)
+        let sql = "DELETE FROM containers WHERE expires_at <= ?1";
+        self.execute(sql, [to_millis(before)])
     }
 
     fn set_standing(&mut self, lease: LeaseId, standing: Standing) -> Result<(), StoreError> {
-        Ok(self.write(|conn| {
-            conn.execute(
-                "UPDATE containers SET level = ?2, aborted = ?3 WHERE lease = ?1",
-                params![lease.to_string(), standing.level.as_str(), standing.aborted],
-            )?;
-            Ok(())
-        })?)
+        let sql = "UPDATE containers SET level = ?2, aborted = ?3 WHERE lease = ?1";
+        let params = params![lease.to_string(), standing.level.as_str(), standing.aborted];
+        self.execute(sql, params).map(drop)
     }
 }
 
@@ -171,10 +163,7 @@ fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
         .mode(0o600)
         .open(path);
     match created {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(SqliteError::Io {
-            path: path.to_owned(),
-            source: error,
-        }),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(path)(error)),
         _ => Ok(()),
     }
 }
@@ -211,18 +200,24 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
 }
 
 fn stamp(path: &Path) -> Result<Stamp, SqliteError> {
-    let data = fs::metadata(path).map_err(|source| match source.kind() {
+    let data = fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => SqliteError::Missing(path.to_owned()),
-        _ => SqliteError::Io {
-            path: path.to_owned(),
-            source,
-        },
+        _ => failed(path)(error),
     })?;
     Ok(Stamp {
         inode: (data.dev(), data.ino()),
         size: data.size(),
         changed: (data.ctime(), data.ctime_nsec()),
     })
+}
+
+/// Adds the path to an error of the file system.
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> SqliteError + use<> {
+    let path = path.to_owned();
+    move |source| SqliteError::Io {
+        path: path.clone(),
+        source,
+    }
 }
 
 /// The path with a suffix appended to the file name.

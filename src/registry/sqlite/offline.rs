@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use super::schema::{expect_current, migrate, verify};
-use super::{SqliteError, beside, open, open_to_read, open_to_write, row};
+use super::{SqliteError, beside, failed, open, open_to_read, open_to_write, row};
 
 /// Limit on the attempts to copy the file while another process writes to it.
 const COPY_ATTEMPTS: u32 = 100;
@@ -234,12 +234,4 @@ fn parent(path: &Path) -> &Path {
 fn sync_directory(path: &Path) -> Result<(), SqliteError> {
     let directory = File::open(parent(path)).and_then(|directory| directory.sync_all());
     directory.map_err(failed(path))
-}
-
-fn failed(path: &Path) -> impl Fn(io::Error) -> SqliteError + use<> {
-    let path = path.to_owned();
-    move |source| SqliteError::Io {
-        path: path.clone(),
-        source,
-    }
 }

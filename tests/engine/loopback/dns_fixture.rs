@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{self, DnsServer, Limits};
-use unified_proxy::snapshot::Snapshot;
+use unified_proxy::snapshot::{Snapshot, SnapshotStore};
 use unified_proxy::tls::UpstreamTls;
 use unified_proxy::upstream::{Network, Resolver, SocketBudget};
 
@@ -50,7 +50,7 @@ impl DnsFixture {
         let more = types.iter().map(|kind| u16::from(*kind));
         config.proxy.dns.types.extend(more);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let snapshot = Arc::new(Snapshot {
+        let snapshots = Arc::new(SnapshotStore::new(Snapshot {
             policies_loaded: true,
             network: Arc::new(Network {
                 generation: 1,
@@ -62,12 +62,11 @@ impl DnsFixture {
             }),
             config: Arc::new(config),
             containers: containers.clone(),
-        });
+        }));
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = server.local_addresses().unwrap()[0];
         let shutdown = CancellationToken::new();
-        let current = Arc::new(move || Arc::clone(&snapshot));
-        let service = Arc::new(dns::Service::new(current, Limits::default()));
+        let service = Arc::new(dns::Service::new(snapshots, Limits::default()));
         let served = tokio::spawn(server.serve(Arc::clone(&service), shutdown.clone()));
         Self {
             address,

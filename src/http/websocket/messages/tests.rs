@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const SECRET: &str = "sk-live-4f9a";
-const IN_ITS_PLACE: &str = "[REDACTED:vendor]";
+const REPLACEMENT: &str = "[REDACTED:vendor]";
 
 /// Replaces the secret, and holds back bytes that may be its beginning.
 #[derive(Default)]
@@ -21,7 +21,7 @@ impl BodyFilter for Replace {
             let after = self.0.split_off(at + SECRET.len());
             self.0.truncate(at);
             out.push(std::mem::replace(&mut self.0, after).into());
-            out.push(IN_ITS_PLACE.into());
+            out.push(REPLACEMENT.into());
         }
         let begins = |from: &usize| SECRET.as_bytes().starts_with(&self.0[*from..]);
         let held = (0..=self.0.len()).find(begins).unwrap();
@@ -67,7 +67,7 @@ fn sent(chunks: &[&[u8]]) -> Vec<Vec<u8>> {
 #[test]
 fn an_echo_is_replaced_in_messages_of_every_shape() {
     let (half, rest) = SECRET.split_at(5);
-    let clean = format!("<{IN_ITS_PLACE}>");
+    let clean = format!("<{REPLACEMENT}>");
     let whole = frame(0x81, format!("<{SECRET}>").as_bytes());
     let mut failures = Vec::new();
     for (what, chunks, expected) in [
@@ -86,7 +86,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
             vec![whole[..8].to_vec(), whole[8..].to_vec()],
             vec![
                 frame(0x01, b"<"),
-                frame(0x80, format!("{IN_ITS_PLACE}>").as_bytes()),
+                frame(0x80, format!("{REPLACEMENT}>").as_bytes()),
             ],
         ),
         (
@@ -97,7 +97,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
             ],
             vec![
                 frame(0x01, b"<"),
-                frame(0x80, format!("{IN_ITS_PLACE}>").as_bytes()),
+                frame(0x80, format!("{REPLACEMENT}>").as_bytes()),
             ],
         ),
         (
@@ -112,7 +112,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
                 vec![],
                 frame(0x89, b"are you there"),
                 vec![],
-                frame(0x82, IN_ITS_PLACE.as_bytes()),
+                frame(0x82, REPLACEMENT.as_bytes()),
             ],
         ),
         (
@@ -141,9 +141,9 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
                 frame(0x88, format!("\x03\x0b{SECRET}").as_bytes()),
             ],
             vec![
-                frame(0x89, IN_ITS_PLACE.as_bytes()),
-                frame(0x8a, IN_ITS_PLACE.as_bytes()),
-                frame(0x88, format!("\x03\x0b{IN_ITS_PLACE}").as_bytes()),
+                frame(0x89, REPLACEMENT.as_bytes()),
+                frame(0x8a, REPLACEMENT.as_bytes()),
+                frame(0x88, format!("\x03\x0b{REPLACEMENT}").as_bytes()),
             ],
         ),
     ] {
@@ -168,7 +168,7 @@ fn a_control_frame_that_grows_is_cut_between_characters() {
     let closing = &sent(&[&frame(0x88, payload.as_bytes())])[0];
     let reason = std::str::from_utf8(&closing[4..]).unwrap();
     assert!((MAX_CONTROL - 4..=MAX_CONTROL - 2).contains(&reason.len()));
-    assert!(reason.starts_with(&format!("{IN_ITS_PLACE}é")), "{reason}");
+    assert!(reason.starts_with(&format!("{REPLACEMENT}é")), "{reason}");
     assert_eq!(
         closing[..2],
         [0x88, u8::try_from(reason.len() + 2).unwrap()]
@@ -177,7 +177,7 @@ fn a_control_frame_that_grows_is_cut_between_characters() {
     let ping = &sent(&[&frame(0x89, &bytes)])[0];
     assert_eq!(
         ping.len(),
-        2 + IN_ITS_PLACE.len() - 1,
+        2 + REPLACEMENT.len() - 1,
         "cut before the last byte that begins a character"
     );
 }
@@ -292,7 +292,7 @@ fn replaced(mut payload: Vec<u8>) -> Vec<u8> {
     let mut clean = Vec::new();
     while let Some(at) = position(&payload, SECRET) {
         clean.extend(payload.drain(..at + SECRET.len()).take(at));
-        clean.extend(IN_ITS_PLACE.as_bytes());
+        clean.extend(REPLACEMENT.as_bytes());
     }
     clean.extend(payload);
     clean
