@@ -62,7 +62,12 @@ pub(super) fn with_arguments(
     params: &Members<'_>,
     arguments: &str,
 ) -> Result<Box<RawValue>, Denial> {
-    RawValue::from_string(params.with("arguments", arguments)).map_err(Denial::malformed)
+    raw(params.with("arguments", arguments))
+}
+
+/// Checks JSON text; denies the message if it is not JSON.
+pub(super) fn raw(json: String) -> Result<Box<RawValue>, Denial> {
+    RawValue::from_string(json).map_err(Denial::malformed)
 }
 
 fn unreadable(error: RawJsonError) -> Denial {

@@ -8,6 +8,8 @@ use crate::raw_json::sha256_hex;
 
 /// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
+/// The most problems of one view that are reported; a server's list can have thousands.
+const MAX_PROBLEMS: usize = 100;
 
 /// A problem with an entry that a server lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,30 +84,40 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A server's own name with its prefix.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    /// The whole name.
-    Whole(Arc<str>),
-    /// The name was too long, and is cut.
-    Cut(Arc<str>),
-    /// The name has characters other than visible ASCII, so it could look like another name.
-    Refused,
-}
-
-/// Adds the server's prefix to a name, and cuts the result to [`MAX_EXPOSED_NAME`] bytes. Refuses
-/// an empty name and one with characters other than visible ASCII.
-pub(super) fn exposed_name(server: &ServerSettings, name: &str) -> Named {
+/// Returns the exposed name: the server's own name after the server's prefix, cut to
+/// [`MAX_EXPOSED_NAME`] bytes. `None` for an empty name, and for one with characters other than
+/// visible ASCII, which could look like another name. Reports a cut or refused name as a problem.
+pub(super) fn exposed_name(
+    server: &ServerSettings,
+    name: &Arc<str>,
+    problems: &mut Vec<Problem>,
+) -> Option<Arc<str>> {
+    let (server, name, prefix) = (Arc::clone(&server.name), Arc::clone(name), &server.prefix);
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Named::Refused;
+        report(problems, Problem::Name { server, name });
+        return None;
     }
-    let whole = format!("{}{name}", server.prefix);
+    let whole = format!("{prefix}{name}");
     if whole.len() <= MAX_EXPOSED_NAME {
-        return Named::Whole(whole.into());
+        return Some(whole.into());
     }
     let hash = sha256_hex(&whole);
     let kept = MAX_EXPOSED_NAME - HASH_DIGITS - 1;
     let kept = whole.get(..kept).unwrap_or_default();
     let hash = hash.get(..HASH_DIGITS).unwrap_or_default();
-    Named::Cut(format!("{kept}_{hash}").into())
+    let exposed: Arc<str> = format!("{kept}_{hash}").into();
+    let problem = Problem::Cut {
+        server,
+        name,
+        exposed: Arc::clone(&exposed),
+    };
+    report(problems, problem);
+    Some(exposed)
+}
+
+/// Adds a problem, unless there are [`MAX_PROBLEMS`].
+pub(super) fn report(problems: &mut Vec<Problem>, problem: Problem) {
+    if problems.len() < MAX_PROBLEMS {
+        problems.push(problem);
+    }
 }

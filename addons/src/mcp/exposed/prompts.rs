@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::super::settings::ServerSettings;
-use super::MAX_PROBLEMS;
-use super::names::{Named, Problem, exposed_name};
+use super::names::{Problem, exposed_name, report};
 use crate::raw_json::{Members, Node};
 
 /// The prompts of a container, by their exposed names.
@@ -45,7 +44,6 @@ impl ExposedPrompts {
                 exposed.add(server, raw);
             }
         }
-        exposed.problems.truncate(MAX_PROBLEMS);
         exposed
     }
 
@@ -71,31 +69,17 @@ impl ExposedPrompts {
         let Some(original) = members.text("name").map(Arc::<str>::from) else {
             return;
         };
-        let name = match exposed_name(server, &original) {
-            Named::Whole(name) => name,
-            Named::Cut(exposed) => {
-                self.problems.push(Problem::Cut {
-                    server: Arc::clone(&server.name),
-                    name: Arc::clone(&original),
-                    exposed: Arc::clone(&exposed),
-                });
-                exposed
-            }
-            Named::Refused => {
-                self.problems.push(Problem::Name {
-                    server: Arc::clone(&server.name),
-                    name: original,
-                });
-                return;
-            }
+        let Some(name) = exposed_name(server, &original, &mut self.problems) else {
+            return;
         };
         if let Some(owner) = self.find(&name) {
             let kept = (Arc::clone(&owner.server.name), Arc::clone(&owner.original));
-            self.problems.push(Problem::Collision {
+            let problem = Problem::Collision {
                 exposed: name,
                 kept,
                 left_out: (Arc::clone(&server.name), original),
-            });
+            };
+            report(&mut self.problems, problem);
             return;
         }
         self.by_name.insert(Arc::clone(&name), self.prompts.len());

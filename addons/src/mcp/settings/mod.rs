@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
 pub use overrides::MAX_EXPOSED_NAME;
+pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,

@@ -13,7 +13,7 @@ use crate::contract::settings::{Fields, Setting};
 /// The longest exposed name that APIs of models accept, in bytes.
 pub const MAX_EXPOSED_NAME: usize = 64;
 /// The hints that an operator may set.
-const HINTS: [&str; 4] = [
+pub const HINTS: [&str; 4] = [
     "readOnlyHint",
     "destructiveHint",
     "idempotentHint",
