@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::settings::{Injected, McpSettings, OverrideRule, ServerSettings};
 use crate::contract::{Annotations, ContainerId};
-use crate::raw_json::{Members, Node};
+use crate::raw_json::Node;
 
 impl ServerSettings {
     /// Whether a container sees this server.
@@ -34,17 +34,13 @@ impl McpSettings {
         let entries = self
             .overrides
             .get(&(Arc::clone(server), Arc::clone(tool)))?;
-        let mut best: Option<(usize, &Arc<OverrideRule>)> = None;
-        for entry in entries {
-            let specificity = entry.specificity(container.as_str());
-            // The first of equally specific entries counts.
-            if let Some(specificity) = specificity
-                && best.is_none_or(|(other, _)| specificity > other)
-            {
-                best = Some((specificity, entry));
-            }
-        }
-        best.map(|(_, entry)| entry)
+        let id = container.as_str();
+        let matching = entries
+            .iter()
+            .filter_map(|entry| Some((entry.specificity(id)?, entry)));
+        // `max_by_key` returns the last of equals, and the first counts.
+        let best = matching.rev().max_by_key(|(specificity, _)| *specificity)?;
+        Some(best.1)
     }
 }
 
@@ -231,9 +227,4 @@ fn same_name(one: &str, other: &str) -> bool {
     }
     let fold = |text: &str| text.to_uppercase().to_lowercase();
     fold(one) == fold(other)
-}
-
-/// The `inputSchema` of a tool, as JSON text.
-pub(super) fn input_schema<'a>(tool: &Members<'a>) -> Option<&'a str> {
-    tool.get("inputSchema")
 }

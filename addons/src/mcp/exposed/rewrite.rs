@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::overrides::{declares, input_schema};
+use super::super::overrides::declares;
 use super::super::schema::{HiddenField, without_fields};
 use super::super::settings::{HINTS, OverrideRule};
 use crate::contract::Definition;
@@ -30,7 +30,8 @@ pub(super) fn rewrite(
         if let Some(description) = &rule.description {
             changes.push(("description", Node::string(description).to_json()));
         }
-        if let Some(schema) = input_schema(&members).filter(|_| !rule.leaves_arguments()) {
+        let schema = members.get("inputSchema");
+        if let Some(schema) = schema.filter(|_| !rule.leaves_arguments()) {
             let schema = expose_schema(schema, rule).map_err(RewriteError::Json)?;
             changes.push(("inputSchema", schema));
         }
