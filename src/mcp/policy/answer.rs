@@ -43,19 +43,18 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
 /// Reads the values of an entrypoint. An undefined decision is [`Effect::DenyContinue`].
 pub fn of(answered: Answered) -> Result<Answer, EvaluationError> {
     match answered {
-        Answered::Members([decision, reason, modified]) => of_members(decision, reason, modified),
-        Answered::Object(Value::Undefined) => {
-            of_members(Value::Undefined, Value::Undefined, Value::Undefined)
-        }
+        Answered::Members(members) => of_members(members),
+        Answered::Object(Value::Undefined) => of_members([const { Value::Undefined }; 3]),
         Answered::Object(object @ Value::Object(_)) => {
-            let [decision, reason, modified] = MEMBERS.map(|name| object[name].clone());
-            of_members(decision, reason, modified)
+            of_members(MEMBERS.map(|name| object[name].clone()))
         }
         Answered::Object(_) => Err(wrong("the entrypoint's value is not an object")),
     }
 }
 
-fn of_members(decision: Value, reason: Value, modified: Value) -> Result<Answer, EvaluationError> {
+fn of_members(
+    [decision, reason, modified]: [Value; 3],
+) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {
@@ -98,10 +97,7 @@ fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
 }
 
 fn shortened(text: &str) -> String {
-    let mut end = text.len().min(MAX_REASON_BYTES);
-    while !text.is_char_boundary(end) {
-        end = end.saturating_sub(1);
-    }
+    let end = text.floor_char_boundary(MAX_REASON_BYTES);
     text.get(..end).unwrap_or_default().to_owned()
 }
 

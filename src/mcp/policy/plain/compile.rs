@@ -108,7 +108,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
 
     /// Counts the levels of a rule that was compiled before. `None` if the rule would exceed
     /// [`MAX_DEPTH`] here.
-    fn stand_above(&mut self, height: usize) -> Option<()> {
+    fn count_levels(&mut self, height: usize) -> Option<()> {
         let deepest = self.depth.saturating_add(height);
         self.deepest = self.deepest.max(deepest);
         (deepest <= MAX_DEPTH).then_some(())
@@ -117,7 +117,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
     /// The slot of a rule, which is compiled when it is first referred to.
     fn rule(&mut self, path: Vec<String>) -> Option<usize> {
         if let Some(known) = self.known.get(&path).copied() {
-            self.stand_above(known.height)?;
+            self.count_levels(known.height)?;
             return Some(known.slot);
         }
         let slot = self.rules.len();

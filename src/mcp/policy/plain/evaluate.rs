@@ -16,7 +16,7 @@ use crate::mcp::policy::error::EvaluationError;
 
 /// Number of steps between two checks of the clock; a step takes less than 100 ns, without the
 /// function that it calls.
-const STEPS_PER_LOOK: u32 = 64;
+const STEPS_PER_CHECK: u32 = 64;
 
 /// A value; borrowed if the plan, the input or a slot holds it.
 type Found<'e> = Result<Cow<'e, Value>, EvaluationError>;
@@ -291,7 +291,7 @@ impl<'e> Evaluation<'e> {
     fn step(&self) -> Result<(), EvaluationError> {
         let steps = self.steps.get().wrapping_add(1);
         self.steps.set(steps);
-        let looks = steps.is_multiple_of(STEPS_PER_LOOK);
+        let looks = steps.is_multiple_of(STEPS_PER_CHECK);
         match self.ends {
             Some(ends) if looks && Instant::now() >= ends => Err(EvaluationError::TimedOut),
             _ => Ok(()),

@@ -24,7 +24,7 @@ use compile::Compiler;
 use cost::Bound;
 use evaluate::Evaluation;
 use functions::Function;
-use names::{Modules, Names};
+use names::{Names, names_of};
 
 /// The rules whose values are the answer of an evaluation.
 #[derive(Debug)]
@@ -136,10 +136,10 @@ impl Plan {
             if is_v1 {
                 parser.enable_rego_v1().ok()?;
             }
-            parser.parse().ok()
+            let module = parser.parse().ok()?;
+            Some((names_of(&module.package.refr)?, module))
         });
-        let modules: Option<Vec<_>> = modules.collect();
-        let modules = Modules::of(modules?)?;
+        let modules: Vec<_> = modules.collect::<Option<_>>()?;
         let names = Names::read(&modules, data);
         let mut plan = Compiler::new(&names).plan(entrypoint)?;
         plan.bound = Bound::of(&plan);
