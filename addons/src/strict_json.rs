@@ -69,7 +69,7 @@ fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonEr
     while let Some((byte, behind)) = rest.split_first() {
         rest = behind;
         match byte {
-            b'"' => rest = behind_string(rest),
+            b'"' => rest = after_string(rest),
             b',' => values += 1,
             b'[' | b'{' => {
                 values += 1;
@@ -99,7 +99,7 @@ fn whole<'t, S: DeserializeSeed<'t>>(text: &'t str, seed: S) -> Result<S::Value,
 }
 
 /// The text after a string whose opening quote was read; empty if the string has no end.
-pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
+pub(crate) fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
         // A backslash escapes the byte after it.
         let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };

@@ -5,7 +5,7 @@ use regorus::Value;
 use serde_json::value::RawValue;
 
 use super::error::EvaluationError;
-use super::plain::{Answered, MEMBERS};
+use super::plain::{EntrypointValue, MEMBERS};
 
 /// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text is
 /// truncated, since it is sent to the agent and written to the audit log.
@@ -35,20 +35,20 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
         _ => return Err(wrong("the policy has no answer")),
     };
     of(match <[Value; 3]>::try_from(parts) {
-        Ok(members) => Answered::Members(members),
-        Err(parts) => Answered::Object(parts.into_iter().next().unwrap_or(Value::Undefined)),
+        Ok(members) => EntrypointValue::Package(members),
+        Err(parts) => EntrypointValue::Rule(parts.into_iter().next().unwrap_or(Value::Undefined)),
     })
 }
 
 /// Reads the values of an entrypoint. An undefined decision is [`Effect::DenyContinue`].
-pub fn of(answered: Answered) -> Result<Answer, EvaluationError> {
-    match answered {
-        Answered::Members(members) => of_members(members),
-        Answered::Object(Value::Undefined) => of_members([const { Value::Undefined }; 3]),
-        Answered::Object(object @ Value::Object(_)) => {
+pub fn of(value: EntrypointValue) -> Result<Answer, EvaluationError> {
+    match value {
+        EntrypointValue::Package(members) => of_members(members),
+        EntrypointValue::Rule(Value::Undefined) => of_members([const { Value::Undefined }; 3]),
+        EntrypointValue::Rule(object @ Value::Object(_)) => {
             of_members(MEMBERS.map(|name| object[name].clone()))
         }
-        Answered::Object(_) => Err(wrong("the entrypoint's value is not an object")),
+        EntrypointValue::Rule(_) => Err(wrong("the entrypoint's value is not an object")),
     }
 }
 

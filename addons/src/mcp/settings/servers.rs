@@ -147,8 +147,8 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         && let Some(hosts) = fields.find("hosts").filter(|_| !child.hosts.is_empty())
     {
         hosts.refuse(
-            "a server with scope: shared reaches no host, since its traffic would belong to no \
-             container: use scope: container, or leave hosts out",
+            "a server with scope: shared cannot have hosts, since its traffic would belong to no \
+             container: use scope: container, or remove hosts",
         );
     }
     (!disabled && enabled).then(|| ServerSettings {
@@ -347,7 +347,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
         let text = value.any_text()?;
         if HeaderValue::from_str(text).is_err() {
             value
-                .refuse("has a character that cannot stand in a header (a line break at its end?)");
+                .refuse("has a character that is not allowed in a header (a line break at its end?)");
             return None;
         }
         Some((key.name.to_ascii_lowercase(), hidden(text)))

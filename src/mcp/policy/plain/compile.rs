@@ -11,8 +11,8 @@ use regorus::unstable::{
 use super::functions::Function;
 use super::names::{Definition as RuleDefinition, Meaning, Names, Target, names_of};
 use super::{
-    Answer, Branch, Call, Definition, Entrypoint, Expression, MEMBERS, Membership, Plan, Rule,
-    Statement,
+    Branch, Call, Definition, Entrypoint, EntrypointSlots, Expression, MEMBERS, Membership, Plan,
+    Rule, Statement,
 };
 
 /// Limit on the depth of nested expressions and of rules that refer to rules, together. Each level
@@ -56,8 +56,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
 
     /// Compiles the plan for an entrypoint.
     pub fn plan(mut self, entrypoint: &Entrypoint) -> Option<Plan> {
-        let answer = match entrypoint {
-            Entrypoint::Rule(path) => Answer::Object(self.entry(path)?),
+        let entrypoint = match entrypoint {
+            Entrypoint::Rule(path) => EntrypointSlots::Rule(self.entry(path)?),
             Entrypoint::Package(package, exist) => {
                 let mut slots = [None; 3];
                 for ((slot, name), exists) in slots.iter_mut().zip(MEMBERS).zip(exist) {
@@ -66,11 +66,11 @@ impl<'n, 'm> Compiler<'n, 'm> {
                         *slot = Some(self.entry(&path)?);
                     }
                 }
-                Answer::Members(slots)
+                EntrypointSlots::Package(slots)
             }
         };
         Some(Plan {
-            answer,
+            entrypoint,
             rules: self.rules.into_iter().collect::<Option<_>>()?,
             calls: self.calls,
             paths: self.paths,

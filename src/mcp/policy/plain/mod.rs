@@ -41,16 +41,16 @@ pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 
 /// The values of an entrypoint; [`Value::Undefined`] for a rule without a value.
 #[derive(Debug)]
-pub enum Answered {
+pub enum EntrypointValue {
     /// The value of a rule.
-    Object(Value),
-    /// Decision, reason and modified.
-    Members([Value; 3]),
+    Rule(Value),
+    /// The values of the rules [`MEMBERS`] of a package.
+    Package([Value; 3]),
 }
 
 /// A compiled policy.
 pub struct Plan {
-    answer: Answer,
+    entrypoint: EntrypointSlots,
     rules: Vec<Rule>,
     calls: Vec<Call>,
     /// Paths below the input that the policy reads.
@@ -58,10 +58,10 @@ pub struct Plan {
     bound: Option<Bound>,
 }
 
-/// The slots of the rules whose values are the answer.
-enum Answer {
-    Object(usize),
-    Members([Option<usize>; 3]),
+/// The slots of the rules of an entrypoint.
+enum EntrypointSlots {
+    Rule(usize),
+    Package([Option<usize>; 3]),
 }
 
 enum Rule {
@@ -168,7 +168,7 @@ impl Plan {
         &self,
         input: &Value,
         ends: Option<Instant>,
-    ) -> Result<Answered, EvaluationError> {
-        Evaluation::new(self, input, ends).answer()
+    ) -> Result<EntrypointValue, EvaluationError> {
+        Evaluation::new(self, input, ends).entrypoint()
     }
 }
