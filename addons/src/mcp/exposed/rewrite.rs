@@ -67,8 +67,9 @@ pub(super) enum RewriteError {
 }
 
 fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonError> {
+    let schema = Node::parse(schema)?;
     let paths = rule.hidden_fields().map(|(field, has_default)| {
-        let is_path = field.contains('.') && !declares(Some(schema), field);
+        let is_path = field.contains('.') && !declares(&schema, field);
         let path: Vec<&str> = match is_path {
             true => field.split('.').collect(),
             false => vec![field],
@@ -83,7 +84,6 @@ fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonErr
             has_default: *has_default,
         })
         .collect();
-    let schema = Node::parse(schema)?;
     Ok(without_fields(schema, &fields).to_json())
 }
 
