@@ -248,7 +248,8 @@ impl Mcp {
                 if RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
                     return Err(target.misused(error.code));
                 }
-                is_suspicious(&error.message)
+                let data = error.data.as_deref();
+                is_suspicious(&error.message) || data.is_some_and(|data| is_suspicious(data.get()))
             }
             FrameBody::Outcome(Ok(result)) => is_suspicious(result.get()),
             FrameBody::Params(_) => false,
