@@ -93,9 +93,9 @@ impl DefinitionFile {
         Ok(())
     }
 
-    /// Compares digests with the accepted ones, and stores new ones; blocks. Also returns the number
-    /// of changed definitions that were not seen before. Fails if the file could not be read at the
-    /// start or cannot be written.
+    /// Compares digests with the accepted ones, and stores new ones; blocks. Also returns the
+    /// number of changed definitions that were not seen before. Fails if the file could not be read
+    /// at the start or cannot be written.
     fn compare(
         &self,
         server: &str,

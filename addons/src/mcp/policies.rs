@@ -17,8 +17,8 @@ use crate::contract::{
 impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
     /// Returns the replacement of the arguments, params, result or error of a message that passes;
-    /// `None` if no policy redacts it. `frame` is shown to the person who must approve the message. Without `frame`, and in a dry
-    /// run, the decision `ask` denies.
+    /// `None` if no policy redacts it. `frame` is shown to the person who must approve the message.
+    /// Without `frame`, and in a dry run, the decision `ask` denies.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,

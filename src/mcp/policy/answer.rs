@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use super::error::EvaluationError;
 use super::plain::{EntrypointValue, MEMBERS};
 
-/// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text is
-/// truncated, since it is sent to the agent and written to the audit log.
+/// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text
+/// is truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
 /// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";

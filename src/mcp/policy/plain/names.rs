@@ -36,7 +36,8 @@ pub enum Target {
 }
 
 impl<'m> Names<'m> {
-    /// Collects the packages, rules and imports of modules, each given with the path of its package.
+    /// Collects the packages, rules and imports of modules. Each module is given with the path of
+    /// its package.
     pub fn read(modules: &'m [(Path, Module)], data: &'m Value) -> Self {
         let mut names = Self {
             packages: BTreeSet::new(),
