@@ -11,10 +11,9 @@ use super::level;
 use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
 use crate::contract::{Container, Definition, Pin};
 
-pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
-use names::{exposed_name, report};
+use names::{exposed_name, report, report_collision};
 use rewrite::rewrite;
 
 /// The tools of a container by their exposed names, built from the servers' lists and the overrides
@@ -23,7 +22,7 @@ use rewrite::rewrite;
 pub struct Exposed {
     tools: Vec<ExposedTool>,
     by_name: HashMap<Arc<str>, usize>,
-    problems: Vec<Problem>,
+    problems: Vec<String>,
 }
 
 /// One tool under its exposed name.
@@ -78,12 +77,8 @@ impl Exposed {
         for candidate in renamed.chain(all.iter().filter(|one| !one.is_renamed)) {
             let owner = *owners.entry(&candidate.name).or_insert(candidate);
             if !std::ptr::eq(owner, candidate) {
-                let problem = Problem::Collision {
-                    exposed: Arc::clone(&candidate.name),
-                    kept: owner.origin(),
-                    left_out: candidate.origin(),
-                };
-                report(&mut exposed.problems, problem);
+                let (kept, left_out) = (owner.origin(), candidate.origin());
+                report_collision(&mut exposed.problems, &candidate.name, kept, left_out);
             }
         }
         for candidate in &all {
@@ -113,7 +108,7 @@ impl Exposed {
     }
 
     /// Problems with the tools that servers list, for the log.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[String] {
         &self.problems
     }
 
@@ -123,11 +118,7 @@ impl Exposed {
             Ok(rewritten) => rewritten,
             Err(error) => {
                 let (server, name) = candidate.origin();
-                let problem = Problem::Definition {
-                    server,
-                    name,
-                    reason: error.to_string(),
-                };
+                let problem = || format!("{server}: {name:?} is left out: {error}");
                 report(&mut self.problems, problem);
                 return;
             }
@@ -170,10 +161,7 @@ struct Candidate<'a> {
 
 impl Candidate<'_> {
     /// The server, and its own name for the tool.
-    fn origin(&self) -> (Arc<str>, Arc<str>) {
-        (
-            Arc::clone(&self.server.name),
-            Arc::clone(&self.definition.name),
-        )
+    fn origin(&self) -> (&str, &str) {
+        (&self.server.name, &self.definition.name)
     }
 }

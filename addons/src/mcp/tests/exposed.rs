@@ -87,7 +87,7 @@ fn a_long_name_is_cut_and_stays_unique() {
     assert!(first.name.len() == MAX_EXPOSED_NAME && first.name != second.name);
     assert!(first.name.starts_with("kb_xxx"));
     assert_eq!(&*exposed.find(&first.name).unwrap().definition.name, &*one);
-    let cut = |problem: &Problem| matches!(problem, Problem::Cut { .. });
+    let cut = |problem: &String| problem.contains(" is exposed as ");
     assert_eq!(exposed.problems().iter().filter(|one| cut(one)).count(), 2);
     let exact = "x".repeat(MAX_EXPOSED_NAME - 3);
     let whole = view(&McpSettings::default(), &[named("kb", &[&exact])]);
@@ -103,7 +103,7 @@ fn a_colliding_name_belongs_to_the_renamed_tool_then_to_the_first() {
     let exposed = view(&overriding("kb", "old", renamed("kb_y")), &listings);
     let expected = [("kb_x", "a", "kb_x"), ("kb_y", "kb", "old")];
     assert_eq!(names(&exposed), expected);
-    let told: Vec<_> = exposed.problems().iter().map(Problem::to_string).collect();
+    let told: Vec<_> = exposed.problems().iter().collect();
     assert_eq!(told.len(), 3, "{told:?}");
     each_row(
         [
@@ -127,7 +127,7 @@ fn ambiguous_looking_names_are_left_out_and_reported() {
         |name| {
             let exposed = view(&McpSettings::default(), &[named("kb", &[name, "ok"])]);
             assert_eq!(names(&exposed), [("kb_ok", "kb", "ok")], "{name:?}");
-            let told = exposed.problems()[0].to_string();
+            let told = &exposed.problems()[0];
             assert!(told.is_ascii() && told.contains("visible ASCII"), "{told}");
         },
     );
@@ -327,7 +327,7 @@ fn a_definition_that_is_too_large_to_rewrite_is_left_out() {
     let listing = || [(server("kb"), [tool(text.clone())].into())];
     let exposed = view(&overriding("kb", "x", renamed("y")), &listing());
     assert!(exposed.find("y").is_none());
-    assert!(exposed.problems()[0].to_string().contains("262144 bytes"));
+    assert!(exposed.problems()[0].contains("262144 bytes"));
     assert!(
         view(&McpSettings::default(), &listing())
             .find("kb_x")
