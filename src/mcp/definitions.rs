@@ -42,7 +42,9 @@ pub enum AcceptError {
     #[error("server {server} never listed a tool {tool}")]
     Unknown { server: String, tool: String },
     /// The definition has not changed since it was accepted.
-    #[error("the definition of tool {tool} of server {server} has not changed since it was accepted")]
+    #[error(
+        "the definition of tool {tool} of server {server} has not changed since it was accepted"
+    )]
     Unchanged { server: String, tool: String },
     /// The file cannot be read or written.
     #[error("{0}")]
@@ -76,7 +78,8 @@ impl DefinitionFile {
     /// Accepts the changed definition of a tool. Blocks until the acceptance is on disk.
     pub fn accept(&self, server: &str, tool: &str) -> Result<(), AcceptError> {
         let mut servers = self.servers.lock();
-        let unreadable = || AcceptError::Unwritten(format!("{} cannot be read", self.path.display()));
+        let unreadable =
+            || AcceptError::Unwritten(format!("{} cannot be read", self.path.display()));
         let mut changed = servers.clone().ok_or_else(unreadable)?;
         let (server, tool) = (server.to_owned(), tool.to_owned());
         let tools = changed.get_mut(&server);

@@ -106,7 +106,10 @@ impl Message {
         }
     }
 
-    fn request_or_notification(members: &Members<'_>, id: Option<Id>) -> Result<Self, MessageError> {
+    fn request_or_notification(
+        members: &Members<'_>,
+        id: Option<Id>,
+    ) -> Result<Self, MessageError> {
         if given(members, "result").is_some() || given(members, "error").is_some() {
             return Err(not_rpc(id, "it has both a method and a result or error"));
         }

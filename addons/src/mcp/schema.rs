@@ -277,7 +277,9 @@ impl<'f> Editor<'_, '_, 'f> {
         for (place, definitions) in members {
             if let Node::Object(definitions) = definitions {
                 definitions.retain(|(name, _)| {
-                    let copied = |copy: &DefinitionCopy<'_>| *place == copy.place && *copy.original == **name;
+                    let copied = |copy: &DefinitionCopy<'_>| {
+                        *place == copy.place && *copy.original == **name
+                    };
                     let is_used = |(at, used): &(&str, String)| *place == *at && *used == **name;
                     !self.copies.iter().any(copied) || used.iter().any(is_used)
                 });

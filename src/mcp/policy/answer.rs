@@ -52,9 +52,7 @@ pub fn of(value: EntrypointValue) -> Result<Answer, EvaluationError> {
     }
 }
 
-fn of_members(
-    [decision, reason, modified]: [Value; 3],
-) -> Result<Answer, EvaluationError> {
+fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {

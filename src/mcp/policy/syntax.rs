@@ -141,7 +141,8 @@ impl Syntax {
 
     /// Whether some rule calls a function.
     pub fn calls(&self, function: &str) -> bool {
-        let found = self.find_in_rules(|kind, node| called(kind, node).filter(|name| name == function));
+        let found =
+            self.find_in_rules(|kind, node| called(kind, node).filter(|name| name == function));
         found.is_some()
     }
 

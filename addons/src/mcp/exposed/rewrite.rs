@@ -109,5 +109,8 @@ fn expose_annotations(
     let others = others.filter(|(key, _)| !HINTS.contains(&key.as_str()));
     let changes = others.map(|(key, value)| (key.as_str(), value.to_string()));
     let own = annotations.and_then(|json| Members::parse(json).ok());
-    Some(edited(&own.unwrap_or_default(), changes.chain(hints).collect()))
+    Some(edited(
+        &own.unwrap_or_default(),
+        changes.chain(hints).collect(),
+    ))
 }
