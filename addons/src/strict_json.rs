@@ -10,7 +10,7 @@ use std::fmt;
 
 use memchr::memchr2;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -43,23 +43,14 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
 /// takes far more of both than its text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
     let (text, _) = text_at_most(most, bytes)?;
-    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Strict.deserialize(&mut deserializer).map_err(malformed)?;
-    deserializer.end().map_err(malformed)?;
-    Ok(value)
+    whole(text, Strict)
 }
 
 /// Checks that a text is not ambiguous and has at most `most` values, without building a tree, and
 /// returns it. For JSON that is passed on as received.
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
     let (text, _) = text_at_most(most, bytes)?;
-    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    UniqueKeys
-        .deserialize(&mut deserializer)
-        .map_err(malformed)?;
-    deserializer.end().map_err(malformed)?;
+    whole(text, UniqueKeys)?;
     Ok(text)
 }
 
@@ -69,50 +60,46 @@ pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError>
     text_at_most(most, bytes).map(|(_, values)| values)
 }
 
-/// The bytes as a text of at most `most` values, and an upper bound on their number.
+/// The bytes as a text, and an upper bound on the number of its values, from counting commas and
+/// opening brackets outside strings. Does not check whether brackets match.
 fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonError> {
     let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
-    let shape = Shape::of(bytes);
-    if shape.nesting > MAX_NESTING {
+    let (mut depth, mut nesting, mut values) = (0_usize, 0, 1);
+    let mut rest = bytes;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        match byte {
+            b'"' => rest = after_string(rest),
+            b',' => values += 1,
+            b'[' | b'{' => {
+                values += 1;
+                depth += 1;
+                nesting = nesting.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    if nesting > MAX_NESTING {
         return Err(StrictJsonError::TooDeep);
     }
-    if shape.values > most {
+    if values > most {
         return Err(StrictJsonError::TooMany(most));
     }
-    Ok((text, shape.values))
+    Ok((text, values))
 }
 
-/// Upper bounds on the nesting and the number of values of a text, from counting brackets and
-/// commas outside strings. Does not check whether brackets match.
-struct Shape {
-    nesting: usize,
-    values: usize,
-}
-
-impl Shape {
-    fn of(bytes: &[u8]) -> Self {
-        let (mut depth, mut nesting, mut values) = (0_usize, 0, 1);
-        let mut rest = bytes;
-        while let Some((byte, behind)) = rest.split_first() {
-            rest = behind;
-            match byte {
-                b'"' => rest = behind_string(rest),
-                b',' => values += 1,
-                b'[' | b'{' => {
-                    values += 1;
-                    depth += 1;
-                    nesting = nesting.max(depth);
-                }
-                b']' | b'}' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-        }
-        Self { nesting, values }
-    }
+/// Reads a text that is exactly one value.
+fn whole<'t, S: DeserializeSeed<'t>>(text: &'t str, seed: S) -> Result<S::Value, StrictJsonError> {
+    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = seed.deserialize(&mut deserializer).map_err(malformed)?;
+    deserializer.end().map_err(malformed)?;
+    Ok(value)
 }
 
 /// The text after a string whose opening quote was read; empty if the string has no end.
-pub(crate) fn behind_string(mut rest: &[u8]) -> &[u8] {
+pub(crate) fn after_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
         // A backslash escapes the byte after it.
         let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };
@@ -159,15 +146,11 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+        Ok(value.into())
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(value.into())
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::String(value))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {

@@ -39,22 +39,16 @@ struct Pinned {
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum AcceptError {
     /// The server never listed this tool.
-    #[error("no tool {tool} of server {server} was ever seen")]
+    #[error("server {server} never listed a tool {tool}")]
     Unknown { server: String, tool: String },
     /// The definition has not changed since it was accepted.
-    #[error("the definition of {tool} of server {server} has not changed")]
+    #[error(
+        "the definition of tool {tool} of server {server} has not changed since it was accepted"
+    )]
     Unchanged { server: String, tool: String },
     /// The file cannot be read or written.
     #[error("{0}")]
     Unwritten(String),
-}
-
-/// The result of a comparison.
-#[derive(Debug, PartialEq, Eq)]
-struct Compared {
-    pins: Vec<Pin>,
-    /// Number of definitions that differ from the accepted one and were not seen before.
-    changes: usize,
 }
 
 /// The digests, in memory and on disk.
@@ -72,7 +66,7 @@ impl DefinitionFile {
         let servers = read(&path)
             .inspect_err(|error| {
                 let path = path.display();
-                tracing::error!(%path, %error, "tools' definitions cannot be read: every tool is blocked; restore the file, or remove it and restart to accept the definitions that servers list then");
+                tracing::error!(%path, %error, "cannot read the accepted definitions of tools: every tool is blocked; restore the file, or remove it and restart to accept the definitions that servers list then");
             })
             .ok();
         Arc::new(Self {
@@ -83,24 +77,17 @@ impl DefinitionFile {
 
     /// Accepts the changed definition of a tool. Blocks until the acceptance is on disk.
     pub fn accept(&self, server: &str, tool: &str) -> Result<(), AcceptError> {
-        let (named, name) = (server.to_owned(), tool.to_owned());
         let mut servers = self.servers.lock();
-        let known = servers.as_ref().ok_or_else(|| self.unreadable())?;
-        let mut changed = known.clone();
-        let Some(pinned) = changed
-            .get_mut(server)
-            .and_then(|tools| tools.get_mut(tool))
-        else {
-            return Err(AcceptError::Unknown {
-                server: named,
-                tool: name,
-            });
+        let unreadable =
+            || AcceptError::Unwritten(format!("{} cannot be read", self.path.display()));
+        let mut changed = servers.clone().ok_or_else(unreadable)?;
+        let (server, tool) = (server.to_owned(), tool.to_owned());
+        let tools = changed.get_mut(&server);
+        let Some(pinned) = tools.and_then(|tools| tools.get_mut(&tool)) else {
+            return Err(AcceptError::Unknown { server, tool });
         };
         let Some(digest) = pinned.changed.take() else {
-            return Err(AcceptError::Unchanged {
-                server: named,
-                tool: name,
-            });
+            return Err(AcceptError::Unchanged { server, tool });
         };
         pinned.accepted = digest;
         self.write(&changed)
@@ -109,17 +96,14 @@ impl DefinitionFile {
         Ok(())
     }
 
-    fn unreadable(&self) -> AcceptError {
-        AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
-    }
-
-    /// Compares digests with the accepted ones, and stores new ones; blocks. Fails if the file
-    /// could not be read at the start or cannot be written.
+    /// Compares digests with the accepted ones, and stores new ones; blocks. Also returns the
+    /// number of changed definitions that were not seen before. Fails if the file could not be read
+    /// at the start or cannot be written.
     fn compare(
         &self,
         server: &str,
         tools: &[(Arc<str>, [u8; 32])],
-    ) -> Result<Compared, Unavailable> {
+    ) -> Result<(Vec<Pin>, usize), Unavailable> {
         let mut servers = self.servers.lock();
         let all = servers.as_mut().ok_or(Unavailable)?;
         let present = all.get(server).cloned().unwrap_or_default();
@@ -158,12 +142,12 @@ impl DefinitionFile {
             all.insert(server.to_owned(), updated);
             if let Err(error) = self.write(all) {
                 let path = self.path.display();
-                tracing::error!(%path, %error, server, "tools' definitions cannot be written: the tools of the server cannot be listed anew");
+                tracing::error!(%path, %error, server, "cannot write the accepted definitions of tools: the tools of the server cannot be listed");
                 all.insert(server.to_owned(), present);
                 return Err(Unavailable);
             }
         }
-        Ok(Compared { pins, changes })
+        Ok((pins, changes))
     }
 
     /// Replaces the file atomically: the new one is on disk before it is renamed.
@@ -210,11 +194,11 @@ impl Definitions for PinnedDefinitions {
         let (file, named) = (Arc::clone(&self.file), server.to_owned());
         Box::pin(async move {
             let compared = tokio::task::spawn_blocking(move || file.compare(&named, &tools));
-            let compared = compared.await.unwrap_or(Err(Unavailable))?;
-            for _ in 0..compared.changes {
+            let (pins, changes) = compared.await.unwrap_or(Err(Unavailable))?;
+            for _ in 0..changes {
                 self.metrics.definition_changed(server);
             }
-            Ok(compared.pins)
+            Ok(pins)
         })
     }
 }
@@ -229,7 +213,7 @@ mod tests {
         server: &str,
         tools: &[(Arc<str>, [u8; 32])],
     ) -> Result<Vec<Pin>, Unavailable> {
-        file.compare(server, tools).map(|compared| compared.pins)
+        file.compare(server, tools).map(|(pins, _)| pins)
     }
 
     fn tools(named: &[(&str, u8)]) -> Vec<(Arc<str>, [u8; 32])> {
@@ -262,8 +246,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
         for (digest, changes) in [(1, 0), (2, 1), (2, 0), (3, 1), (1, 0), (3, 1)] {
-            let compared = file.compare("files", &tools(&[("read", digest)])).unwrap();
-            assert_eq!(compared.changes, changes, "digest {digest}");
+            let (_, counted) = file.compare("files", &tools(&[("read", digest)])).unwrap();
+            assert_eq!(counted, changes, "digest {digest}");
         }
     }
 
@@ -275,9 +259,9 @@ mod tests {
         for (tool, why) in [
             (
                 "read",
-                "the definition of read of server files has not changed",
+                "the definition of tool read of server files has not changed since it was accepted",
             ),
-            ("other", "no tool other of server files was ever seen"),
+            ("other", "server files never listed a tool other"),
         ] {
             assert_eq!(file.accept("files", tool).unwrap_err().to_string(), why);
         }

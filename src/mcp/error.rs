@@ -58,46 +58,7 @@ const fn number_of(code: Code) -> (i64, Option<&'static str>) {
         Code::PolicyBackendReservedMisuse => (-32952, Some(code.as_str())),
         Code::PolicyEvaluatorError => (-32953, Some(code.as_str())),
         Code::ToolNotFound => (INVALID_PARAMS, None),
-        Code::ClientAddressUnknown
-        | Code::UnknownSource
-        | Code::ContainerIdMismatch
-        | Code::RegistrationExpired
-        | Code::RegistryUnavailable
-        | Code::RateLimited
-        | Code::TooManyConnections
-        | Code::CircuitOpen
-        | Code::DomainNotAllowed
-        | Code::AddressNotAllowed
-        | Code::PortNotAllowed
-        | Code::MethodNotAllowed
-        | Code::WebsocketNotAllowed
-        | Code::ClientRejectedCertificate
-        | Code::LevelExceeded
-        | Code::RuleDenied
-        | Code::ApprovalPending
-        | Code::ApprovalRejected
-        | Code::HostMismatch
-        | Code::ProtocolNotAllowed
-        | Code::ApiBlocked
-        | Code::WriteNotAllowed
-        | Code::RepoNotAuthorized
-        | Code::BranchDeletionBlocked
-        | Code::BotBranchRestricted
-        | Code::PushTooLarge
-        | Code::BodyTooLargeToInspect
-        | Code::InspectionBusy
-        | Code::BodyTimeout
-        | Code::UnsupportedEncoding
-        | Code::MalformedRequest
-        | Code::CredentialUnavailable
-        | Code::CredentialMisuse
-        | Code::UpstreamUnreachable
-        | Code::UpstreamTimeout
-        | Code::UpstreamTls
-        | Code::ToolUnavailable
-        | Code::ToolTimeout
-        | Code::NotImplemented
-        | Code::InternalError => (SERVER_ERROR, None),
+        _ => (SERVER_ERROR, None),
     }
 }
 

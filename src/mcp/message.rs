@@ -100,13 +100,16 @@ impl Message {
             return Err(not_rpc(id, "jsonrpc is not \"2.0\""));
         }
         if given(&members, "method").is_some() {
-            Self::asking(&members, id)
+            Self::request_or_notification(&members, id)
         } else {
             Self::response(&members, id)
         }
     }
 
-    fn asking(members: &Members<'_>, id: Option<Id>) -> Result<Self, MessageError> {
+    fn request_or_notification(
+        members: &Members<'_>,
+        id: Option<Id>,
+    ) -> Result<Self, MessageError> {
         if given(members, "result").is_some() || given(members, "error").is_some() {
             return Err(not_rpc(id, "it has both a method and a result or error"));
         }

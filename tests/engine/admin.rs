@@ -540,12 +540,12 @@ async fn accepting_a_tool_definition_succeeds_or_is_an_error_with_its_reason() {
             (
                 "files/same",
                 StatusCode::CONFLICT,
-                "the definition of same of server files has not changed",
+                "the definition of tool same of server files has not changed since it was accepted",
             ),
             (
                 "files/none",
                 StatusCode::NOT_FOUND,
-                "no tool none of server files was ever seen",
+                "server files never listed a tool none",
             ),
             ("files/%ff", StatusCode::NOT_FOUND, "Not found"),
         ],

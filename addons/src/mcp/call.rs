@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::overrides::input_schema;
 use super::settings::OverrideRule;
 use crate::contract::{Definition, Denial};
 use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
@@ -41,7 +40,7 @@ pub(super) fn prepare(
         None => None,
         Some(rule) => {
             let tool = Members::read(&definition.raw).map_err(unreadable)?;
-            rule.apply(&mut arguments, input_schema(&tool));
+            rule.apply(&mut arguments, tool.get("inputSchema"));
             Some(with_arguments(&members, &arguments.to_json())?)
         }
     };
@@ -62,7 +61,12 @@ pub(super) fn with_arguments(
     params: &Members<'_>,
     arguments: &str,
 ) -> Result<Box<RawValue>, Denial> {
-    RawValue::from_string(params.with("arguments", arguments)).map_err(Denial::malformed)
+    raw(params.with("arguments", arguments))
+}
+
+/// Checks JSON text; denies the message if it is not JSON.
+pub(super) fn raw(json: String) -> Result<Box<RawValue>, Denial> {
+    RawValue::from_string(json).map_err(Denial::malformed)
 }
 
 fn unreadable(error: RawJsonError) -> Denial {

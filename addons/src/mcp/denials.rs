@@ -50,8 +50,9 @@ impl Target {
         self.detailed(denial.with("decision", DENY_CONTINUE), reason)
     }
 
-    /// The denial of a message on which a policy decides `deny_abort`, which sets the container's
-    /// abort latch; also of tool calls and of answers to servers while the latch is set.
+    /// The denial of a message on which a policy decides `deny_abort`; that decision sets the
+    /// container's abort latch. While the latch is set, tool calls and answers to servers get the
+    /// same denial.
     pub(super) fn abort(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!(

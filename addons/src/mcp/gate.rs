@@ -11,7 +11,6 @@ use super::denials::{ALLOW, DENY_ABORT, DENY_CONTINUE, Target, unknown_server, u
 use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
-use super::policies::Asked;
 use super::ruling::record;
 use super::settings::OverrideRule;
 use super::suspicious::is_suspicious;
@@ -63,8 +62,7 @@ impl Mcp {
         if is_call && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
         }
-        let asked = self.ask(flow, frame, &container, &target).await?;
-        if let Some(modified) = asked.modified {
+        if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
             frame.body = FrameBody::Params(Some(modified));
         }
         match frame.direction {
@@ -86,8 +84,8 @@ impl Mcp {
         flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
         frame.body = FrameBody::Params(Some(prepared.params));
         self.admit(flow, &call)?;
-        let asked = self.ask(flow, frame, container, &call.target).await?;
-        if let (Some(modified), Some(params)) = (asked.modified, frame.params()) {
+        let modified = self.ask(flow, frame, container, &call.target).await?;
+        if let (Some(modified), Some(params)) = (modified, frame.params()) {
             let params = Members::read(params).map_err(Denial::malformed)?;
             let params = call::with_arguments(&params, modified.get())?;
             frame.body = FrameBody::Params(Some(params));
@@ -117,15 +115,23 @@ impl Mcp {
         let definition = frame.definition.clone();
         let named = definition.filter(|definition| target.tool.as_ref() == Some(&definition.name));
         let definition = named.ok_or_else(|| unknown_tool(subject_name(flow)))?;
-        let rule = self
-            .settings
-            .override_of(&target.server, &definition.name, &container.id);
-        Ok(ToolCall {
+        Ok(self.call_of(container, target, definition))
+    }
+
+    fn call_of<'c>(
+        &self,
+        container: &'c Arc<Container>,
+        target: Target,
+        definition: Arc<Definition>,
+    ) -> ToolCall<'c> {
+        let settings = &self.settings;
+        let rule = settings.override_of(&target.server, &definition.name, &container.id);
+        ToolCall {
             container,
             rule: rule.cloned(),
             target,
             definition,
-        })
+        }
     }
 
     /// Reads the params and applies the override; on a blocking thread for large params.
@@ -158,7 +164,7 @@ impl Mcp {
             let reason = format!(
                 "the definition of {tool} changed; an operator accepts it with: unified-proxy mcp accept {server} {tool}"
             );
-            record(flow, DENY_CONTINUE, Some(&reason));
+            record(flow, DENY_CONTINUE, &reason);
             return Err(target.deny(&reason).rule("on_definition_change"));
         }
         if level::denies(call.container, call.rule.as_deref(), definition) {
@@ -166,7 +172,7 @@ impl Mcp {
             let reason = format!(
                 "the tool reaches the open world, and the container's security level is {level}"
             );
-            record(flow, DENY_CONTINUE, Some(&reason));
+            record(flow, DENY_CONTINUE, &reason);
             let hint = match definition.annotations.open_world {
                 // The server's stricter hint takes precedence over an override.
                 Some(true) => format!(
@@ -200,8 +206,7 @@ impl Mcp {
                 frame.definition = Some(definition);
             }
         }
-        let asked = self.ask(flow, frame, &container, &target).await?;
-        if let Some(modified) = asked.modified {
+        if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
             redact_outcome(frame, modified, &target)?;
         }
         match frame.direction {
@@ -226,19 +231,11 @@ impl Mcp {
         let Some(definition) = frame.definition.clone() else {
             return check_latch(flow, container, &target);
         };
-        let rule = self
-            .settings
-            .override_of(&target.server, &definition.name, &container.id);
-        let call = ToolCall {
-            container,
-            target: Target {
-                tool: Some(Arc::clone(&definition.name)),
-                ..target
-            },
-            definition,
-            rule: rule.cloned(),
+        let target = Target {
+            tool: Some(Arc::clone(&definition.name)),
+            ..target
         };
-        self.admit(flow, &call)
+        self.admit(flow, &self.call_of(container, target, definition))
     }
 
     /// Denies an error of a server that is reserved for the proxy. Flags results and errors whose
@@ -251,7 +248,8 @@ impl Mcp {
                 if RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
                     return Err(target.misused(error.code));
                 }
-                is_suspicious(&error.message)
+                let data = error.data.as_deref();
+                is_suspicious(&error.message) || data.is_some_and(|data| is_suspicious(data.get()))
             }
             FrameBody::Outcome(Ok(result)) => is_suspicious(result.get()),
             FrameBody::Params(_) => false,
@@ -264,18 +262,19 @@ impl Mcp {
     }
 
     /// Evaluates the policies for a frame, if any covers its method. Skips a response if the
-    /// request was allowed and no policy reads responses to its method.
+    /// request was allowed and no policy reads responses to its method. Returns the replacement as
+    /// [`ask_about`](Self::ask_about) does.
     async fn ask(
         &self,
         flow: &mut Flow,
         frame: &Frame,
         container: &Arc<Container>,
         target: &Target,
-    ) -> Result<Asked, Denial> {
+    ) -> Result<Option<Box<RawValue>>, Denial> {
         let evaluator = &self.ports.evaluator;
         if !evaluator.asks(&frame.method) {
             flow.note(|| format!("no policy covers {}", frame.method));
-            return Ok(Asked::default());
+            return Ok(None);
         }
         let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
         let is_response = frame.kind == FrameKind::Response;
@@ -283,7 +282,7 @@ impl Mcp {
             flow.note(|| {
                 "the policies allowed the request and do not read the response".to_owned()
             });
-            return Ok(Asked::default());
+            return Ok(None);
         }
         let annotations = frame.definition.as_ref().map(|definition| {
             let rule = self
@@ -308,11 +307,11 @@ impl Mcp {
             annotations,
             response,
         };
-        let asked = self.ask_about(flow, question, Some(frame)).await?;
+        let modified = self.ask_about(flow, question, Some(frame)).await?;
         if let FrameBody::Params(params) = &frame.body {
             flow.put_slot(JudgedParams(params.clone()));
         }
-        Ok(asked)
+        Ok(modified)
     }
 
     /// Raises the container's level to a tool's classification. The level is on disk before the
@@ -351,7 +350,7 @@ fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdi
         return Ok(());
     }
     let reason = "a policy decided deny_abort on an earlier message";
-    record(flow, DENY_ABORT, Some(reason));
+    record(flow, DENY_ABORT, reason);
     let reset = format!("unified-proxy container reset {}", container.id);
     Err(target.abort(reason).rule("abort latch").hint(reset))
 }

@@ -37,31 +37,24 @@ impl Question<'_> {
     ) -> Result<PolicyInput, Denial> {
         let params = self.params(redacted)?;
         let mut input = PolicyInput::default();
-        let phase = match self.response {
-            None => "request",
-            Some(_) => "response",
-        };
-        input.text("phase", phase);
-        match self.response {
-            Some((Ok(result), _)) => {
-                input.json("result", redacted.unwrap_or(result).get());
+        if let Some((outcome, before)) = self.response {
+            input.text("phase", "response");
+            match outcome {
+                Ok(result) => input.json("result", redacted.unwrap_or(result).get()),
+                Err(error) => {
+                    let error = redacted.map_or_else(|| error_json(error), ToString::to_string);
+                    input.json("error", &error);
+                }
             }
-            Some((Err(error), _)) => {
-                let error = redacted.map_or_else(|| error_json(error), ToString::to_string);
-                input.json("error", &error);
-            }
-            None => {}
-        }
-        if let Some((_, before)) = self.response {
             input.text_or_null("decision_before", before);
+        } else {
+            input.text("phase", "request");
         }
-        input.text(
-            "direction",
-            match self.direction {
-                Direction::ToServer => "to_server",
-                Direction::ToClient => "to_client",
-            },
-        );
+        let direction = match self.direction {
+            Direction::ToServer => "to_server",
+            Direction::ToClient => "to_client",
+        };
+        input.text("direction", direction);
         input.text("method", self.method);
         input.json("params", params.as_deref().map_or("null", RawValue::get));
         let name = self.target.name();

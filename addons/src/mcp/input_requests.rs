@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::Mcp;
+use super::call::raw;
 use super::denials::Target;
 use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
@@ -29,12 +30,11 @@ impl Mcp {
                 self.judge_input_requests(flow, result, container, target)
                     .await
             }
-            FrameBody::Outcome(Err(error)) if error.code == RpcError::URL_ELICITATION_REQUIRED => {
-                match &mut error.data {
-                    Some(data) => self.judge_elicitations(flow, data, container, target).await,
-                    None => Ok(()),
-                }
-            }
+            FrameBody::Outcome(Err(RpcError {
+                code: RpcError::URL_ELICITATION_REQUIRED,
+                data: Some(data),
+                ..
+            })) => self.judge_elicitations(flow, data, container, target).await,
             _ => Ok(()),
         }
     }
@@ -50,11 +50,8 @@ impl Mcp {
         if !self.ports.evaluator.asks(ELICITATION) {
             return Ok(());
         }
-        let members = match Members::read(data) {
-            Ok(members) => members,
-            // Only an object can contain questions.
-            Err(RawJsonError::NotAnObject) => return Ok(()),
-            Err(error) => return Err(Denial::malformed(error)),
+        let Some(members) = object(data)? else {
+            return Ok(());
         };
         let Some(elicitations) = members.get("elicitations") else {
             return Ok(());
@@ -66,8 +63,7 @@ impl Mcp {
         let mut changed = false;
         for elicitation in members.elements("elicitations") {
             Members::parse(elicitation).map_err(Denial::malformed)?;
-            let params = RawValue::from_string(elicitation.to_owned());
-            let params = params.map_err(Denial::malformed)?;
+            let params = raw(elicitation.to_owned())?;
             let asked = self.judge_question(flow, ELICITATION, Some(&params), container, target);
             let modified = asked.await?;
             changed |= modified.is_some();
@@ -76,7 +72,7 @@ impl Mcp {
         if changed {
             let judged: Vec<_> = judged.iter().map(|params| params.get()).collect();
             let replaced = members.with("elicitations", &format!("[{}]", judged.join(",")));
-            *data = RawValue::from_string(replaced).map_err(Denial::malformed)?;
+            *data = raw(replaced)?;
         }
         Ok(())
     }
@@ -92,11 +88,8 @@ impl Mcp {
         if !ASKED_OF_CLIENTS.iter().any(|method| evaluator.asks(method)) {
             return Ok(());
         }
-        let members = match Members::read(result) {
-            Ok(members) => members,
-            // Only an object can contain questions.
-            Err(RawJsonError::NotAnObject) => return Ok(()),
-            Err(error) => return Err(Denial::malformed(error)),
+        let Some(members) = object(result)? else {
+            return Ok(());
         };
         let requests = members.get("inputRequests").filter(|json| *json != "null");
         let Some(requests) = requests else {
@@ -106,35 +99,25 @@ impl Mcp {
         let mut judged = ObjectText::default();
         let mut changed = false;
         for (key, request) in requests.iter() {
-            let modified = self.judge_input_request(flow, request, container, target);
-            let modified = modified.await?;
+            let entry = Members::parse(request).map_err(Denial::malformed)?;
+            let method = entry.text("method");
+            let method =
+                method.ok_or_else(|| Denial::malformed("an input request has no method"))?;
+            let params = entry.get("params").map(|params| raw(params.to_owned()));
+            let params = params.transpose()?;
+            let asked = self.judge_question(flow, &method, params.as_deref(), container, target);
+            let modified = asked.await?;
             changed |= modified.is_some();
-            judged.member(key, modified.as_deref().unwrap_or(request));
+            match modified {
+                Some(modified) => judged.member(key, &entry.with("params", modified.get())),
+                None => judged.member(key, request),
+            }
         }
         if changed {
             let replaced = members.with("inputRequests", &judged.end());
-            *result = RawValue::from_string(replaced).map_err(Denial::malformed)?;
+            *result = raw(replaced)?;
         }
         Ok(())
-    }
-
-    /// Judges one question; returns the text that replaces it, `None` if it passes unchanged.
-    async fn judge_input_request(
-        &self,
-        flow: &mut Flow,
-        request: &str,
-        container: &Arc<Container>,
-        target: &Target,
-    ) -> Result<Option<String>, Denial> {
-        let entry = Members::parse(request).map_err(Denial::malformed)?;
-        let method = entry.text("method");
-        let method = method.ok_or_else(|| Denial::malformed("an input request has no method"))?;
-        let params = entry.get("params").map(ToOwned::to_owned);
-        let params = params.map(RawValue::from_string).transpose();
-        let params = params.map_err(Denial::malformed)?;
-        let asked = self.judge_question(flow, &method, params.as_deref(), container, target);
-        let modified = asked.await?;
-        Ok(modified.map(|modified| entry.with("params", modified.get())))
     }
 
     /// Judges the params of one question; returns their replacement, `None` if they pass unchanged.
@@ -155,7 +138,15 @@ impl Mcp {
             annotations: None,
             response: None,
         };
-        let asked = self.ask_about(flow, question, None).await?;
-        Ok(asked.modified)
+        self.ask_about(flow, question, None).await
+    }
+}
+
+/// The members of an object; `None` for any other value, which cannot contain questions.
+fn object(json: &RawValue) -> Result<Option<Members<'_>>, Denial> {
+    match Members::read(json) {
+        Ok(members) => Ok(Some(members)),
+        Err(RawJsonError::NotAnObject) => Ok(None),
+        Err(error) => Err(Denial::malformed(error)),
     }
 }

@@ -27,7 +27,7 @@ use crate::contract::{
 };
 
 pub use definition::{DefinitionError, ListedTool};
-pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Hidden, Listing, Problem};
+pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing};
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,

@@ -1,5 +1,6 @@
 //! Selects the override of a tool for a container, and applies it to the arguments of a call.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,7 +10,7 @@ use uuid::Uuid;
 
 use super::settings::{Injected, McpSettings, OverrideRule, ServerSettings};
 use crate::contract::{Annotations, ContainerId};
-use crate::raw_json::{Members, Node};
+use crate::raw_json::Node;
 
 impl ServerSettings {
     /// Whether a container sees this server.
@@ -34,17 +35,13 @@ impl McpSettings {
         let entries = self
             .overrides
             .get(&(Arc::clone(server), Arc::clone(tool)))?;
-        let mut best: Option<(usize, &Arc<OverrideRule>)> = None;
-        for entry in entries {
-            let specificity = entry.specificity(container.as_str());
-            // The first of equally specific entries counts.
-            if let Some(specificity) = specificity
-                && best.is_none_or(|(other, _)| specificity > other)
-            {
-                best = Some((specificity, entry));
-            }
-        }
-        best.map(|(_, entry)| entry)
+        let id = container.as_str();
+        let matching = entries
+            .iter()
+            .filter_map(|entry| Some((entry.specificity(id)?, entry)));
+        // `max_by_key` returns the last of equals, and the first counts.
+        let best = matching.rev().max_by_key(|(specificity, _)| *specificity)?;
+        Some(best.1)
     }
 }
 
@@ -82,12 +79,18 @@ impl OverrideRule {
     /// Removes the hidden fields from the arguments and adds the defaults. `schema` is the tool's
     /// original `inputSchema`.
     pub(super) fn apply(&self, arguments: &mut Node<'_>, schema: Option<&str>) {
+        // Parsed at most once: an agent can send thousands of spellings of a hidden field.
+        let schema = LazyCell::new(|| Node::parse(schema?).ok());
+        let is_declared = |name: &str| {
+            let schema = schema.as_ref();
+            schema.is_some_and(|schema| declares(schema, name))
+        };
         for (field, _) in self.hidden_fields() {
-            hide(arguments, field, schema);
+            hide(arguments, field, &is_declared);
         }
         for (field, injected) in &self.defaults {
             let value = injected.value();
-            if declares(schema, field) || !field.contains('.') {
+            if !field.contains('.') || is_declared(field) {
                 set(arguments, &mut std::iter::once(&**field), &value);
             } else {
                 set(arguments, &mut field.split('.'), &value);
@@ -151,17 +154,14 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Whether the root of a schema declares a property of exactly this name.
-pub(super) fn declares(schema: Option<&str>, property: &str) -> bool {
-    let declared = || {
-        let schema = Node::parse(schema?).ok()?;
-        schema.get("properties")?.get(property).map(drop)
-    };
-    declared().is_some()
+pub(super) fn declares(schema: &Node<'_>, property: &str) -> bool {
+    let properties = schema.get("properties");
+    properties.is_some_and(|properties| properties.get(property).is_some())
 }
 
 /// Removes a field by its name, and by the path that a name with dots describes.
-fn hide(arguments: &mut Node<'_>, field: &str, schema: Option<&str>) {
-    let mut is_another = |key: &str| key != field && declares(schema, key);
+fn hide(arguments: &mut Node<'_>, field: &str, is_declared: &impl Fn(&str) -> bool) {
+    let mut is_another = |key: &str| key != field && is_declared(key);
     remove(arguments, &[field], &mut is_another);
     if field.contains('.') {
         let path: Vec<_> = field.split('.').collect();
@@ -231,9 +231,4 @@ fn same_name(one: &str, other: &str) -> bool {
     }
     let fold = |text: &str| text.to_uppercase().to_lowercase();
     fold(one) == fold(other)
-}
-
-/// The `inputSchema` of a tool, as JSON text.
-pub(super) fn input_schema<'a>(tool: &Members<'a>) -> Option<&'a str> {
-    tool.get("inputSchema")
 }

@@ -14,39 +14,31 @@ use crate::contract::{
     Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Verdict,
 };
 
-/// The result for a message that the policies let pass.
-#[derive(Default)]
-pub(super) struct Asked {
-    /// Replaces the arguments, params, result or error; `None` if no policy redacts the message.
-    pub(super) modified: Option<Box<RawValue>>,
-}
-
 impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
-    /// `frame` is shown to the person who must approve the message. Without `frame`, and in a dry
-    /// run, the decision `ask` denies.
+    /// Returns the replacement of the arguments, params, result or error of a message that passes;
+    /// `None` if no policy redacts it. `frame` is shown to the person who must approve the message.
+    /// Without `frame`, and in a dry run, the decision `ask` denies.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
         question: Question<'_>,
         frame: Option<&Frame>,
-    ) -> Result<Asked, Denial> {
+    ) -> Result<Option<Box<RawValue>>, Denial> {
         if !self.ports.evaluator.asks(question.method) {
-            return Ok(Asked::default());
+            return Ok(None);
         }
         let target = question.target;
-        let ruling = self.rule_on(flow, &question).await?;
-        let reason = ruling.reason();
-        record(
-            flow,
-            ruling.decision,
-            Some(&reason)
-                .filter(|reason| !reason.is_empty())
-                .map(String::as_str),
-        );
-        flow.note(|| format!("the policies decide {}: {reason}", ruling.decision));
-        let bundle = ruling.bundle.as_deref().unwrap_or("policies");
-        let verdict = match ruling.decision {
+        let Ruling {
+            decision,
+            bundle,
+            reason,
+            modified,
+        } = self.rule_on(flow, &question).await?;
+        record(flow, decision, &reason);
+        flow.note(|| format!("the policies decide {decision}: {reason}"));
+        let bundle = bundle.as_deref().unwrap_or("policies");
+        let verdict = match decision {
             ALLOW | REDACT => Ok(()),
             ASK => self.ask_person(flow, target, frame, &reason).await,
             DENY_ABORT => {
@@ -59,11 +51,11 @@ impl Mcp {
             let hint = format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");
             denial.rule(bundle).hint(hint)
         })?;
-        match ruling.modified {
+        match modified {
             Some(modified) if !is_replacement(&modified) => {
                 Err(target.evaluator_failed("`modified` is not an object"))
             }
-            modified => Ok(Asked { modified }),
+            modified => Ok(modified),
         }
     }
 
@@ -118,7 +110,7 @@ impl Mcp {
         match answered {
             Answered::Approved => Ok(()),
             Answered::Rejected => {
-                record(flow, DENY_CONTINUE, Some("a person rejected it"));
+                record(flow, DENY_CONTINUE, "a person rejected it");
                 Err(target.deny(&format!("a person rejected it ({reason})")))
             }
             Answered::Open => Err(target.deny(&format!(

@@ -1,6 +1,5 @@
 //! Combines the decisions of several bundles.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -16,8 +15,8 @@ pub(super) struct Ruling {
     pub(super) decision: &'static str,
     /// The bundle that decided: the first with the strictest decision.
     pub(super) bundle: Option<Arc<str>>,
-    /// The reason that the bundle gave, if any.
-    pub(super) reason: Option<Box<str>>,
+    /// The reason that the bundle gave; otherwise a sentence that names the bundle.
+    pub(super) reason: Box<str>,
     /// Replaces the arguments or the result. Each bundle saw the replacements of the earlier ones,
     /// so the last one in the order of the file contains all of them.
     pub(super) modified: Option<Box<RawValue>>,
@@ -31,21 +30,18 @@ impl Ruling {
         let mut ruling = Self {
             decision: DENY_CONTINUE,
             bundle: None,
-            reason: Some("no bundle returned a decision".into()),
+            reason: "no bundle returned a decision".into(),
             modified: None,
         };
-        let strictest = decisions
-            .iter()
-            .enumerate()
-            .min_by_key(|(at, one)| (Reverse(strictness(word(&one.effect))), *at));
-        let Some((strictest, _)) = strictest else {
-            return ruling;
-        };
-        for (at, decision) in decisions.into_iter().enumerate() {
-            if at == strictest {
-                ruling.decision = word(&decision.effect);
+        let mut strictest = None;
+        for decision in decisions {
+            let rank = Some(strictness(decision.effect.as_str()));
+            if strictest < rank {
+                strictest = rank;
+                let unnamed = || format!("decided by the bundle {}", decision.bundle).into();
+                ruling.reason = decision.reason.unwrap_or_else(unnamed);
+                ruling.decision = decision.effect.as_str();
                 ruling.bundle = Some(decision.bundle);
-                ruling.reason = decision.reason;
             }
             if let Effect::Redact(modified) = decision.effect {
                 ruling.modified = Some(modified);
@@ -59,28 +55,22 @@ impl Ruling {
         Self {
             decision: ALLOW,
             bundle: None,
-            reason: Some("policies.on_unavailable: allow".into()),
+            reason: "policies.on_unavailable: allow".into(),
             modified: None,
-        }
-    }
-
-    /// The reason; without one, the name of the bundle; empty without either.
-    pub(super) fn reason(&self) -> String {
-        match (&self.reason, &self.bundle) {
-            (Some(reason), _) => reason.to_string(),
-            (None, Some(bundle)) => format!("decided by the bundle {bundle}"),
-            (None, None) => String::new(),
         }
     }
 }
 
-fn word(effect: &Effect) -> &'static str {
-    match effect {
-        Effect::Allow => ALLOW,
-        Effect::Redact(_) => REDACT,
-        Effect::Ask => ASK,
-        Effect::DenyContinue => DENY_CONTINUE,
-        Effect::DenyAbort => DENY_ABORT,
+impl Effect {
+    /// The decision as policies, metrics, the audit and denials name it.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Allow => ALLOW,
+            Self::Redact(_) => REDACT,
+            Self::Ask => ASK,
+            Self::DenyContinue => DENY_CONTINUE,
+            Self::DenyAbort => DENY_ABORT,
+        }
     }
 }
 
@@ -99,12 +89,13 @@ pub(super) fn is_replacement(modified: &RawValue) -> bool {
     text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
 }
 
-/// Records a decision for the audit, unless the flow has a decision that is at least as strict.
-pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: Option<&str>) {
+/// Records a decision and its reason, which may be empty, for the audit. Does nothing if the flow
+/// has a decision that is at least as strict.
+pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: &str) {
     let record = flow.mcp_record();
     let before = record.decision.map(strictness);
     if before.is_none_or(|before| before < strictness(decision)) {
         record.decision = Some(decision);
-        record.reason = reason.map(|reason| cut(reason).into());
+        record.reason = (!reason.is_empty()).then(|| cut(reason).into());
     }
 }

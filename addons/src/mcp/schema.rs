@@ -39,9 +39,7 @@ pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -
     let mut added = Vec::new();
     while let Some(copy) = editor.copies.get(added.len()).cloned() {
         let original = definition(&schema, copy.place, &copy.original);
-        let fields: Vec<_> = copy.fields.iter().map(OwnedField::borrow).collect();
-        let fields: Vec<_> = fields.iter().map(BorrowedField::field).collect();
-        let node = original.map(|node| editor.edit(node, &fields));
+        let node = original.map(|node| editor.edit(node, &copy.fields));
         added.push(node.unwrap_or(Node::Object(Vec::new())));
     }
     for (copy, node) in editor.copies.iter().zip(added) {
@@ -58,52 +56,23 @@ pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -
 
 /// A copy of a definition without some fields.
 #[derive(Clone)]
-struct Copy {
+struct DefinitionCopy<'f> {
     place: &'static str,
     original: String,
     name: String,
-    fields: Vec<OwnedField>,
+    fields: Vec<HiddenField<'f>>,
 }
 
-#[derive(Clone, PartialEq, Eq)]
-struct OwnedField {
-    path: Vec<String>,
-    has_default: bool,
-}
-
-struct BorrowedField<'f> {
-    path: Vec<&'f str>,
-    has_default: bool,
-}
-
-impl OwnedField {
-    fn borrow(&self) -> BorrowedField<'_> {
-        BorrowedField {
-            path: self.path.iter().map(String::as_str).collect(),
-            has_default: self.has_default,
-        }
-    }
-}
-
-impl BorrowedField<'_> {
-    fn field(&self) -> HiddenField<'_> {
-        HiddenField {
-            path: &self.path,
-            has_default: self.has_default,
-        }
-    }
-}
-
-struct Editor<'r, 'n> {
+struct Editor<'r, 'n, 'f> {
     /// The schema that references refer to.
     root: &'r Node<'n>,
     /// The copies, in the order in which references to them were found. Their contents are made one
     /// after the other, so that a chain of references does not recurse.
-    copies: Vec<Copy>,
+    copies: Vec<DefinitionCopy<'f>>,
 }
 
-impl Editor<'_, '_> {
-    fn edit<'s>(&mut self, schema: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+impl<'f> Editor<'_, '_, 'f> {
+    fn edit<'s>(&mut self, schema: &Node<'s>, fields: &[HiddenField<'f>]) -> Node<'s> {
         let Node::Object(members) = schema else {
             return schema.clone();
         };
@@ -131,7 +100,7 @@ impl Editor<'_, '_> {
         key: &Cow<'s, str>,
         value: &Node<'s>,
         schema: &Node<'s>,
-        fields: &[HiddenField<'_>],
+        fields: &[HiddenField<'f>],
     ) -> Option<(Cow<'s, str>, Node<'s>)> {
         let kept = |node| Some((key.clone(), node));
         match &**key {
@@ -159,7 +128,7 @@ impl Editor<'_, '_> {
     }
 
     /// Whether editing would change a schema.
-    fn changes(&self, schema: &Node<'_>, fields: &[HiddenField<'_>]) -> bool {
+    fn changes(&self, schema: &Node<'_>, fields: &[HiddenField<'f>]) -> bool {
         let mut trial = Editor {
             root: self.root,
             copies: Vec::new(),
@@ -167,7 +136,7 @@ impl Editor<'_, '_> {
         trial.edit(schema, fields) != *schema
     }
 
-    fn edit_each<'s>(&mut self, schemas: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+    fn edit_each<'s>(&mut self, schemas: &Node<'s>, fields: &[HiddenField<'f>]) -> Node<'s> {
         match schemas {
             Node::Array(schemas) => {
                 Node::Array(schemas.iter().map(|one| self.edit(one, fields)).collect())
@@ -179,7 +148,7 @@ impl Editor<'_, '_> {
     fn edit_properties<'s>(
         &mut self,
         properties: &Node<'s>,
-        fields: &[HiddenField<'_>],
+        fields: &[HiddenField<'f>],
     ) -> Node<'s> {
         let Node::Object(properties) = properties else {
             return properties.clone();
@@ -202,7 +171,7 @@ impl Editor<'_, '_> {
     fn edit_branches<'s>(
         &mut self,
         branches: &Node<'s>,
-        fields: &[HiddenField<'_>],
+        fields: &[HiddenField<'f>],
     ) -> Option<Node<'s>> {
         let Node::Array(branches) = branches else {
             return Some(branches.clone());
@@ -230,7 +199,7 @@ impl Editor<'_, '_> {
         &mut self,
         branches: &Node<'s>,
         schema: &Node<'s>,
-        fields: &[HiddenField<'_>],
+        fields: &[HiddenField<'f>],
     ) -> Option<(Cow<'s, str>, Node<'s>)> {
         let edited = self.edit_branches(branches, fields)?;
         let required = |branch: &Node<'s>| branch.get("required").cloned();
@@ -248,7 +217,7 @@ impl Editor<'_, '_> {
     fn edit_dependencies<'s>(
         &mut self,
         dependencies: &Node<'s>,
-        fields: &[HiddenField<'_>],
+        fields: &[HiddenField<'f>],
     ) -> Node<'s> {
         let Node::Object(dependencies) = dependencies else {
             return dependencies.clone();
@@ -266,7 +235,7 @@ impl Editor<'_, '_> {
         Node::Object(edited)
     }
 
-    fn refer_to_copy<'s>(&mut self, reference: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+    fn refer_to_copy<'s>(&mut self, reference: &Node<'s>, fields: &[HiddenField<'f>]) -> Node<'s> {
         let text = reference.as_text();
         let Some((place, encoded)) = text.as_deref().and_then(local) else {
             return reference.clone();
@@ -276,26 +245,19 @@ impl Editor<'_, '_> {
         let Some(original) = original.filter(exists) else {
             return reference.clone();
         };
-        let fields: Vec<_> = fields
-            .iter()
-            .map(|field| OwnedField {
-                path: field.path.iter().map(|&name| name.to_owned()).collect(),
-                has_default: field.has_default,
-            })
-            .collect();
-        let same = |copy: &&Copy| {
+        let same = |copy: &DefinitionCopy<'_>| {
             copy.place == place && copy.original == original && copy.fields == fields
         };
-        let number = match self.copies.iter().position(|copy| same(&copy)) {
+        let number = match self.copies.iter().position(same) {
             Some(at) => at,
             None if self.copies.len() >= MAX_COPIES => return reference.clone(),
             None => {
                 let at = self.copies.len();
-                self.copies.push(Copy {
+                self.copies.push(DefinitionCopy {
                     place,
                     name: format!("{original}.exposed{at}"),
                     original,
-                    fields,
+                    fields: fields.to_vec(),
                 });
                 at
             }
@@ -315,7 +277,9 @@ impl Editor<'_, '_> {
         for (place, definitions) in members {
             if let Node::Object(definitions) = definitions {
                 definitions.retain(|(name, _)| {
-                    let copied = |copy: &Copy| *place == copy.place && *copy.original == **name;
+                    let copied = |copy: &DefinitionCopy<'_>| {
+                        *place == copy.place && *copy.original == **name
+                    };
                     let is_used = |(at, used): &(&str, String)| *place == *at && *used == **name;
                     !self.copies.iter().any(copied) || used.iter().any(is_used)
                 });

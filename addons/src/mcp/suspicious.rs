@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-/// Number of bytes that are searched at the beginning of a result or an error message.
+/// Number of bytes that are searched at the beginning of a result, of an error's message and of its
+/// data.
 const SEARCHED: usize = 64 * 1024;
 
 /// Phrases that ordinary results of tools do not contain, in lower case.

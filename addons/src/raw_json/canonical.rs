@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
+use super::node::{write_array, write_object};
 use super::{Node, write_string};
 
 /// 2^53: from here on a double does not represent every integer.
@@ -36,27 +37,9 @@ fn write(node: &Node<'_>, out: &mut String) {
         Node::Object(members) => {
             let mut sorted: Vec<_> = members.iter().collect();
             sorted.sort_by(|(one, _), (other, _)| one.encode_utf16().cmp(other.encode_utf16()));
-            out.push('{');
-            for (at, (key, value)) in sorted.into_iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
-                write_string(key, out);
-                out.push(':');
-                write(value, out);
-            }
-            out.push('}');
+            write_object(sorted.into_iter(), write, out);
         }
-        Node::Array(elements) => {
-            out.push('[');
-            for (at, element) in elements.iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
-                write(element, out);
-            }
-            out.push(']');
-        }
+        Node::Array(elements) => write_array(elements, write, out),
         Node::Scalar(json) => match node.as_text() {
             Some(text) => write_string(&text, out),
             None => match json.parse::<f64>() {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::RawJsonError;
-use crate::strict_json::behind_string;
+use crate::strict_json::after_string;
 
 /// A position in a JSON text. At the end of the text, values are empty and closing brackets are
 /// found, so that every loop ends even if the text is invalid.
@@ -65,7 +65,7 @@ impl<'a> Cursor<'a> {
 /// The length of the string that the text begins with.
 fn string_length(text: &str) -> usize {
     let inside = text.as_bytes().get(1..).unwrap_or_default();
-    text.len().saturating_sub(behind_string(inside).len())
+    text.len().saturating_sub(after_string(inside).len())
 }
 
 /// The length of the object or array that the text begins with.

@@ -62,7 +62,7 @@ impl<'a> Members<'a> {
             members.push((key, cursor.skip_value()));
             cursor.take(b',');
         }
-        refuse_duplicates(members.iter().map(|(key, _)| &**key), members.len())?;
+        refuse_duplicates(&members)?;
         Ok(Self(members))
     }
 
@@ -129,26 +129,20 @@ impl Default for ObjectText {
 impl ObjectText {
     /// Adds a member. `value` is JSON text.
     pub fn member(&mut self, key: &str, value: &str) {
-        self.0.push(if self.0.is_empty() { '{' } else { ',' });
-        write_string(key, &mut self.0);
-        self.0.push(':');
+        self.key(key);
         self.0.push_str(value);
     }
 
     /// Adds a member that is a string.
     pub fn text(&mut self, key: &str, value: &str) {
-        self.0.push(if self.0.is_empty() { '{' } else { ',' });
-        write_string(key, &mut self.0);
-        self.0.push(':');
+        self.key(key);
         write_string(value, &mut self.0);
     }
 
-    /// Adds a member that is a string, or `null`.
-    pub fn text_or_null(&mut self, key: &str, value: Option<&str>) {
-        match value {
-            Some(value) => self.text(key, value),
-            None => self.member(key, "null"),
-        }
+    fn key(&mut self, key: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        write_string(key, &mut self.0);
+        self.0.push(':');
     }
 
     /// Ends the object and returns its text.
@@ -174,22 +168,14 @@ pub fn write_string(text: &str, out: &mut String) {
     }
 }
 
-fn refuse_duplicates<'k>(
-    keys: impl Iterator<Item = &'k str> + Clone,
-    count: usize,
-) -> Result<(), RawJsonError> {
-    let twice = if count <= FEW {
-        let mut rest = keys;
-        loop {
-            match rest.next() {
-                None => break false,
-                Some(key) if rest.clone().any(|other| other == key) => break true,
-                Some(_) => {}
-            }
-        }
+fn refuse_duplicates<V>(members: &[(Cow<'_, str>, V)]) -> Result<(), RawJsonError> {
+    let twice = if members.len() <= FEW {
+        let is_before = |at, key| members.iter().take(at).any(|(other, _)| other == key);
+        let mut members = members.iter().enumerate();
+        members.any(|(at, (key, _))| is_before(at, key))
     } else {
-        let mut seen = HashSet::with_capacity(count);
-        { keys }.any(|key| !seen.insert(key))
+        let mut seen = HashSet::with_capacity(members.len());
+        members.iter().any(|(key, _)| !seen.insert(key))
     };
     if twice {
         return Err(RawJsonError::DuplicateKey);

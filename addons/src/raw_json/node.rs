@@ -42,7 +42,7 @@ impl<'a> Node<'a> {
                 members.push((key, Self::take(cursor, below)?));
                 cursor.take(b',');
             }
-            refuse_duplicates(members.iter().map(|(key, _)| &**key), members.len())?;
+            refuse_duplicates(&members)?;
             return Ok(Self::Object(members));
         }
         if cursor.take(b'[') {
@@ -94,31 +94,10 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Writes the value as JSON.
-    pub fn write(&self, out: &mut String) {
+    fn write(&self, out: &mut String) {
         match self {
-            Self::Object(members) => {
-                out.push('{');
-                for (at, (key, value)) in members.iter().enumerate() {
-                    if at > 0 {
-                        out.push(',');
-                    }
-                    write_string(key, out);
-                    out.push(':');
-                    value.write(out);
-                }
-                out.push('}');
-            }
-            Self::Array(elements) => {
-                out.push('[');
-                for (at, element) in elements.iter().enumerate() {
-                    if at > 0 {
-                        out.push(',');
-                    }
-                    element.write(out);
-                }
-                out.push(']');
-            }
+            Self::Object(members) => write_object(members.iter(), Self::write, out),
+            Self::Array(elements) => write_array(elements, Self::write, out),
             Self::Scalar(json) => out.push_str(json),
         }
     }
@@ -132,17 +111,48 @@ impl<'a> Node<'a> {
     }
 }
 
+/// Writes an object; `write` writes the values.
+pub(super) fn write_object<'n, 'a: 'n>(
+    members: impl Iterator<Item = &'n (Cow<'a, str>, Node<'a>)>,
+    write: impl Fn(&Node<'a>, &mut String),
+    out: &mut String,
+) {
+    out.push('{');
+    for (at, (key, value)) in members.enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        write_string(key, out);
+        out.push(':');
+        write(value, out);
+    }
+    out.push('}');
+}
+
+/// Writes an array; `write` writes the elements.
+pub(super) fn write_array<'a>(
+    elements: &[Node<'a>],
+    write: impl Fn(&Node<'a>, &mut String),
+    out: &mut String,
+) {
+    out.push('[');
+    for (at, element) in elements.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        write(element, out);
+    }
+    out.push(']');
+}
+
 impl From<&serde_json::Value> for Node<'static> {
     fn from(value: &serde_json::Value) -> Self {
         use serde_json::Value;
         match value {
             Value::Object(members) => {
                 let members = members.iter();
-                Self::Object(
-                    members
-                        .map(|(key, value)| (key.clone().into(), value.into()))
-                        .collect(),
-                )
+                let members = members.map(|(key, value)| (key.clone().into(), value.into()));
+                Self::Object(members.collect())
             }
             Value::Array(elements) => Self::Array(elements.iter().map(Self::from).collect()),
             scalar => Self::Scalar(scalar.to_string().into()),

@@ -5,10 +5,10 @@ use regorus::Value;
 use serde_json::value::RawValue;
 
 use super::error::EvaluationError;
-use super::plain::{Answered, MEMBERS};
+use super::plain::{EntrypointValue, MEMBERS};
 
-/// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text is
-/// truncated, since it is sent to the agent and written to the audit log.
+/// Limit on the length of a reason, and of an unknown decision in an error, in bytes. Longer text
+/// is truncated, since it is sent to the agent and written to the audit log.
 const MAX_REASON_BYTES: usize = 1024;
 /// Reason of an undefined decision.
 const UNDEFINED: &str = "the policy is undefined for this input";
@@ -35,27 +35,24 @@ pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
         _ => return Err(wrong("the policy has no answer")),
     };
     of(match <[Value; 3]>::try_from(parts) {
-        Ok(members) => Answered::Members(members),
-        Err(parts) => Answered::Object(parts.into_iter().next().unwrap_or(Value::Undefined)),
+        Ok(members) => EntrypointValue::Package(members),
+        Err(parts) => EntrypointValue::Rule(parts.into_iter().next().unwrap_or(Value::Undefined)),
     })
 }
 
 /// Reads the values of an entrypoint. An undefined decision is [`Effect::DenyContinue`].
-pub fn of(answered: Answered) -> Result<Answer, EvaluationError> {
-    match answered {
-        Answered::Members([decision, reason, modified]) => of_members(decision, reason, modified),
-        Answered::Object(Value::Undefined) => {
-            of_members(Value::Undefined, Value::Undefined, Value::Undefined)
+pub fn of(value: EntrypointValue) -> Result<Answer, EvaluationError> {
+    match value {
+        EntrypointValue::Package(members) => of_members(members),
+        EntrypointValue::Rule(Value::Undefined) => of_members([const { Value::Undefined }; 3]),
+        EntrypointValue::Rule(object @ Value::Object(_)) => {
+            of_members(MEMBERS.map(|name| object[name].clone()))
         }
-        Answered::Object(object @ Value::Object(_)) => {
-            let [decision, reason, modified] = MEMBERS.map(|name| object[name].clone());
-            of_members(decision, reason, modified)
-        }
-        Answered::Object(_) => Err(wrong("the entrypoint's value is not an object")),
+        EntrypointValue::Rule(_) => Err(wrong("the entrypoint's value is not an object")),
     }
 }
 
-fn of_members(decision: Value, reason: Value, modified: Value) -> Result<Answer, EvaluationError> {
+fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, EvaluationError> {
     let decision = match decision {
         Value::Undefined => {
             return Ok(Answer {
@@ -98,10 +95,7 @@ fn replacement(modified: Value) -> Result<Box<RawValue>, EvaluationError> {
 }
 
 fn shortened(text: &str) -> String {
-    let mut end = text.len().min(MAX_REASON_BYTES);
-    while !text.is_char_boundary(end) {
-        end = end.saturating_sub(1);
-    }
+    let end = text.floor_char_boundary(MAX_REASON_BYTES);
     text.get(..end).unwrap_or_default().to_owned()
 }
 

@@ -50,10 +50,7 @@ impl Default for Manifest {
 impl Bundle {
     /// Reads a directory or an archive. Blocks.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
-        Self::from_files(Files::read(path)?)
-    }
-
-    fn from_files(files: Files) -> Result<Self, LoadError> {
+        let files = Files::read(path)?;
         let mut bundle = Self {
             policies: Vec::new(),
             data: Value::Object(Map::new()),
@@ -134,11 +131,9 @@ impl Bundle {
     }
 
     fn outside(&self, file: &str, path: &[&str]) -> LoadError {
-        LoadError::OutsideRoots {
-            file: file.to_owned(),
-            path: path.join("/"),
-            roots: self.manifest.roots.join(", "),
-        }
+        let (path, roots) = (path.join("/"), self.manifest.roots.join(", "));
+        let message = format!("{path} is outside the roots of .manifest: {roots}");
+        LoadError::File(file.to_owned(), message)
     }
 }
 

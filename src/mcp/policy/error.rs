@@ -7,14 +7,9 @@ use thiserror::Error;
 /// Why a bundle could not be loaded. The text names the file and says what to change.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// A file or directory cannot be read.
-    #[error("{path} cannot be read: {error}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// The operating system's error.
-        error: io::Error,
-    },
+    /// A file or directory cannot be read: its path and the operating system's error.
+    #[error("{0} cannot be read: {1}")]
+    Unreadable(String, io::Error),
     /// The path names neither a directory nor a file.
     #[error("{0} is neither a directory nor a bundle.tar.gz")]
     NoBundle(String),
@@ -25,13 +20,13 @@ pub enum LoadError {
     #[error("{0:?}: the path leads out of the bundle or is not UTF-8")]
     Path(String),
     /// The bundle contains a link, a device, a pipe or a socket.
-    #[error("{0} is not a regular file; a bundle holds no links")]
+    #[error("{0} is not a regular file; a bundle cannot contain links")]
     NotRegular(String),
     /// Two entries of the archive have the same path.
     #[error("{0} is in the archive twice")]
     Twice(String),
     /// A file or directory is nested too deeply: its path and the limit.
-    #[error("{0} lies more than {1} directories deep")]
+    #[error("{0} is nested more than {1} directories deep")]
     TooDeep(String, usize),
     /// The bundle has more files and directories than this limit.
     #[error("the bundle has more than {0} files and directories")]
@@ -39,19 +34,9 @@ pub enum LoadError {
     /// The files together have more bytes than this limit.
     #[error("the bundle has more than {0} bytes unpacked")]
     TooLarge(u64),
-    /// The content of a file is invalid: its path and the reason.
+    /// The content of a file is refused: its path, and the reason with what to change.
     #[error("{0}: {1}")]
     File(String, String),
-    /// A policy or a document is outside the roots of the manifest.
-    #[error("{file}: {path} is outside the roots of .manifest: {roots}")]
-    OutsideRoots {
-        /// The file.
-        file: String,
-        /// The package or document.
-        path: String,
-        /// The roots, separated by commas.
-        roots: String,
-    },
     /// regorus refused the policies or the data, or the first evaluation failed or took too long.
     /// The errors of regorus name file, line and column.
     #[error("{0}")]
@@ -68,35 +53,6 @@ pub enum LoadError {
     /// The entrypoint is not a path.
     #[error("entrypoint {0:?} is not a path such as mcp/authz")]
     Entrypoint(String),
-    /// A rule depends on itself: its file and its path.
-    #[error("{0}: the rule {1} depends on itself; Rego has no recursion")]
-    Recursion(String, String),
-    /// A call of a function whose result can take any amount of memory unless some arguments are
-    /// literals.
-    #[error(
-        "{file}: the result of {function} can take all memory; write {literals} of the call as a \
-         literal"
-    )]
-    Unbounded {
-        /// The file.
-        file: String,
-        /// The function.
-        function: String,
-        /// The arguments that must be literals.
-        literals: String,
-    },
-    /// `with` replaces a function by one whose result can take any amount of memory: the file and
-    /// that function.
-    #[error(
-        "{0}: `with … as {1}`: the result of {1} can take all memory; replace the function by a \
-         rule of the policy"
-    )]
-    Replacement(String, String),
-    /// A call of a function of `time` other than `time.now_ns`: the file and the function.
-    #[error(
-        "{0}: {1} does not exist here; calculate with time.now_ns(), nanoseconds since 1970 in UTC"
-    )]
-    Time(String, String),
 }
 
 /// Why a policy gave no answer.

@@ -31,10 +31,7 @@ pub struct Files {
 impl Files {
     /// Reads a directory or an archive. Blocks.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
-        let unreadable = |error| LoadError::Unreadable {
-            path: path.display().to_string(),
-            error,
-        };
+        let unreadable = |error| LoadError::Unreadable(path.display().to_string(), error);
         let metadata = fs::metadata(path).map_err(unreadable)?;
         let mut files = Self::default();
         if metadata.is_dir() {
@@ -48,10 +45,7 @@ impl Files {
     }
 
     fn add_directory(&mut self, path: &Path, below: &str, depth: usize) -> Result<(), LoadError> {
-        let unreadable = |error| LoadError::Unreadable {
-            path: path.display().to_string(),
-            error,
-        };
+        let unreadable = |error| LoadError::Unreadable(path.display().to_string(), error);
         for entry in fs::read_dir(path).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
             let Ok(name) = entry.file_name().into_string() else {
@@ -110,10 +104,7 @@ impl Files {
         let left = MAX_BUNDLE_BYTES.saturating_sub(self.bytes);
         let mut content = Vec::new();
         let read = file.take(left.saturating_add(1)).read_to_end(&mut content);
-        let length = read.map_err(|error| LoadError::Unreadable {
-            path: path.clone(),
-            error,
-        })?;
+        let length = read.map_err(|error| LoadError::Unreadable(path.clone(), error))?;
         let length = u64::try_from(length).unwrap_or(u64::MAX);
         if length > left {
             return Err(LoadError::TooLarge(MAX_BUNDLE_BYTES));

@@ -12,7 +12,7 @@ use regorus::{Engine, LimitError, Value};
 use super::error::EvaluationError;
 
 /// Number of evaluation steps between two checks of the clock; a step takes about 100 ns.
-const STEPS_PER_LOOK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
+const STEPS_PER_CHECK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
 /// The rule that collects an answer.
 pub const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 /// The only function of `time` that policies may call.
@@ -77,7 +77,7 @@ impl Interpreter {
         let engine = &mut self.engine;
         engine.set_execution_timer_config(ExecutionTimerConfig {
             limit,
-            check_interval: STEPS_PER_LOOK,
+            check_interval: STEPS_PER_CHECK,
         });
         engine.set_input(input);
         let value = engine.eval_rule(ANSWER.to_owned());

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use addons::contract::Effect;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 /// Upper bounds of the histogram's buckets, in seconds: from the duration of a small policy to the
@@ -72,16 +71,5 @@ impl PolicyMetrics {
     pub fn observe(&self, bundle: &str, duration: Duration) {
         let durations = self.durations.with_label_values(&[bundle]);
         durations.observe(duration.as_secs_f64());
-    }
-}
-
-/// The label of an effect.
-pub fn label(effect: &Effect) -> &'static str {
-    match effect {
-        Effect::Allow => "allow",
-        Effect::DenyContinue => "deny_continue",
-        Effect::DenyAbort => "deny_abort",
-        Effect::Ask => "ask",
-        Effect::Redact(_) => "redact",
     }
 }

@@ -43,7 +43,7 @@ pub use threads::PolicyThreads;
 
 use bundle::Bundle;
 use error::EvaluationError;
-use metrics::{FAILED, TIMED_OUT, UNAVAILABLE, label};
+use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program};
 
 /// Limit on the time of an evaluation on a connection's thread, in nanoseconds: all other
@@ -87,14 +87,11 @@ impl RegoEvaluator {
         let mut bundles = Vec::new();
         for bundle in &settings.bundles {
             metrics.create_configured(&bundle.id);
-            let program = match load(bundle) {
-                Ok(program) => Some(program),
-                Err(error) => {
-                    let settings = bundle.clone();
-                    unloaded.push(Unloaded { settings, error });
-                    None
-                }
+            let failed = |error| {
+                let settings = bundle.clone();
+                unloaded.push(Unloaded { settings, error });
             };
+            let program = load(bundle).map_err(failed).ok();
             let settings = bundle.clone();
             bundles.push(LoadedBundle { settings, program });
         }
@@ -107,23 +104,15 @@ impl RegoEvaluator {
         (evaluator, unloaded)
     }
 
-    /// The ids of the bundles for a method that are not loaded.
-    fn unavailable(&self, method: &str) -> impl Iterator<Item = &Arc<str>> {
-        let asked = self
-            .bundles
-            .iter()
-            .filter(move |bundle| bundle.is_for(method));
-        let unavailable = asked.filter(|bundle| bundle.program.is_none());
-        unavailable.map(|bundle| &bundle.settings.id)
-    }
-
     /// Counts the bundles for a method that are not loaded. Fails if there is one and
     /// `on_unavailable` is `deny`.
     fn check_unavailable(&self, method: &str) -> Result<(), EvaluatorError> {
         let mut missing = None;
-        for id in self.unavailable(method) {
-            self.metrics.count(id, UNAVAILABLE);
-            missing = Some(id);
+        for bundle in self.bundles.iter().filter(|bundle| bundle.is_for(method)) {
+            if bundle.program.is_none() {
+                self.metrics.count(&bundle.settings.id, UNAVAILABLE);
+                missing = Some(&bundle.settings.id);
+            }
         }
         match missing {
             Some(id) if self.on_unavailable == OnUnavailable::Deny => {
@@ -143,17 +132,17 @@ impl RegoEvaluator {
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }
-        let asked = Asked {
+        let query = Query {
             bundles: Arc::clone(&self.bundles),
             metrics: Arc::clone(&self.metrics),
             method: method.into(),
             ends: question.ends,
         };
         let (bytes, decided) = (question.input.bytes(), question.decided);
-        asked.check_size(bytes, decided)?;
-        let is_short = asked.is_short(&question.input, decided);
-        let limit = asked.left();
-        let work = move || asked.decide(&question.input, decided);
+        query.check_size(bytes, decided)?;
+        let is_short = query.is_short(&question.input, decided);
+        let limit = query.left();
+        let work = move || query.evaluate(&question.input, decided);
         if is_short {
             // As on the policy threads, a panic denies one message and does not end the task of the
             // connection. The evaluation, whose state may be inconsistent, is dropped.
@@ -192,8 +181,8 @@ impl LoadedBundle {
     }
 }
 
-/// One evaluation of the bundles for a method.
-struct Asked {
+/// One query of the bundles for a method.
+struct Query {
     bundles: Arc<[LoadedBundle]>,
     metrics: Arc<PolicyMetrics>,
     method: Box<str>,
@@ -201,9 +190,9 @@ struct Asked {
     ends: Option<Instant>,
 }
 
-impl Asked {
+impl Query {
     /// Evaluates the bundles after the first `decided`, up to and including one that redacts.
-    fn decide(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
+    fn evaluate(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
         let mut members = BTreeMap::new();
         for (name, json) in self.read_members(input, decided) {
             // Takes half the time of `Value::from_json_str`, which collects repeated keys.
@@ -215,7 +204,7 @@ impl Asked {
         let mut programs = self.programs(decided);
         let mut all = Vec::new();
         for (bundle, program) in programs.by_ref() {
-            let decision = self.ask(bundle, program, &input)?;
+            let decision = self.evaluate_one(bundle, program, &input)?;
             let redacts = decision.modified().is_some();
             all.push(decision);
             if redacts {
@@ -276,7 +265,7 @@ impl Asked {
         })
     }
 
-    fn ask(
+    fn evaluate_one(
         &self,
         bundle: &Arc<str>,
         program: &Program,
@@ -290,7 +279,7 @@ impl Asked {
         self.metrics.observe(bundle, begun.elapsed());
         let (label, result) = match answer {
             Ok(answer) => (
-                label(&answer.effect),
+                answer.effect.as_str(),
                 Ok(Decision {
                     bundle: Arc::clone(bundle),
                     effect: answer.effect,

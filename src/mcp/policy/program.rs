@@ -172,7 +172,8 @@ impl Loaded {
                 .add_policy(path.clone(), text.clone())
                 .map_err(policy_error)?;
         }
-        let syntax = syntax(&engine)?;
+        let trees = engine.get_ast_as_json().map_err(policy_error)?;
+        let syntax = Syntax::parse(&trees).map_err(LoadError::Policy)?;
         check(&syntax, bundle)?;
         let entrypoint = read_entrypoint(&syntax, entrypoint)?;
         let data: Value = serde_json::from_value(bundle.data.clone())
@@ -196,31 +197,38 @@ impl Loaded {
 
 /// Refuses policies that regorus accepts, but the proxy does not.
 fn check(syntax: &Syntax, bundle: &Bundle) -> Result<(), LoadError> {
+    let refuse = |file: &str, message| Err(LoadError::File(file.to_owned(), message));
     for (file, package) in syntax.packages() {
         bundle.check_package(file, &package)?;
         if package.first().is_some_and(|name| name == PACKAGE[0]) {
-            let message = format!("the package {} is reserved", PACKAGE[0]);
-            return Err(LoadError::File(file.to_owned(), message));
+            return refuse(file, format!("the package {} is reserved", PACKAGE[0]));
         }
     }
     if let Some((file, function, literals)) = syntax.amplifier() {
-        let file = file.to_owned();
-        return Err(LoadError::Unbounded {
-            file,
-            function,
-            literals,
-        });
+        let message = format!(
+            "the result of {function} can take all memory; write {literals} of the call as a literal"
+        );
+        return refuse(file, message);
     }
     if let Some((file, function)) = syntax.unbounded_replacement() {
-        return Err(LoadError::Replacement(file.to_owned(), function));
+        let message = format!(
+            "`with … as {function}`: the result of {function} can take all memory; replace the \
+             function by a rule of the policy"
+        );
+        return refuse(file, message);
     }
     if let Some((file, function)) = syntax.function_of_time() {
-        return Err(LoadError::Time(file.to_owned(), function));
+        let message = format!(
+            "{function} does not exist here; calculate with time.now_ns(), nanoseconds since 1970 \
+             in UTC"
+        );
+        return refuse(file, message);
     }
-    match recursion::find(syntax) {
-        Some((file, rule)) => Err(LoadError::Recursion(file, rule)),
-        None => Ok(()),
+    if let Some((file, rule)) = recursion::find(syntax) {
+        let message = format!("the rule {rule} depends on itself; Rego has no recursion");
+        return refuse(&file, message);
     }
+    Ok(())
 }
 
 /// Resolves the entrypoint to a rule, or to a package with the rule `decision`. Fails if the
@@ -267,11 +275,6 @@ fn collector(entrypoint: &Entrypoint) -> String {
     };
     let package = PACKAGE.join(".");
     format!("package {package}\n\nimport rego.v1\n\nanswer := [{items}]\n")
-}
-
-fn syntax(engine: &Engine) -> Result<Syntax, LoadError> {
-    let trees = engine.get_ast_as_json().map_err(policy_error)?;
-    Syntax::parse(&trees).map_err(LoadError::Policy)
 }
 
 fn policy_error(error: impl std::fmt::Display) -> LoadError {

@@ -10,22 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::syntax::{Path, Syntax, file, imports, path};
+use super::syntax::{Path, Syntax, file, head, imports, package, rule_path, rules, static_path};
 
 type Names = BTreeSet<String>;
 
-/// File and name of a rule that depends on itself; `None` if there is none.
-pub fn find(syntax: &Syntax) -> Option<(String, String)> {
-    let graph = Graph::of(syntax.modules());
-    let cyclic = graph.rules.keys().find(|rule| graph.reaches(rule))?;
-    let file = graph.rules.get(cyclic).map(|rule| rule.file.clone());
-    Some((file.unwrap_or_default(), cyclic.join(".")))
-}
-
-/// The rules of a bundle with their dependencies. Paths are without `data`.
-struct Graph {
-    rules: BTreeMap<Path, Rule>,
-}
+/// The rules of a bundle by path, which is without `data`.
+type Rules = BTreeMap<Path, Rule>;
 
 #[derive(Default)]
 struct Rule {
@@ -34,61 +24,60 @@ struct Rule {
     uses: BTreeSet<Path>,
 }
 
-impl Graph {
-    fn of(modules: &[Value]) -> Self {
-        let mut rules: BTreeMap<Path, Rule> = BTreeMap::new();
-        for module in modules {
-            let package = path(&module["ast"]["package"]["refr"]).unwrap_or_default();
-            let imports = imports(module);
-            for rule in module["ast"]["rules"].as_array().into_iter().flatten() {
-                let Some(name) = rule_path(rule) else {
-                    continue;
-                };
-                let mut reader = Reader {
-                    package: &package,
-                    imports: &imports,
-                    uses: BTreeSet::new(),
-                };
-                reader.rule(rule);
-                let node = rules.entry([&package[..], &name[..]].concat()).or_default();
-                file(module).clone_into(&mut node.file);
-                node.uses.append(&mut reader.uses);
-            }
-        }
-        Self { rules }
-    }
-
-    /// Whether a rule depends on itself, directly or through other rules.
-    fn reaches(&self, rule: &Path) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut pending = vec![rule];
-        while let Some(at) = pending.pop() {
-            for used in self.used_by(at) {
-                if used == rule {
-                    return true;
-                }
-                if seen.insert(used) {
-                    pending.push(used);
-                }
-            }
-        }
-        false
-    }
-
-    fn used_by(&self, rule: &Path) -> impl Iterator<Item = &Path> {
-        let uses = self.rules.get(rule).into_iter().flat_map(|rule| &rule.uses);
-        uses.flat_map(|used| {
-            let touches = |rule: &&Path| rule.starts_with(used) || used.starts_with(rule);
-            self.rules.keys().filter(touches)
-        })
-    }
+/// File and name of a rule that depends on itself; `None` if there is none.
+pub fn find(syntax: &Syntax) -> Option<(String, String)> {
+    let rules = read(syntax.modules());
+    let (path, rule) = rules.iter().find(|(path, _)| reaches(&rules, path))?;
+    Some((rule.file.clone(), path.join(".")))
 }
 
-/// The path of a rule below its package, up to the first computed name.
-fn rule_path(rule: &Value) -> Option<Path> {
-    let heads = rule["Spec"]["head"].as_object();
-    let head = heads.and_then(|heads| heads.values().next());
-    reference(head.map_or(&rule["Default"]["refr"], |head| &head["refr"]))
+fn read(modules: &[Value]) -> Rules {
+    let mut all = Rules::new();
+    for module in modules {
+        let package = package(module);
+        let imports = imports(module);
+        for rule in rules(module) {
+            let Some(name) = rule_path(rule) else {
+                continue;
+            };
+            let mut reader = Reader {
+                package: &package,
+                imports: &imports,
+                uses: BTreeSet::new(),
+            };
+            reader.rule(rule);
+            let node = all.entry([&package[..], &name[..]].concat()).or_default();
+            file(module).clone_into(&mut node.file);
+            node.uses.append(&mut reader.uses);
+        }
+    }
+    all
+}
+
+/// Whether a rule depends on itself, directly or through other rules.
+fn reaches(rules: &Rules, rule: &Path) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut pending = vec![rule];
+    while let Some(at) = pending.pop() {
+        for used in used_by(rules, at) {
+            if used == rule {
+                return true;
+            }
+            if seen.insert(used) {
+                pending.push(used);
+            }
+        }
+    }
+    false
+}
+
+/// The rules that a rule refers to directly.
+fn used_by<'r>(rules: &'r Rules, rule: &Path) -> impl Iterator<Item = &'r Path> {
+    let uses = rules.get(rule).into_iter().flat_map(|rule| &rule.uses);
+    uses.flat_map(|used| {
+        let touches = |rule: &&Path| rule.starts_with(used) || used.starts_with(rule);
+        rules.keys().filter(touches)
+    })
 }
 
 /// Collects the references of a rule.
@@ -101,9 +90,7 @@ struct Reader<'m> {
 impl Reader<'_> {
     fn rule(&mut self, rule: &Value) {
         let spec = &rule["Spec"];
-        let heads = spec["head"].as_object();
-        let head = heads.and_then(|heads| heads.values().next());
-        let Some(head) = head else { return };
+        let Some(head) = head(rule) else { return };
         let mut arguments = Names::new();
         variables(&head["args"], &mut arguments);
         let bodies = spec["bodies"].as_array().map_or(&[][..], Vec::as_slice);
@@ -137,13 +124,13 @@ impl Reader<'_> {
                     .for_each(|member| self.expression(member, &names));
             }
             Value::Object(members) => {
-                if let Some(path) = reference(tree) {
+                if let Some(path) = static_path(tree) {
                     self.refer(&path, names);
                 }
                 for (kind, member) in members {
                     // The prefixes of a reference add no dependencies.
                     match (kind.as_str(), member.get("refr")) {
-                        ("RefDot" | "RefBrack", Some(inner)) if reference(tree).is_some() => {
+                        ("RefDot" | "RefBrack", Some(inner)) if static_path(tree).is_some() => {
                             self.expression(&member["index"], names);
                             self.indexes(inner, names);
                         }
@@ -179,18 +166,6 @@ impl Reader<'_> {
         };
         self.uses.insert(whole);
     }
-}
-
-/// The names of a reference, up to the first computed one; `None` for other expressions.
-fn reference(tree: &Value) -> Option<Path> {
-    if let Some(name) = tree["Var"]["value"].as_str() {
-        return Some(vec![name.to_owned()]);
-    }
-    if let Some(whole) = path(tree) {
-        return Some(whole);
-    }
-    let node = tree.get("RefDot").or_else(|| tree.get("RefBrack"))?;
-    reference(&node["refr"])
 }
 
 /// Adds the variables that the statements of a query declare.

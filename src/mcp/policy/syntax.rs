@@ -84,18 +84,15 @@ impl Syntax {
     }
 
     /// File and package path of each file; the path has no `data` in front.
-    pub fn packages(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
-        self.0.iter().map(|module| {
-            let package = &module["ast"]["package"]["refr"];
-            (file(module), path(package).unwrap_or_default())
-        })
+    pub fn packages(&self) -> impl Iterator<Item = (&str, Path)> {
+        self.0.iter().map(|module| (file(module), package(module)))
     }
 
     /// The first call that may take all memory: its file, its function, and the arguments that must
     /// be literals. `None` if there is none.
     pub fn amplifier(&self) -> Option<(&str, String, String)> {
         let found = self.find_in_rules(|kind, node| {
-            let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
+            let name = called(kind, node)?;
             let amplifier = AMPLIFIERS.iter().find(|(function, _)| *function == name);
             let (_, literals) = amplifier?;
             let arguments = node["params"].as_array()?;
@@ -109,16 +106,11 @@ impl Syntax {
         &self.0
     }
 
-    /// Whether some file has a rule of that name in that package.
-    pub fn has_rule(&self, package: &[&str], name: &str) -> bool {
-        let modules = self.0.iter().filter(|module| {
-            let path = path(&module["ast"]["package"]["refr"]);
-            path.is_some_and(|path| path == package)
-        });
-        let rules = modules.flat_map(|module| module["ast"]["rules"].as_array());
-        rules
-            .flatten()
-            .any(|rule| rule_name(rule).as_deref() == Some(name))
+    /// Whether some file has a rule of that name in the package at that path.
+    pub fn has_rule(&self, path: &[&str], name: &str) -> bool {
+        let modules = self.0.iter().filter(|module| package(module) == path);
+        let mut paths = modules.flat_map(rules).filter_map(rule_path);
+        paths.any(|path| path.first().is_some_and(|first| first == name))
     }
 
     /// The first `with` that replaces a function by one of [`AMPLIFIERS`]: its file and the latter
@@ -140,7 +132,7 @@ impl Syntax {
                 return None;
             }
             let found = find(&module["ast"]["rules"], &|kind, node| {
-                let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
+                let name = called(kind, node)?;
                 (name.starts_with("time.") && name != NOW).then_some(name)
             });
             found.map(|name| (file(module), name))
@@ -149,10 +141,8 @@ impl Syntax {
 
     /// Whether some rule calls a function.
     pub fn calls(&self, function: &str) -> bool {
-        let found = self.find_in_rules(|kind, node| {
-            let name = path(&node["fcn"]).filter(|_| kind == "Call")?.join(".");
-            (name == function).then_some(name)
-        });
+        let found =
+            self.find_in_rules(|kind, node| called(kind, node).filter(|name| name == function));
         found.is_some()
     }
 
@@ -201,7 +191,7 @@ pub fn imports(module: &Value) -> BTreeMap<String, Path> {
 }
 
 /// The names of `a.b["c"]`; `None` if one is computed.
-pub fn path(expression: &Value) -> Option<Vec<String>> {
+pub fn path(expression: &Value) -> Option<Path> {
     if let Some(name) = expression["Var"]["value"].as_str() {
         return Some(vec![name.to_owned()]);
     }
@@ -218,17 +208,38 @@ pub fn path(expression: &Value) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The name of a rule below its package: `a` of `a.b["c"] := 1`.
-fn rule_name(rule: &Value) -> Option<String> {
-    let heads = rule["Spec"]["head"].as_object();
-    let head = heads.and_then(|heads| heads.values().next());
-    let mut name = head.map_or(&rule["Default"]["refr"], |head| &head["refr"]);
-    loop {
-        if let Some(text) = name["Var"]["value"].as_str() {
-            return Some(text.to_owned());
-        }
-        name = name.as_object()?.values().next()?.get("refr")?;
-    }
+/// The names of a reference, up to the first computed one; `None` for other expressions.
+pub fn static_path(tree: &Value) -> Option<Path> {
+    path(tree).or_else(|| {
+        let node = tree.get("RefDot").or_else(|| tree.get("RefBrack"))?;
+        static_path(&node["refr"])
+    })
+}
+
+/// The function of a call; `None` for other nodes.
+fn called(kind: &str, node: &Value) -> Option<String> {
+    let function = path(&node["fcn"]).filter(|_| kind == "Call")?;
+    Some(function.join("."))
+}
+
+/// The rules of a module.
+pub fn rules(module: &Value) -> impl Iterator<Item = &Value> {
+    module["ast"]["rules"].as_array().into_iter().flatten()
+}
+
+/// The head of a rule; `None` for a default rule.
+pub fn head(rule: &Value) -> Option<&Value> {
+    rule["Spec"]["head"].as_object()?.values().next()
+}
+
+/// The path of a rule below its package, up to the first computed name.
+pub fn rule_path(rule: &Value) -> Option<Path> {
+    static_path(head(rule).map_or(&rule["Default"]["refr"], |head| &head["refr"]))
+}
+
+/// The path of a module's package, without `data`; empty if a name is computed.
+pub fn package(module: &Value) -> Path {
+    path(&module["ast"]["package"]["refr"]).unwrap_or_default()
 }
 
 /// The file of a module.

@@ -158,9 +158,8 @@ impl Shared {
     /// Runs jobs until the handle is dropped, or until another thread has replaced this one.
     fn serve(&self) {
         while let Some(job) = self.pop() {
-            let begins = job.state.swap(RUNNING, Ordering::AcqRel) == WAITING;
-            // A job that was given up has no caller; it is dropped.
-            if begins && catch_unwind(AssertUnwindSafe(job.run)).is_err() {
+            job.state.store(RUNNING, Ordering::Release);
+            if catch_unwind(AssertUnwindSafe(job.run)).is_err() {
                 tracing::error!("the policy engine panicked");
             }
             if job.state.swap(ENDED, Ordering::AcqRel) == GIVEN_UP {

@@ -1,6 +1,5 @@
 //! Exposed names, and problems with the names that servers choose.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::super::settings::{MAX_EXPOSED_NAME, ServerSettings};
@@ -8,104 +7,67 @@ use crate::raw_json::sha256_hex;
 
 /// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
+/// The most problems of one view that are reported; a server's list can have thousands.
+const MAX_PROBLEMS: usize = 100;
 
-/// A problem with an entry that a server lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// An exposed name was too long, and was cut.
-    Cut {
-        /// The server.
-        server: Arc<str>,
-        /// The server's own name for the tool or prompt.
-        name: Arc<str>,
-        /// The name that the container sees.
-        exposed: Arc<str>,
-    },
-    /// Two entries would have the same exposed name: the second is left out.
-    Collision {
-        /// The name that the container sees.
-        exposed: Arc<str>,
-        /// The server and own name of the entry that keeps the name.
-        kept: (Arc<str>, Arc<str>),
-        /// The server and own name of the entry that is left out.
-        left_out: (Arc<str>, Arc<str>),
-    },
-    /// A name has characters that could make it look like another one: its entry is left out.
-    Name {
-        /// The server.
-        server: Arc<str>,
-        /// The server's own name for the tool or prompt.
-        name: Arc<str>,
-    },
-    /// A definition that an override changes cannot be rewritten: the tool is left out.
-    Definition {
-        /// The server.
-        server: Arc<str>,
-        /// The server's own name for the tool.
-        name: Arc<str>,
-        /// Why the definition cannot be rewritten.
-        reason: String,
-    },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut {
-                server,
-                name,
-                exposed,
-            } => write!(
-                f,
-                "{server}: {name:?} is exposed as {exposed}, since the whole name has more than {MAX_EXPOSED_NAME} characters"
-            ),
-            Self::Collision {
-                exposed,
-                kept,
-                left_out,
-            } => write!(
-                f,
-                "{exposed:?} would name {:?} of {} and {:?} of {}: the latter is left out; rename one under overrides in mcp.yaml",
-                kept.1, kept.0, left_out.1, left_out.0
-            ),
-            Self::Name { server, name } => write!(
-                f,
-                "{server}: {:?} is left out: its name has characters other than visible ASCII",
-                name.escape_default().to_string()
-            ),
-            Self::Definition {
-                server,
-                name,
-                reason,
-            } => write!(f, "{server}: {name:?} is left out: {reason}"),
-        }
-    }
-}
-
-/// A server's own name with its prefix.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    /// The whole name.
-    Whole(Arc<str>),
-    /// The name was too long, and is cut.
-    Cut(Arc<str>),
-    /// The name has characters other than visible ASCII, so it could look like another name.
-    Refused,
-}
-
-/// Adds the server's prefix to a name, and cuts the result to [`MAX_EXPOSED_NAME`] bytes. Refuses
-/// an empty name and one with characters other than visible ASCII.
-pub(super) fn exposed_name(server: &ServerSettings, name: &str) -> Named {
+/// Returns the exposed name: the server's own name after the server's prefix, cut to
+/// [`MAX_EXPOSED_NAME`] bytes. `None` for an empty name, and for one with characters other than
+/// visible ASCII, which could look like another name. Reports a cut or refused name as a problem.
+pub(super) fn exposed_name(
+    server: &ServerSettings,
+    name: &str,
+    problems: &mut Vec<String>,
+) -> Option<Arc<str>> {
+    let ServerSettings {
+        name: server,
+        prefix,
+        ..
+    } = server;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Named::Refused;
+        report(problems, || {
+            let name = name.escape_default().to_string();
+            format!(
+                "{server}: {name:?} is left out: its name has characters other than visible ASCII"
+            )
+        });
+        return None;
     }
-    let whole = format!("{}{name}", server.prefix);
+    let whole = format!("{prefix}{name}");
     if whole.len() <= MAX_EXPOSED_NAME {
-        return Named::Whole(whole.into());
+        return Some(whole.into());
     }
     let hash = sha256_hex(&whole);
     let kept = MAX_EXPOSED_NAME - HASH_DIGITS - 1;
     let kept = whole.get(..kept).unwrap_or_default();
     let hash = hash.get(..HASH_DIGITS).unwrap_or_default();
-    Named::Cut(format!("{kept}_{hash}").into())
+    let exposed = format!("{kept}_{hash}");
+    report(problems, || {
+        format!(
+            "{server}: {name:?} is exposed as {exposed}, since the whole name has more than {MAX_EXPOSED_NAME} characters"
+        )
+    });
+    Some(exposed.into())
+}
+
+/// Reports two entries with the same exposed name, each by its server and its own name. The second
+/// is left out.
+pub(super) fn report_collision(
+    problems: &mut Vec<String>,
+    exposed: &str,
+    kept: (&str, &str),
+    left_out: (&str, &str),
+) {
+    report(problems, || {
+        format!(
+            "{exposed:?} would name {:?} of {} and {:?} of {}: the latter is left out; rename one under overrides in mcp.yaml",
+            kept.1, kept.0, left_out.1, left_out.0
+        )
+    });
+}
+
+/// Adds a problem, unless there are [`MAX_PROBLEMS`].
+pub(super) fn report(problems: &mut Vec<String>, problem: impl FnOnce() -> String) {
+    if problems.len() < MAX_PROBLEMS {
+        problems.push(problem());
+    }
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::super::settings::ServerSettings;
-use super::MAX_PROBLEMS;
-use super::names::{Named, Problem, exposed_name};
+use super::names::{exposed_name, report_collision};
 use crate::raw_json::{Members, Node};
 
 /// The prompts of a container, by their exposed names.
@@ -15,7 +14,7 @@ use crate::raw_json::{Members, Node};
 pub struct ExposedPrompts {
     prompts: Vec<ExposedPrompt>,
     by_name: HashMap<Arc<str>, usize>,
-    problems: Vec<Problem>,
+    problems: Vec<String>,
 }
 
 /// One prompt under its exposed name.
@@ -45,7 +44,6 @@ impl ExposedPrompts {
                 exposed.add(server, raw);
             }
         }
-        exposed.problems.truncate(MAX_PROBLEMS);
         exposed
     }
 
@@ -60,7 +58,7 @@ impl ExposedPrompts {
     }
 
     /// Problems with the prompts that servers list, for the log.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[String] {
         &self.problems
     }
 
@@ -71,31 +69,13 @@ impl ExposedPrompts {
         let Some(original) = members.text("name").map(Arc::<str>::from) else {
             return;
         };
-        let name = match exposed_name(server, &original) {
-            Named::Whole(name) => name,
-            Named::Cut(exposed) => {
-                self.problems.push(Problem::Cut {
-                    server: Arc::clone(&server.name),
-                    name: Arc::clone(&original),
-                    exposed: Arc::clone(&exposed),
-                });
-                exposed
-            }
-            Named::Refused => {
-                self.problems.push(Problem::Name {
-                    server: Arc::clone(&server.name),
-                    name: original,
-                });
-                return;
-            }
+        let Some(name) = exposed_name(server, &original, &mut self.problems) else {
+            return;
         };
-        if let Some(owner) = self.find(&name) {
-            let kept = (Arc::clone(&owner.server.name), Arc::clone(&owner.original));
-            self.problems.push(Problem::Collision {
-                exposed: name,
-                kept,
-                left_out: (Arc::clone(&server.name), original),
-            });
+        if let Some(owner) = self.by_name.get(&name).and_then(|at| self.prompts.get(*at)) {
+            let kept = (&*owner.server.name, &*owner.original);
+            let left_out = (&*server.name, &*original);
+            report_collision(&mut self.problems, &name, kept, left_out);
             return;
         }
         self.by_name.insert(Arc::clone(&name), self.prompts.len());

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::super::overrides::{declares, input_schema};
+use super::super::overrides::declares;
 use super::super::schema::{HiddenField, without_fields};
-use super::super::settings::OverrideRule;
+use super::super::settings::{HINTS, OverrideRule};
 use crate::contract::Definition;
 use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
 
@@ -30,7 +30,8 @@ pub(super) fn rewrite(
         if let Some(description) = &rule.description {
             changes.push(("description", Node::string(description).to_json()));
         }
-        if let Some(schema) = input_schema(&members).filter(|_| !rule.leaves_arguments()) {
+        let schema = members.get("inputSchema");
+        if let Some(schema) = schema.filter(|_| !rule.leaves_arguments()) {
             let schema = expose_schema(schema, rule).map_err(RewriteError::Json)?;
             changes.push(("inputSchema", schema));
         }
@@ -39,18 +40,22 @@ pub(super) fn rewrite(
             changes.push(("annotations", annotations));
         }
     }
-    let mut object = ObjectText::default();
-    for (key, value) in members.iter() {
-        let at = changes.iter().position(|(changed, _)| *changed == key);
-        match at.map(|at| changes.swap_remove(at)) {
-            Some((_, changed)) => object.member(key, &changed),
-            None => object.member(key, value),
+    Ok(Some(edited(&members, changes)))
+}
+
+/// The object with the members of `changes`: each replaces a member, or is added.
+fn edited(object: &Members<'_>, mut changes: Vec<(&str, String)>) -> String {
+    let mut edited = ObjectText::default();
+    for (key, value) in object.iter() {
+        match changes.iter().position(|(changed, _)| *changed == key) {
+            Some(at) => edited.member(key, &changes.remove(at).1),
+            None => edited.member(key, value),
         }
     }
     for (key, added) in changes {
-        object.member(key, &added);
+        edited.member(key, &added);
     }
-    Ok(Some(object.end()))
+    edited.end()
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,17 +67,16 @@ pub(super) enum RewriteError {
 }
 
 fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonError> {
-    let paths: Vec<_> = rule
-        .hidden_fields()
-        .flat_map(|(field, has_default)| {
-            let is_path = field.contains('.') && !declares(Some(schema), field);
-            let path: Vec<&str> = match is_path {
-                true => field.split('.').collect(),
-                false => vec![field],
-            };
-            [(path, has_default)]
-        })
-        .collect();
+    let schema = Node::parse(schema)?;
+    let paths = rule.hidden_fields().map(|(field, has_default)| {
+        let is_path = field.contains('.') && !declares(&schema, field);
+        let path: Vec<&str> = match is_path {
+            true => field.split('.').collect(),
+            false => vec![field],
+        };
+        (path, has_default)
+    });
+    let paths: Vec<_> = paths.collect();
     let fields: Vec<_> = paths
         .iter()
         .map(|(path, has_default)| HiddenField {
@@ -80,7 +84,6 @@ fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonErr
             has_default: *has_default,
         })
         .collect();
-    let schema = Node::parse(schema)?;
     Ok(without_fields(schema, &fields).to_json())
 }
 
@@ -94,33 +97,20 @@ fn expose_annotations(
     if rule.annotations.is_empty() && rule.open_world.is_none() {
         return None;
     }
-    let mut members: Vec<(String, String)> = Vec::new();
-    let own = annotations.and_then(|json| Node::parse(json).ok());
-    for (key, value) in own.as_ref().map_or(&[][..], Node::members) {
-        members.push((key.to_string(), value.to_json()));
-    }
-    let mut put =
-        |key: &str, value: String| match members.iter_mut().find(|(other, _)| other == key) {
-            Some((_, old)) => *old = value,
-            None => members.push((key.to_owned(), value)),
-        };
-    for (key, value) in &rule.annotations {
-        put(key, value.to_string());
-    }
     let hints = rule.annotations(definition.annotations);
-    for (key, hint) in [
-        ("readOnlyHint", hints.read_only),
-        ("destructiveHint", hints.destructive),
-        ("idempotentHint", hints.idempotent),
-        ("openWorldHint", hints.open_world),
-    ] {
-        if let Some(hint) = hint {
-            put(key, hint.to_string());
-        }
-    }
-    let mut object = ObjectText::default();
-    for (key, value) in &members {
-        object.member(key, value);
-    }
-    Some(object.end())
+    let hints = HINTS.into_iter().zip([
+        hints.read_only,
+        hints.destructive,
+        hints.idempotent,
+        hints.open_world,
+    ]);
+    let hints = hints.filter_map(|(key, hint)| Some((key, hint?.to_string())));
+    let others = rule.annotations.iter();
+    let others = others.filter(|(key, _)| !HINTS.contains(&key.as_str()));
+    let changes = others.map(|(key, value)| (key.as_str(), value.to_string()));
+    let own = annotations.and_then(|json| Members::parse(json).ok());
+    Some(edited(
+        &own.unwrap_or_default(),
+        changes.chain(hints).collect(),
+    ))
 }

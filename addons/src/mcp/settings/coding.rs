@@ -44,7 +44,7 @@ pub(super) fn read(at: &Setting<'_>) -> Option<CodingSettings> {
     if requires_token && token.is_none() {
         auth.refuse(
             "required",
-            "is true, and auth.token is not set or empty: set it to the sidecar's SIDECAR_AUTH_TOKEN",
+            "is true, but auth.token is missing or empty: set it to the sidecar's SIDECAR_AUTH_TOKEN",
         );
         return None;
     }
@@ -226,7 +226,7 @@ mod tests {
                 (
                     "{ socketPath: /c, auth: { required: true } }",
                     ".auth.required",
-                    "is true, and auth.token is not set or empty: set it to the sidecar's SIDECAR_AUTH_TOKEN",
+                    "is true, but auth.token is missing or empty: set it to the sidecar's SIDECAR_AUTH_TOKEN",
                 ),
                 (
                     "{ socketPath: /c, auth: { token: \"a b\" } }",

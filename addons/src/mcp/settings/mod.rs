@@ -9,18 +9,20 @@ mod servers;
 mod tests;
 mod types;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
-pub use overrides::MAX_EXPOSED_NAME;
+pub(super) use overrides::HINTS;
 pub use polis::PolisSettings;
 pub use types::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
     HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
     PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
+
+/// The longest exposed name that APIs of models accept, in bytes.
+pub const MAX_EXPOSED_NAME: usize = 64;
 
 /// Keys that have no effect in this version, each with the feature that it would configure.
 const LATER: [(&str, &str); 4] = [
@@ -55,13 +57,15 @@ impl McpSettings {
         }
         let servers = servers::read(&fields);
         let overrides = overrides::read(&fields, &servers);
+        let servers = servers.into_iter();
+        let mounted = servers.filter_map(|(name, server)| Some((name, Arc::new(server?))));
         let policies = policies::read(&fields.section("policies"));
         let on_definition_change = fields.or("on_definition_change", OnChange::Deny, |at| {
             at.one_of(&[("deny", OnChange::Deny), ("log", OnChange::Log)])
         });
         Self {
-            allowed_hosts: fields.list("allowed_hosts", |at| at.parse(allowed_host).map(Arc::from)),
-            servers: mounted(servers),
+            allowed_hosts: fields.list("allowed_hosts", |at| at.parse(allowed_host)),
+            servers: mounted.collect(),
             overrides,
             policies,
             on_definition_change,
@@ -69,36 +73,37 @@ impl McpSettings {
     }
 }
 
-/// The servers that are mounted: neither disabled nor invalid.
-fn mounted(servers: BTreeMap<Arc<str>, servers::Read>) -> BTreeMap<Arc<str>, Arc<ServerSettings>> {
-    let servers = servers.into_iter();
-    servers
-        .filter_map(|(name, read)| Some((name, Arc::new(read.mounted?))))
-        .collect()
-}
-
-fn allowed_host(text: &str) -> Result<String, &'static str> {
+fn allowed_host(text: &str) -> Result<Arc<str>, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     let is_name = !text.is_empty() && text.len() <= 260 && text.bytes().all(fits);
     if !is_name {
         return Err("must be a host name, or name:port");
     }
-    Ok(text.to_ascii_lowercase())
+    Ok(text.to_ascii_lowercase().into())
 }
 
 /// Reads patterns of container ids, in which `*` matches any text.
 fn containers(fields: &Fields<'_>) -> Vec<Arc<str>> {
-    fields.list("containers", |at| {
-        at.parse(container_pattern).map(Arc::from)
-    })
+    fields.list("containers", |at| at.parse(container_pattern))
 }
 
-fn container_pattern(text: &str) -> Result<String, &'static str> {
+fn container_pattern(text: &str) -> Result<Arc<str>, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-*".contains(&byte);
     if (1..=128).contains(&text.len()) && text.bytes().all(fits) {
-        return Ok(text.to_owned());
+        return Ok(text.into());
     }
     Err("must be a container's id, in which * stands for any text")
+}
+
+/// Reads an exposed name, or the id of a bundle, which is a label of metrics.
+fn short_name(text: &str) -> Result<Arc<str>, String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if (1..=MAX_EXPOSED_NAME).contains(&text.len()) && text.bytes().all(fits) {
+        return Ok(text.into());
+    }
+    Err(format!(
+        "must have 1 to {MAX_EXPOSED_NAME} of A to Z, a to z, 0 to 9, _ - and ."
+    ))
 }
 
 /// Warns that a key of MCP clients has no effect.

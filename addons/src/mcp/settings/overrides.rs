@@ -1,19 +1,16 @@
 //! Reads `overrides`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::servers::Read;
-use super::{Injected, OverrideRule, OverrideRules, containers};
+use super::servers::Servers;
+use super::{Injected, OverrideRule, OverrideRules, containers, short_name};
 use crate::contract::Level;
 use crate::contract::settings::{Fields, Setting};
 
-/// The longest exposed name that APIs of models accept, in bytes.
-pub const MAX_EXPOSED_NAME: usize = 64;
 /// The hints that an operator may set.
-const HINTS: [&str; 4] = [
+pub const HINTS: [&str; 4] = [
     "readOnlyHint",
     "destructiveHint",
     "idempotentHint",
@@ -29,7 +26,7 @@ struct Rename {
 
 /// Reads all overrides. Their keys are `server:tool`. An entry is a mapping, or a list of mappings
 /// for different containers.
-pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> OverrideRules {
+pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
     let mut overrides = OverrideRules::new();
     let mut renames = Vec::new();
     let entries = fields.find("overrides").and_then(|at| at.entries());
@@ -86,7 +83,7 @@ fn rule(at: &Setting<'_>) -> Option<OverrideRule> {
     let annotations = annotations(&fields);
     Some(OverrideRule {
         containers: containers(&fields),
-        rename: fields.optional("rename", |at| at.parse(exposed_name)),
+        rename: fields.optional("rename", |at| at.parse(short_name)),
         description: fields.optional("description", |at| at.text().map(Arc::from)),
         hide_fields: fields.list("hide_fields", |at| at.text().map(Arc::from)),
         defaults: defaults(&fields),
@@ -96,16 +93,6 @@ fn rule(at: &Setting<'_>) -> Option<OverrideRule> {
             at.parse(|text| Level::parse(text).ok_or("must be Public, Confidential or Secret"))
         }),
     })
-}
-
-fn exposed_name(text: &str) -> Result<Arc<str>, String> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    if (1..=MAX_EXPOSED_NAME).contains(&text.len()) && text.bytes().all(fits) {
-        return Ok(text.into());
-    }
-    Err(format!(
-        "must have 1 to {MAX_EXPOSED_NAME} of A to Z, a to z, 0 to 9, _ - and ."
-    ))
 }
 
 fn annotations(fields: &Fields<'_>) -> Map<String, Value> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Bundle, OnUnavailable, PoliciesSettings};
+use super::{Bundle, OnUnavailable, PoliciesSettings, short_name};
 use crate::contract::settings::{Fields, Setting};
 
 /// Default of `methods`.
@@ -18,8 +18,6 @@ const KNOWN_METHODS: [&str; 5] = [
     "elicitation/create",
     "sampling/createMessage",
 ];
-/// Default time limit of an evaluation.
-const TIMEOUT: Duration = Duration::from_millis(500);
 /// The most bundles of one file, since every bundle may have to judge each call.
 const MAX_BUNDLES: usize = 32;
 
@@ -72,21 +70,12 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
         })
     });
     Some(Bundle {
-        id: id?.parse(bundle_id)?,
+        id: id?.parse(short_name)?,
         path: PathBuf::from(path?.text()?),
         entrypoint: entrypoint?.parse(entrypoint_path)?,
         methods,
         place: at.place(),
     })
-}
-
-/// Reads the id of a bundle, which is a label of metrics.
-fn bundle_id(text: &str) -> Result<Arc<str>, &'static str> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
-        return Ok(text.into());
-    }
-    Err("must have 1 to 64 of A to Z, a to z, 0 to 9, _ - and .")
 }
 
 /// Reads the path of a package or rule: `mcp/authz` for `data.mcp.authz`.
@@ -115,5 +104,6 @@ fn evaluator(fields: &Fields<'_>) -> Duration {
             fields.find(key);
         }
     }
-    fields.or("timeout", TIMEOUT, |at| at.duration())
+    let default = PoliciesSettings::default().timeout;
+    fields.or("timeout", default, |at| at.duration())
 }

@@ -49,43 +49,29 @@ impl PolisSettings {
         for place in [&fields, &server] {
             found.read_server(place);
         }
-        if let Some(at) = fields.find("logging") {
-            mapped(&at, "logging", "logging in proxy.yaml");
+        if let Some(at) = mapped(&fields, "logging", "logging in proxy.yaml") {
             at.mapping(|fields| found.read_logging(fields));
         }
-        if let Some(at) = fields.find("log_level") {
-            mapped(&at, "log_level", "logging.level in proxy.yaml");
+        if let Some(at) = mapped(&fields, "log_level", "logging.level in proxy.yaml") {
             found.log_level = at.text().map(str::to_owned);
         }
-        if let Some(at) = fields.find("metrics") {
-            mapped(
-                &at,
-                "metrics",
-                "GET /internal/metrics on the admin socket; tracing.otlp_endpoint in proxy.yaml",
-            );
-        }
-        if let Some(at) = fields.find("secrets") {
-            mapped(
-                &at,
-                "secrets",
-                "missing, since this version does not implement e2b",
-            );
-        }
-        if let Some(at) = fields.find("tools") {
-            mapped(&at, "tools", "mcpServers");
-        }
+        let metrics =
+            "GET /internal/metrics on the admin socket; tracing.otlp_endpoint in proxy.yaml";
+        mapped(&fields, "metrics", metrics);
+        let secrets = "missing, since this version does not implement e2b";
+        mapped(&fields, "secrets", secrets);
+        mapped(&fields, "tools", "mcpServers");
         found
     }
 
     fn read_server(&mut self, fields: &Fields<'_>) {
         for key in ["interceptor_addr", "mcp_server_addr", "single_port"] {
-            if let Some(at) = fields.find(key) {
-                mapped(&at, key, "listen.mcp in proxy.yaml");
+            if let Some(at) = mapped(fields, key, "listen.mcp in proxy.yaml") {
                 self.listen.extend(at.parse(address));
             }
         }
-        if let Some(at) = fields.find("shutdown_timeout") {
-            mapped(&at, "shutdown_timeout", "shutdown_timeout in proxy.yaml");
+        let shutdown = "shutdown_timeout in proxy.yaml";
+        if let Some(at) = mapped(fields, "shutdown_timeout", shutdown) {
             self.shutdown_timeout = at.duration();
         }
     }
@@ -102,9 +88,12 @@ pub(super) fn is_polis(fields: &Fields<'_>) -> bool {
     OF_POLIS.into_iter().any(|key| fields.has(key))
 }
 
-fn mapped(at: &Setting<'_>, key: &str, to: &str) {
+/// Claims a key. If it is present, warns that `to` is its equivalent, and returns its value.
+fn mapped<'a>(fields: &Fields<'a>, key: &'static str, to: &str) -> Option<Setting<'a>> {
+    let at = fields.find(key)?;
     let message = format!("{key} is a key of polis; its equivalent is {to}");
     at.report().warn_at(at.place(), message);
+    Some(at)
 }
 
 /// Reads `:8090` or `address:8090`.

@@ -12,7 +12,7 @@ use super::{
     Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Scope, ServerKind,
     ServerSettings, StdioSettings, coding, containers, ignored,
 };
-use crate::contract::settings::{Fields, Key, Setting};
+use crate::contract::settings::{Fields, Setting};
 use crate::contract::{Authority, Endpoint, Host, Scheme};
 
 /// Names that are reserved for servers of the gateway itself.
@@ -50,21 +50,21 @@ const OF_CLIENTS: [&str; 19] = [
     "watch",
 ];
 
-/// An entry of `mcpServers` or `tools`.
-pub(super) struct Read {
-    /// `None` if the server is disabled or invalid.
-    pub(super) mounted: Option<ServerSettings>,
-}
+/// The entries of `mcpServers` and `tools`, by name; `None` for a disabled or invalid server.
+pub(super) type Servers = BTreeMap<Arc<str>, Option<ServerSettings>>;
 
 /// Reads all servers.
-pub(super) fn read(fields: &Fields<'_>) -> BTreeMap<Arc<str>, Read> {
-    let mut servers = BTreeMap::new();
+pub(super) fn read(fields: &Fields<'_>) -> Servers {
+    let mut servers = Servers::new();
     let entries = fields.find("mcpServers").and_then(|at| at.entries());
     for (key, at) in entries.into_iter().flatten() {
-        if let Some(name) = server_name(key, &at) {
-            let mounted = at.fields().and_then(|fields| server(&name, &at, &fields));
-            servers.insert(name, Read { mounted });
+        if let Err(message) = check_name(&key.name) {
+            at.refuse_key(key, message);
+            continue;
         }
+        let name = Arc::from(key.name.as_str());
+        let mounted = at.fields().and_then(|fields| server(&name, &at, &fields));
+        servers.insert(name, mounted);
     }
     for at in fields.list("tools", Some) {
         let tool = at.fields().and_then(|fields| polis_tool(&at, &fields));
@@ -73,28 +73,13 @@ pub(super) fn read(fields: &Fields<'_>) -> BTreeMap<Arc<str>, Read> {
         if servers.contains_key(&name) {
             at.refuse(format!("{name} is already defined under mcpServers"));
         }
-        servers.insert(
-            name,
-            Read {
-                mounted: Some(tool),
-            },
-        );
+        servers.insert(name, Some(tool));
     }
     check_sole_prefix(fields, &servers);
     if servers.len() > MAX_SERVERS {
         fields.refuse("mcpServers", format!("has more than {MAX_SERVERS} servers"));
     }
     servers
-}
-
-fn server_name(key: &Key, at: &Setting<'_>) -> Option<Arc<str>> {
-    match check_name(&key.name) {
-        Ok(()) => Some(key.name.as_str().into()),
-        Err(message) => {
-            at.refuse_key(key, message);
-            None
-        }
-    }
 }
 
 fn check_name(name: &str) -> Result<(), String> {
@@ -113,8 +98,8 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Refuses an empty prefix unless the server is the only one: with two, names could be ambiguous.
-fn check_sole_prefix(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) {
-    let mounted = || servers.values().filter_map(|read| read.mounted.as_ref());
+fn check_sole_prefix(fields: &Fields<'_>, servers: &Servers) {
+    let mounted = || servers.values().flatten();
     if mounted().count() < 2 {
         return;
     }
@@ -162,8 +147,8 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
         && let Some(hosts) = fields.find("hosts").filter(|_| !child.hosts.is_empty())
     {
         hosts.refuse(
-            "a server with scope: shared reaches no host, since its traffic would belong to no \
-             container: use scope: container, or leave hosts out",
+            "a server with scope: shared cannot have hosts, since its traffic would belong to no \
+             container: use scope: container, or remove hosts",
         );
     }
     (!disabled && enabled).then(|| ServerSettings {
@@ -361,8 +346,9 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
         }
         let text = value.any_text()?;
         if HeaderValue::from_str(text).is_err() {
-            value
-                .refuse("has a character that cannot stand in a header (a line break at its end?)");
+            value.refuse(
+                "has a character that is not allowed in a header (a line break at its end?)",
+            );
             return None;
         }
         Some((key.name.to_ascii_lowercase(), hidden(text)))

@@ -260,7 +260,7 @@ fn errors_name_their_place() {
             ),
             (
                 "mcpServers: { a: { command: x, scope: shared, hosts: [e.example.com] } }",
-                "mcp.yaml:2:54: mcpServers.a.hosts: a server with scope: shared reaches no host, since its traffic would belong to no container: use scope: container, or leave hosts out",
+                "mcp.yaml:2:54: mcpServers.a.hosts: a server with scope: shared cannot have hosts, since its traffic would belong to no container: use scope: container, or remove hosts",
             ),
             (
                 "mcpServers: { a: { command: x, read: [relative] } }",

@@ -48,8 +48,6 @@ fn tools_get_the_servers_prefix_and_are_found_only_by_the_prefixed_name() {
     assert!(exposed.find("search").is_none());
     let found = exposed.find("weather_search").unwrap();
     assert_eq!(&*found.server.name, "weather");
-    let found = exposed.original(&"kb".into(), &"b".into()).unwrap();
-    assert_eq!(&*found.name, "kb_b");
     assert!(exposed.problems().is_empty());
 }
 
@@ -89,7 +87,7 @@ fn a_long_name_is_cut_and_stays_unique() {
     assert!(first.name.len() == MAX_EXPOSED_NAME && first.name != second.name);
     assert!(first.name.starts_with("kb_xxx"));
     assert_eq!(&*exposed.find(&first.name).unwrap().definition.name, &*one);
-    let cut = |problem: &Problem| matches!(problem, Problem::Cut { .. });
+    let cut = |problem: &String| problem.contains(" is exposed as ");
     assert_eq!(exposed.problems().iter().filter(|one| cut(one)).count(), 2);
     let exact = "x".repeat(MAX_EXPOSED_NAME - 3);
     let whole = view(&McpSettings::default(), &[named("kb", &[&exact])]);
@@ -105,7 +103,7 @@ fn a_colliding_name_belongs_to_the_renamed_tool_then_to_the_first() {
     let exposed = view(&overriding("kb", "old", renamed("kb_y")), &listings);
     let expected = [("kb_x", "a", "kb_x"), ("kb_y", "kb", "old")];
     assert_eq!(names(&exposed), expected);
-    let told: Vec<_> = exposed.problems().iter().map(Problem::to_string).collect();
+    let told: Vec<_> = exposed.problems().iter().collect();
     assert_eq!(told.len(), 3, "{told:?}");
     each_row(
         [
@@ -129,7 +127,7 @@ fn ambiguous_looking_names_are_left_out_and_reported() {
         |name| {
             let exposed = view(&McpSettings::default(), &[named("kb", &[name, "ok"])]);
             assert_eq!(names(&exposed), [("kb_ok", "kb", "ok")], "{name:?}");
-            let told = exposed.problems()[0].to_string();
+            let told = &exposed.problems()[0];
             assert!(told.is_ascii() && told.contains("visible ASCII"), "{told}");
         },
     );
@@ -226,12 +224,12 @@ fn tools_that_the_chain_would_deny_are_found_but_not_listed() {
         container.raise_level(level);
         container
     };
-    let hidden = |settings: &McpSettings, container: &Container, definition| {
+    let is_listed = |settings: &McpSettings, container: &Container, definition| {
         let listing = (server("kb"), [definition].into());
         let exposed = Exposed::of(settings, container, &[listing]);
-        let found = exposed.find("kb_x").unwrap().hidden;
-        assert_eq!(exposed.tools().count(), usize::from(found.is_none()));
-        found
+        let is_listed = exposed.find("kb_x").unwrap().is_listed;
+        assert_eq!(exposed.tools().count(), usize::from(is_listed));
+        is_listed
     };
     let deny = McpSettings::default();
     let log = McpSettings {
@@ -246,17 +244,16 @@ fn tools_that_the_chain_would_deny_are_found_but_not_listed() {
             ..OverrideRule::default()
         },
     );
-    let level = Some(Hidden::Level);
     let (public, confidential) = (at(Level::Public), at(Level::Confidential));
     let bare = r#"{"name":"x"}"#;
-    assert_eq!(hidden(&deny, &public, tool(bare)), None);
-    assert_eq!(hidden(&deny, &confidential, tool(bare)), level);
-    assert_eq!(hidden(&deny, &at(Level::Secret), tool(bare)), level);
-    assert_eq!(hidden(&deny, &confidential, tool(hints(false))), None);
-    assert_eq!(hidden(&closed, &confidential, tool(bare)), None);
-    assert_eq!(hidden(&closed, &confidential, tool(hints(true))), level);
-    assert_eq!(hidden(&deny, &public, changed(bare)), Some(Hidden::Changed));
-    assert_eq!(hidden(&log, &public, changed(bare)), None);
+    assert!(is_listed(&deny, &public, tool(bare)));
+    assert!(!is_listed(&deny, &confidential, tool(bare)));
+    assert!(!is_listed(&deny, &at(Level::Secret), tool(bare)));
+    assert!(is_listed(&deny, &confidential, tool(hints(false))));
+    assert!(is_listed(&closed, &confidential, tool(bare)));
+    assert!(!is_listed(&closed, &confidential, tool(hints(true))));
+    assert!(!is_listed(&deny, &public, changed(bare)));
+    assert!(is_listed(&log, &public, changed(bare)));
 }
 
 #[test]
@@ -330,7 +327,7 @@ fn a_definition_that_is_too_large_to_rewrite_is_left_out() {
     let listing = || [(server("kb"), [tool(text.clone())].into())];
     let exposed = view(&overriding("kb", "x", renamed("y")), &listing());
     assert!(exposed.find("y").is_none());
-    assert!(exposed.problems()[0].to_string().contains("262144 bytes"));
+    assert!(exposed.problems()[0].contains("262144 bytes"));
     assert!(
         view(&McpSettings::default(), &listing())
             .find("kb_x")

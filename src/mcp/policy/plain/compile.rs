@@ -11,8 +11,8 @@ use regorus::unstable::{
 use super::functions::Function;
 use super::names::{Definition as RuleDefinition, Meaning, Names, Target, names_of};
 use super::{
-    Answer, Branch, Call, Definition, Entrypoint, Expression, MEMBERS, Membership, Plan, Rule,
-    Statement,
+    Branch, Call, Definition, Entrypoint, EntrypointSlots, Expression, MEMBERS, Membership, Plan,
+    Rule, Statement,
 };
 
 /// Limit on the depth of nested expressions and of rules that refer to rules, together. Each level
@@ -56,8 +56,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
 
     /// Compiles the plan for an entrypoint.
     pub fn plan(mut self, entrypoint: &Entrypoint) -> Option<Plan> {
-        let answer = match entrypoint {
-            Entrypoint::Rule(path) => Answer::Object(self.entry(path)?),
+        let entrypoint = match entrypoint {
+            Entrypoint::Rule(path) => EntrypointSlots::Rule(self.entry(path)?),
             Entrypoint::Package(package, exist) => {
                 let mut slots = [None; 3];
                 for ((slot, name), exists) in slots.iter_mut().zip(MEMBERS).zip(exist) {
@@ -66,11 +66,11 @@ impl<'n, 'm> Compiler<'n, 'm> {
                         *slot = Some(self.entry(&path)?);
                     }
                 }
-                Answer::Members(slots)
+                EntrypointSlots::Package(slots)
             }
         };
         Some(Plan {
-            answer,
+            entrypoint,
             rules: self.rules.into_iter().collect::<Option<_>>()?,
             calls: self.calls,
             paths: self.paths,
@@ -108,7 +108,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
 
     /// Counts the levels of a rule that was compiled before. `None` if the rule would exceed
     /// [`MAX_DEPTH`] here.
-    fn stand_above(&mut self, height: usize) -> Option<()> {
+    fn count_levels(&mut self, height: usize) -> Option<()> {
         let deepest = self.depth.saturating_add(height);
         self.deepest = self.deepest.max(deepest);
         (deepest <= MAX_DEPTH).then_some(())
@@ -117,7 +117,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
     /// The slot of a rule, which is compiled when it is first referred to.
     fn rule(&mut self, path: Vec<String>) -> Option<usize> {
         if let Some(known) = self.known.get(&path).copied() {
-            self.stand_above(known.height)?;
+            self.count_levels(known.height)?;
             return Some(known.slot);
         }
         let slot = self.rules.len();

@@ -30,7 +30,20 @@ impl Bound {
     /// Bounds the time of an evaluation, in nanoseconds. `None` if the plan calls a function whose
     /// time is not linear in its arguments or was not measured.
     pub fn of(plan: &Plan) -> Option<Self> {
-        Estimate::of(plan)
+        let mut estimate = Estimate {
+            plan,
+            rules: vec![None; plan.rules.len()],
+            calls: vec![None; plan.calls.len()],
+            time: Self {
+                per_byte: PARSE_NS,
+                fixed: 0,
+            },
+        };
+        // Rules that the answer does not depend on take no time; the plan does not contain them.
+        for slot in 0..plan.rules.len() {
+            estimate.rule(slot)?;
+        }
+        Some(estimate.time)
     }
 
     /// The total for an input of `bytes` bytes.
@@ -68,23 +81,6 @@ struct Estimate<'p> {
 }
 
 impl<'p> Estimate<'p> {
-    fn of(plan: &'p Plan) -> Option<Bound> {
-        let mut this = Self {
-            plan,
-            rules: vec![None; plan.rules.len()],
-            calls: vec![None; plan.calls.len()],
-            time: Bound {
-                per_byte: PARSE_NS,
-                fixed: 0,
-            },
-        };
-        // Rules that the answer does not depend on take no time; the plan does not contain them.
-        for slot in 0..plan.rules.len() {
-            this.rule(slot)?;
-        }
-        Some(this.time)
-    }
-
     fn spend(&mut self, time: Bound) {
         self.time = self.time.plus(time);
     }

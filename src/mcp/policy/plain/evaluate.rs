@@ -10,13 +10,14 @@ use regorus::{LimitError, Value};
 
 use super::functions::Function;
 use super::{
-    Answer, Answered, Branch, Call, Definition, Expression, Membership, Plan, Rule, Statement,
+    Branch, Call, Definition, EntrypointSlots, EntrypointValue, Expression, Membership, Plan, Rule,
+    Statement,
 };
 use crate::mcp::policy::error::EvaluationError;
 
 /// Number of steps between two checks of the clock; a step takes less than 100 ns, without the
 /// function that it calls.
-const STEPS_PER_LOOK: u32 = 64;
+const STEPS_PER_CHECK: u32 = 64;
 
 /// A value; borrowed if the plan, the input or a slot holds it.
 type Found<'e> = Result<Cow<'e, Value>, EvaluationError>;
@@ -45,20 +46,19 @@ impl<'e> Evaluation<'e> {
         }
     }
 
-    /// Evaluates all rules of the answer, even if the decision alone would suffice, since each rule
-    /// may fail.
-    pub fn answer(&self) -> Result<Answered, EvaluationError> {
+    /// Evaluates all rules of the entrypoint, even if the decision alone would suffice, since each
+    /// rule may fail.
+    pub fn entrypoint(&self) -> Result<EntrypointValue, EvaluationError> {
         let value = |slot: Option<usize>| match slot {
             Some(slot) => self.rule(slot).cloned(),
             None => Ok(Value::Undefined),
         };
-        match self.plan.answer {
-            Answer::Object(slot) => value(Some(slot)).map(Answered::Object),
-            Answer::Members([decision, reason, modified]) => Ok(Answered::Members([
-                value(decision)?,
-                value(reason)?,
-                value(modified)?,
-            ])),
+        match self.plan.entrypoint {
+            EntrypointSlots::Rule(slot) => value(Some(slot)).map(EntrypointValue::Rule),
+            EntrypointSlots::Package([decision, reason, modified]) => {
+                let values = [value(decision)?, value(reason)?, value(modified)?];
+                Ok(EntrypointValue::Package(values))
+            }
         }
     }
 
@@ -291,7 +291,7 @@ impl<'e> Evaluation<'e> {
     fn step(&self) -> Result<(), EvaluationError> {
         let steps = self.steps.get().wrapping_add(1);
         self.steps.set(steps);
-        let looks = steps.is_multiple_of(STEPS_PER_LOOK);
+        let looks = steps.is_multiple_of(STEPS_PER_CHECK);
         match self.ends {
             Some(ends) if looks && Instant::now() >= ends => Err(EvaluationError::TimedOut),
             _ => Ok(()),

@@ -24,7 +24,7 @@ use compile::Compiler;
 use cost::Bound;
 use evaluate::Evaluation;
 use functions::Function;
-use names::{Modules, Names};
+use names::{Names, names_of};
 
 /// The rules whose values are the answer of an evaluation.
 #[derive(Debug)]
@@ -41,16 +41,16 @@ pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 
 /// The values of an entrypoint; [`Value::Undefined`] for a rule without a value.
 #[derive(Debug)]
-pub enum Answered {
+pub enum EntrypointValue {
     /// The value of a rule.
-    Object(Value),
-    /// Decision, reason and modified.
-    Members([Value; 3]),
+    Rule(Value),
+    /// The values of the rules [`MEMBERS`] of a package.
+    Package([Value; 3]),
 }
 
 /// A compiled policy.
 pub struct Plan {
-    answer: Answer,
+    entrypoint: EntrypointSlots,
     rules: Vec<Rule>,
     calls: Vec<Call>,
     /// Paths below the input that the policy reads.
@@ -58,10 +58,10 @@ pub struct Plan {
     bound: Option<Bound>,
 }
 
-/// The slots of the rules whose values are the answer.
-enum Answer {
-    Object(usize),
-    Members([Option<usize>; 3]),
+/// The slots of the rules of an entrypoint.
+enum EntrypointSlots {
+    Rule(usize),
+    Package([Option<usize>; 3]),
 }
 
 enum Rule {
@@ -136,10 +136,10 @@ impl Plan {
             if is_v1 {
                 parser.enable_rego_v1().ok()?;
             }
-            parser.parse().ok()
+            let module = parser.parse().ok()?;
+            Some((names_of(&module.package.refr)?, module))
         });
-        let modules: Option<Vec<_>> = modules.collect();
-        let modules = Modules::of(modules?)?;
+        let modules: Vec<_> = modules.collect::<Option<_>>()?;
         let names = Names::read(&modules, data);
         let mut plan = Compiler::new(&names).plan(entrypoint)?;
         plan.bound = Bound::of(&plan);
@@ -168,7 +168,7 @@ impl Plan {
         &self,
         input: &Value,
         ends: Option<Instant>,
-    ) -> Result<Answered, EvaluationError> {
-        Evaluation::new(self, input, ends).answer()
+    ) -> Result<EntrypointValue, EvaluationError> {
+        Evaluation::new(self, input, ends).entrypoint()
     }
 }

@@ -35,22 +35,10 @@ pub enum Target {
     Rule(Path, Vec<String>),
 }
 
-/// Modules with the paths of their packages.
-pub struct Modules(Vec<(Path, Module)>);
-
-impl Modules {
-    /// Reads the paths of the packages. `None` if one has a computed name.
-    pub fn of(modules: Vec<Module>) -> Option<Self> {
-        let paths = modules
-            .into_iter()
-            .map(|module| Some((names_of(&module.package.refr)?, module)));
-        paths.collect::<Option<_>>().map(Self)
-    }
-}
-
 impl<'m> Names<'m> {
-    /// Collects the packages, rules and imports of the modules.
-    pub fn read(modules: &'m Modules, data: &'m Value) -> Self {
+    /// Collects the packages, rules and imports of modules. Each module is given with the path of
+    /// its package.
+    pub fn read(modules: &'m [(Path, Module)], data: &'m Value) -> Self {
         let mut names = Self {
             packages: BTreeSet::new(),
             rules: BTreeMap::new(),
@@ -58,7 +46,7 @@ impl<'m> Names<'m> {
             imports: BTreeMap::new(),
             data,
         };
-        for (package, module) in &modules.0 {
+        for (package, module) in modules {
             names.packages.insert(package.clone());
             for rule in &module.policy {
                 names.add_rule(package, rule);

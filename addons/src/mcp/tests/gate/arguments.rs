@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use testkit::{each_row, each_row_async};
 
 use super::*;
-use crate::fixtures::run;
+use crate::fixtures::{processor_time, run};
+use crate::raw_json::Node;
 
 fn rule(hide: &[&str], defaults: &[(&str, Value)]) -> OverrideRule {
     OverrideRule {
@@ -45,6 +46,32 @@ async fn hidden_fields_are_removed_and_defaults_replace_the_callers_values() {
         },
     )
     .await;
+}
+
+/// The bound is generous: only a change of complexity exceeds it.
+#[test]
+fn two_thousand_spellings_of_a_hidden_field_are_removed_within_200_ms() {
+    let property = json!({ "description": "x".repeat(1000) });
+    let properties = (0..200).map(|n| (format!("field_{n}"), property.clone()));
+    let properties: serde_json::Map<_, _> = properties.collect();
+    let schema = json!({ "properties": properties }).to_string();
+    let spelling = |number: u32| -> String {
+        let letters = ('a'..='k').enumerate();
+        let letters = letters.map(|(at, letter)| match (number >> at) & 1 {
+            0 => letter,
+            _ => letter.to_ascii_uppercase(),
+        });
+        letters.collect()
+    };
+    let sent = (0..2048).map(|number| (spelling(number), Value::Null));
+    let sent = Value::Object(sent.collect()).to_string();
+    let rule = rule(&["abcdefghijk"], &[]);
+    let took = processor_time(|| {
+        let mut arguments = Node::parse(&sent).unwrap();
+        rule.apply(&mut arguments, Some(&schema));
+        assert_eq!(arguments, Node::Object(Vec::new()));
+    });
+    assert!(took < Duration::from_millis(200), "{took:?}");
 }
 
 #[tokio::test]
