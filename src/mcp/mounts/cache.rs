@@ -113,14 +113,11 @@ impl<T: Clone> Cache<T> {
             cache: self,
             was_outdated,
         };
-        let read = match timeout(READING, read).await {
-            Ok(read) => read,
-            Err(_elapsed) => Err(MountError::TimedOut),
-        };
+        let read = timeout(READING, read).await;
         unread.was_outdated = false;
         drop(unread);
         let mut state = self.state.lock();
-        match read {
+        match read.unwrap_or(Err(MountError::TimedOut)) {
             Ok((value, age)) => {
                 state.value = Some(value.clone());
                 state.until = Some(Instant::now() + age);

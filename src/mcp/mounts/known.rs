@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use addons::contract::Definition;
-use serde::Deserialize;
+use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
 use super::Described;
@@ -73,40 +73,13 @@ impl Owned {
     }
 }
 
-/// Reads entries and the member that names them. Leaves out entries without that member, and
-/// repeated names.
-pub(super) fn named(entries: Vec<Box<RawValue>>, key: EntryKey) -> Vec<Entry> {
+/// Reads entries and the text of `member`, which names them. Leaves out entries without that text,
+/// and repeated names.
+pub(super) fn named(entries: Vec<Box<RawValue>>, member: &str) -> Vec<Entry> {
     let mut seen = HashSet::new();
     let entries = entries.into_iter().filter_map(|raw| {
-        let key: Arc<str> = key.of(&raw)?.into();
+        let key: Arc<str> = Members::read(&raw).ok()?.text(member)?.into();
         seen.insert(Arc::clone(&key)).then_some(Entry { key, raw })
     });
     entries.collect()
-}
-
-/// The member that names an entry.
-#[derive(Clone, Copy)]
-pub(super) enum EntryKey {
-    Name,
-    Uri,
-    UriTemplate,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Keys {
-    name: Option<String>,
-    uri: Option<String>,
-    uri_template: Option<String>,
-}
-
-impl EntryKey {
-    fn of(self, raw: &RawValue) -> Option<String> {
-        let keys: Keys = serde_json::from_str(raw.get()).ok()?;
-        match self {
-            Self::Name => keys.name,
-            Self::Uri => keys.uri,
-            Self::UriTemplate => keys.uri_template,
-        }
-    }
 }
