@@ -18,7 +18,7 @@ use crate::mcp::event::Events;
 use crate::mcp::fields::SESSION_ID;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
-use crate::mcp::mounts::handshake::{Initialized, initialize_params};
+use crate::mcp::mounts::handshake::{initialize_params, read_initialized};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
@@ -86,9 +86,10 @@ impl LegacySession {
         let unanswered = || MountError::Protocol("the server did not answer initialize".to_owned());
         let result = outcome.ok_or_else(unanswered)?;
         let result = result.map_err(NotOpened::Refused)?;
-        let Initialized { version, described } = Initialized::read(&result)?;
+        let described = read_initialized(&result)?;
         let inbox = transport.inbox(opening);
-        let peer = Arc::new(LegacyPeer::new(wire, session, version, inbox));
+        let peer = LegacyPeer::new(wire, session, described.version, inbox);
+        let peer = Arc::new(peer);
         let ready = write_request(None, "notifications/initialized", None);
         match peer.post(ready).await {
             Ok(_) => {}
@@ -112,7 +113,7 @@ impl LegacySession {
         let message = write_request(Some(&id), permit.method(), permit.params());
         let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
         let posted = self.peer.post(message).await;
-        let answered = posted.inspect_err(|_unanswered| cancel.is_over())?;
+        let answered = posted.inspect_err(|_unanswered| cancel.disarm())?;
         let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
@@ -124,7 +125,7 @@ impl LegacySession {
             )
             .into()),
         };
-        cancel.is_over();
+        cancel.disarm();
         outcome
     }
 
@@ -156,19 +157,12 @@ impl LegacySession {
         if successor.peer.version != self.peer.version {
             return Err(ended());
         }
-        match Box::pin(successor.call(permit, events)).await {
-            Err(CallError::SessionGone) => Err(ended()),
-            Err(CallError::Mount(error)) => Err(error),
-            Ok(outcome) => Ok(outcome),
-        }
+        let called = Box::pin(successor.call(permit, events)).await;
+        called.map_err(MountError::from)
     }
 }
 
 impl MountSession for LegacySession {
-    fn version(&self) -> Version {
-        self.peer.version
-    }
-
     fn described(&self) -> &Described {
         &self.described
     }
@@ -187,8 +181,7 @@ impl MountSession for LegacySession {
                 };
                 match first {
                     Err(CallError::SessionGone) => self.call_again(&permit, &events).await,
-                    Err(CallError::Mount(error)) => Err(error),
-                    Ok(outcome) => Ok(outcome),
+                    other => other.map_err(MountError::from),
                 }
             };
             let calling = timeout(self.timeout, calling).await;
@@ -199,12 +192,9 @@ impl MountSession for LegacySession {
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
             let message = write_request(None, permit.method(), permit.params());
-            match timeout(self.timeout, self.peer.post(message)).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(CallError::SessionGone)) => Err(MountError::Died { exit: None }),
-                Ok(Err(CallError::Mount(error))) => Err(error),
-                Err(_elapsed) => Err(MountError::TimedOut),
-            }
+            let posted = timeout(self.timeout, self.peer.post(message)).await;
+            posted.map_err(|_elapsed| MountError::TimedOut)??;
+            Ok(())
         })
     }
 
@@ -253,7 +243,7 @@ pub async fn first_outcome(
         if let Some(message) = stream.read(&event)?
             && let Ok(outcome) = outcome_of(message, id)
         {
-            stream.leave();
+            stream.drain();
             return Ok(Some(outcome));
         }
     }

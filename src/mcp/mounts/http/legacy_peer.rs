@@ -9,9 +9,9 @@ use addons::contract::{BoxFuture, Fault};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Answered, EventStream, StreamEnd, leave, outcome_of};
+use super::answer::{Answered, EventStream, StreamEnd, drain, outcome_of};
 use super::event_stream::EventReader;
-use super::peer::{FAREWELL, Inbox, Replies};
+use super::peer::{Inbox, Replies, TEARDOWN_TIMEOUT};
 use super::wire::Wire;
 use crate::http::Answer;
 use crate::mcp::event::Events;
@@ -39,6 +39,15 @@ pub enum CallError {
 impl From<MountError> for CallError {
     fn from(error: MountError) -> Self {
         Self::Mount(error)
+    }
+}
+
+impl From<CallError> for MountError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::SessionGone => Self::Died { exit: None },
+            CallError::Mount(error) => error,
+        }
     }
 }
 
@@ -86,7 +95,7 @@ impl LegacyPeer {
     /// the session and fails with [`CallError::SessionGone`].
     fn known(&self, answer: Answer) -> Result<Answer, CallError> {
         if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
-            leave(answer);
+            drain(answer.body);
             self.is_forgotten.store(true, Ordering::Relaxed);
             self.inbox.ended.cancel();
             return Err(CallError::SessionGone);
@@ -130,7 +139,7 @@ impl LegacyPeer {
             };
             let message = match outcome_of(message, id) {
                 Ok(outcome) => {
-                    stream.leave();
+                    stream.drain();
                     return Ok(outcome);
                 }
                 Err(other) => other,
@@ -154,7 +163,7 @@ impl LegacyPeer {
             sleep(reader.retry().unwrap_or(RECONNECT)).await;
             reader.reconnect();
             match self.stream(&reader).await {
-                Ok(stream) => return Ok(stream.behind(reader)),
+                Ok(stream) => return Ok(stream.resumed(reader)),
                 // The server may be restarting.
                 Err(CallError::Mount(MountError::Denied(denial)))
                     if denial.code().fault() == Fault::Upstream => {}
@@ -174,7 +183,7 @@ impl LegacyPeer {
                 Ok(stream) => {
                     let before = reader.last_event_id().map(<[u8]>::to_vec);
                     let had_events;
-                    (reader, had_events) = self.read_own(stream.behind(reader)).await;
+                    (reader, had_events) = self.read_own(stream.resumed(reader)).await;
                     reader.reconnect();
                     if had_events || reader.last_event_id() != before.as_deref() {
                         wait = RECONNECT;
@@ -235,8 +244,8 @@ impl LegacyPeer {
                 client,
                 target: self.wire.target.clone(),
             };
-            if let Ok(Ok(answer)) = timeout(FAREWELL, wire.delete(self.fields())).await {
-                leave(answer);
+            if let Ok(Ok(answer)) = timeout(TEARDOWN_TIMEOUT, wire.delete(self.fields())).await {
+                drain(answer.body);
             }
         }
     }

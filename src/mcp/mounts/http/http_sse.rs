@@ -15,17 +15,17 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{EventStream, StreamEnd, leave, refused};
+use super::answer::{EventStream, StreamEnd, bad_status, drain};
 use super::peer::{CancelOnDrop, Inbox, Replies};
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
-use crate::mcp::mounts::handshake::{Initialized, initialize_params};
+use crate::mcp::mounts::handshake::{initialize_params, read_initialized, refused};
 use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
-use crate::mcp::version::{Era, Version};
+use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
@@ -50,9 +50,8 @@ struct Peer {
 }
 
 /// A session over HTTP+SSE.
-pub struct TwoEndpoints {
+pub struct HttpSseSession {
     peer: Arc<Peer>,
-    version: Version,
     described: Described,
     next_id: AtomicU64,
     timeout: Duration,
@@ -64,7 +63,7 @@ impl Peer {
         let posted = self.wire.post(&self.path, HeaderMap::new(), message).await;
         let answer = posted.map_err(MountError::Denied)?;
         let status = answer.status;
-        leave(answer);
+        drain(answer.body);
         if status == StatusCode::NOT_FOUND {
             // The server has forgotten the session.
             self.inbox.ended.cancel();
@@ -73,7 +72,7 @@ impl Peer {
         status
             .is_success()
             .then_some(())
-            .ok_or_else(|| refused(status))
+            .ok_or_else(|| bad_status(status))
     }
 
     /// Reads the stream until it ends, which ends the session.
@@ -177,7 +176,7 @@ impl Replies for Peer {
     }
 }
 
-impl TwoEndpoints {
+impl HttpSseSession {
     /// Opens the stream, and a session with `initialize`.
     pub async fn open(
         transport: &HttpTransport,
@@ -196,23 +195,18 @@ impl TwoEndpoints {
         });
         let ends_when_dropped = peer.inbox.ended.clone().drop_guard();
         transport.spawn(Arc::clone(&peer).read(stream));
-        let version = match opening.version.era() {
-            Era::Legacy => opening.version,
-            Era::Modern => Version::NEWEST_LEGACY,
-        };
+        let version = opening.version.min(Version::NEWEST_LEGACY);
         let params = initialize_params(version, &opening.capabilities)?;
         let (events, _no_events) = tokio::sync::mpsc::channel(1);
         let asking = peer.ask(Id::number(0), "initialize", Some(&params), events);
-        let result = asking
-            .await?
-            .map_err(|error| super::refused("initialize", &error.message))?;
-        let Initialized { version, described } = Initialized::read(&result)?;
+        let result = asking.await?;
+        let result = result.map_err(|error| refused("initialize", &error))?;
+        let described = read_initialized(&result)?;
         peer.post(write_request(None, "notifications/initialized", None))
             .await?;
         ends_when_dropped.disarm();
         Ok(Arc::new(Self {
             peer,
-            version,
             described,
             next_id: AtomicU64::new(1),
             timeout: transport.timeout(),
@@ -234,16 +228,12 @@ impl TwoEndpoints {
             }
             return Err(MountError::TimedOut);
         };
-        cancel.is_over();
+        cancel.disarm();
         outcome
     }
 }
 
-impl MountSession for TwoEndpoints {
-    fn version(&self) -> Version {
-        self.version
-    }
-
+impl MountSession for HttpSseSession {
     fn described(&self) -> &Described {
         &self.described
     }
@@ -269,7 +259,7 @@ impl MountSession for TwoEndpoints {
     }
 }
 
-impl Drop for TwoEndpoints {
+impl Drop for HttpSseSession {
     fn drop(&mut self) {
         self.peer.inbox.ended.cancel();
     }
