@@ -1,10 +1,9 @@
 //! Copies a child's standard error to the log, line by line.
 
-use std::time::Duration;
-
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::Instant;
 use zeroize::Zeroizing;
+
+use crate::mcp::mounts::pace::Pace;
 
 /// Maximum length of a logged line, in bytes; the rest of the line is dropped.
 const MAX_LINE: usize = 4096;
@@ -47,19 +46,13 @@ impl Secrets {
         if is_cut {
             let begins = |secret: &Zeroizing<String>| {
                 let lengths = (MIN_PARTIAL..secret.len()).rev();
-                let starts = lengths.filter_map(|length| secret.get(..length));
-                starts
-                    .into_iter()
-                    .find(|start| text.ends_with(start))
-                    .map(str::len)
+                let mut starts = lengths.filter_map(|length| secret.get(..length));
+                starts.find(|start| text.ends_with(start)).map(str::len)
             };
             let partial = self.0.iter().filter_map(begins).max().unwrap_or(0);
             text.truncate(text.len().saturating_sub(partial));
         }
-        let end = (0..=MAX_LINE.min(text.len()))
-            .rev()
-            .find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or(0));
+        text.truncate(text.floor_char_boundary(MAX_LINE));
         // Control characters could be terminal escape sequences.
         text.replace(|c: char| c.is_control() && c != '\t', " ")
     }
@@ -101,16 +94,14 @@ pub async fn follow(
 
 /// Limits lines per second.
 struct Budget {
-    began: Instant,
-    lines: u32,
+    pace: Pace,
     skipped: u64,
 }
 
 impl Budget {
     fn new() -> Self {
         Self {
-            began: Instant::now(),
-            lines: 0,
+            pace: Pace::new(MAX_LINES),
             skipped: 0,
         }
     }
@@ -118,21 +109,19 @@ impl Budget {
     /// Counts a line. Returns the number of lines dropped since the last logged one, or `None` if
     /// this second's limit is reached and the line must be dropped.
     fn take(&mut self) -> Option<u64> {
-        if self.began.elapsed() >= Duration::from_secs(1) {
-            self.began = Instant::now();
-            self.lines = 0;
-        }
-        if self.lines >= MAX_LINES {
+        if self.pace.pause().is_some() {
             self.skipped = self.skipped.saturating_add(1);
             return None;
         }
-        self.lines += 1;
+        self.pace.count();
         Some(std::mem::take(&mut self.skipped))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use parking_lot::Mutex;
 
     use super::*;
