@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::MountError;
-use super::known::{Entry, Owned};
+use super::known::{Entry, ResourceIndex};
 
 /// Pause after a failed reading, during which the cached list is returned without another attempt.
 /// Also the shortest time for which a list is fresh.
@@ -17,7 +17,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(5);
 const READING: Duration = Duration::from_secs(30);
 
 /// Resources, their templates, and an index of both by URI.
-pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
+pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<ResourceIndex>);
 
 /// Cache of one list: the last reading, and the instant until which it is fresh.
 pub(super) struct Cache<T> {

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use super::cache::{Cache, Differs, Found, PAUSE, Resources};
 use super::changes::{List, ListNews};
 use super::handshake::request_meta;
-use super::known::{Entry, Known, Owned, named};
+use super::known::{Entry, Known, ResourceIndex, named};
 use super::pages::{Kind, Pages};
 use super::ports::{Clients, Mounted};
 use super::tools::pinned;
@@ -107,8 +107,8 @@ impl Catalog {
 
     /// Whether the server lists a resource, or a template that matches it.
     pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
-        let (_, _, owned) = self.all_resources().await?;
-        Ok(owned.has(uri))
+        let (_, _, index) = self.all_resources().await?;
+        Ok(index.has(uri))
     }
 
     /// Whether a list can be returned at once.
@@ -216,14 +216,14 @@ impl Inner {
         let (templates, _) = self.read_pages(Kind::Templates).await?;
         let resources = named(resources, "uri");
         let templates = named(templates, "uriTemplate");
-        let owned = Arc::new(Owned::of(&resources, &templates));
-        let all = (resources.into(), templates.into(), owned);
+        let index = Arc::new(ResourceIndex::of(&resources, &templates));
+        let all = (resources.into(), templates.into(), index);
         let all = self.resources.same_or(all);
-        let (resources, templates, owned) = &all;
+        let (resources, templates, index) = &all;
         let mut known = self.known.lock();
         known.resources = Some(Arc::clone(resources));
         known.templates = Some(Arc::clone(templates));
-        known.owned = Some(Arc::clone(owned));
+        known.index = Some(Arc::clone(index));
         drop(known);
         Ok((all, age))
     }

@@ -36,24 +36,24 @@ pub struct Known {
     pub resources: Option<Arc<[Entry]>>,
     /// Its templates of resources.
     pub templates: Option<Arc<[Entry]>>,
-    pub(super) owned: Option<Arc<Owned>>,
+    pub(super) index: Option<Arc<ResourceIndex>>,
 }
 
 impl Known {
     /// Whether a resource is listed, or matches a listed template.
     pub fn owns(&self, uri: &str) -> bool {
-        self.owned.as_ref().is_some_and(|owned| owned.has(uri))
+        self.index.as_ref().is_some_and(|index| index.has(uri))
     }
 }
 
 /// An index of a server's resources and templates by URI.
 #[derive(Default)]
-pub(super) struct Owned {
+pub(super) struct ResourceIndex {
     uris: HashSet<Arc<str>>,
     templates: Vec<UriTemplate>,
 }
 
-impl Owned {
+impl ResourceIndex {
     pub fn of(resources: &[Entry], templates: &[Entry]) -> Self {
         let templates = templates
             .iter()

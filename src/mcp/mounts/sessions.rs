@@ -80,12 +80,11 @@ impl SessionSet {
         clients: Clients,
     ) -> Result<Arc<Pooled>, MountError> {
         let mut opened = self.find_or_open(mount, clients)?;
-        let outcome = match opened.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone(),
-            Err(_panicked) => None,
-        };
-        let lost = || MountError::CannotStart("opening the session was aborted".to_owned());
-        outcome.unwrap_or_else(|| Err(lost()))
+        let outcome = opened.wait_for(Option::is_some).await;
+        // Fails only if the task that opens the session panicked.
+        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
+        let aborted = || MountError::CannotStart("opening the session was aborted".to_owned());
+        outcome.unwrap_or_else(|| Err(aborted()))
     }
 
     fn find_or_open(
@@ -94,7 +93,7 @@ impl SessionSet {
         clients: Clients,
     ) -> Result<watch::Receiver<Opened>, MountError> {
         let mut slots = self.slots.lock();
-        slots.retain(Slot::is_of_use);
+        slots.retain(Slot::is_usable);
         let mut found = slots.iter_mut();
         if let Some(slot) = found.find(|slot| slot.is_for(&clients)) {
             slot.used = Instant::now();
@@ -165,7 +164,7 @@ impl SessionSet {
         };
         let ending = tokio::select! {
             ending = wait_for_end(&origin, &*counted, &calls) => ending,
-            never = pass_on(&origin, &catalog, events) => match never {},
+            never = relay_events(&origin, &catalog, events) => match never {},
         };
         counted.ended().cancel();
         self.ended(&mount, ending, began, counted.why_ended());
@@ -205,7 +204,7 @@ impl SessionSet {
 
     /// Forgets the session, and records a failure if the server ended it.
     fn ended(&self, mount: &Mounted, ending: Ending, began: Instant, why: Option<String>) {
-        self.slots.lock().retain(Slot::is_of_use);
+        self.slots.lock().retain(Slot::is_usable);
         let Ending::Unexpected = ending else {
             mount.record.ended(None);
             return;
@@ -230,7 +229,7 @@ impl Slot {
     }
 
     /// Whether the session is open or being opened.
-    fn is_of_use(&self) -> bool {
+    fn is_usable(&self) -> bool {
         match &*self.opened.borrow() {
             Some(Ok(pooled)) => !pooled.session.ended().is_cancelled(),
             Some(Err(_)) => false,
@@ -294,7 +293,7 @@ async fn lease_ended(container: Option<&Arc<Container>>) {
 
 /// Relays the server's messages that belong to no request. A notification that a list changed goes
 /// to the catalog, the others to [`Unsolicited`](super::Unsolicited).
-async fn pass_on(
+async fn relay_events(
     origin: &Origin,
     catalog: &Catalog,
     mut events: mpsc::Receiver<Event>,

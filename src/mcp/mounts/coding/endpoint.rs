@@ -137,16 +137,14 @@ impl SidecarEndpoint {
     ) -> Result<Response, Failure> {
         let token = self.token.as_ref().filter(|_| with_token);
         let has_token = token.is_some();
-        let headers = fields(token, body.is_empty());
+        let request = request(method, path, body, token);
         let response = match &self.connector {
             Connector::Unix(connections) => {
-                let request = request(method, path, headers, Full::new(body));
-                let response = connections.send(request).await;
+                let response = connections.send(request.map(Full::new)).await;
                 let (head, body) = response.map_err(Failure::of_unix)?.into_parts();
                 Response::new(head.status, &head.headers, Source::Unix(body))
             }
             Connector::Tcp(endpoint) => {
-                let request = request(method, path, headers, body);
                 let answer = self.client.send(endpoint, request, has_token).await;
                 let Answer {
                     status,
@@ -160,16 +158,17 @@ impl SidecarEndpoint {
     }
 }
 
-fn request<B>(method: Method, path: &'static str, headers: HeaderMap, body: B) -> Request<B> {
+fn request(
+    method: Method,
+    path: &'static str,
+    body: Bytes,
+    token: Option<&HeaderValue>,
+) -> Request<Bytes> {
+    let is_empty = body.is_empty();
     let mut request = Request::new(body);
     *request.method_mut() = method;
     *request.uri_mut() = Uri::from_static(path);
-    *request.headers_mut() = headers;
-    request
-}
-
-fn fields(token: Option<&HeaderValue>, is_empty: bool) -> HeaderMap {
-    let mut fields = HeaderMap::new();
+    let fields = request.headers_mut();
     let accepted = HeaderValue::from_static("application/json, application/x-ndjson");
     fields.insert(ACCEPT, accepted);
     fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -180,7 +179,7 @@ fn fields(token: Option<&HeaderValue>, is_empty: bool) -> HeaderMap {
     if let Some(token) = token {
         fields.insert(AUTHORIZATION, token.clone());
     }
-    fields
+    request
 }
 
 impl Response {

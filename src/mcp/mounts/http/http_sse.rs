@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::{EventStream, StreamEnd, bad_status, drain};
 use super::peer::{CancelOnDrop, Inbox, Replies};
@@ -45,8 +45,8 @@ struct Peer {
     path: PathAndQuery,
     inbox: Inbox,
     waiting: Mutex<HashMap<Id, Waiting>>,
-    /// Number of events received.
-    heard: AtomicU64,
+    /// Number of events received. A call that times out without any may mean a dead stream.
+    events_received: AtomicU64,
 }
 
 /// A session over HTTP+SSE.
@@ -56,6 +56,7 @@ pub struct HttpSseSession {
     next_id: AtomicU64,
     timeout: Duration,
     transport: HttpTransport,
+    _ends_when_dropped: DropGuard,
 }
 
 impl Peer {
@@ -79,7 +80,7 @@ impl Peer {
     async fn read(self: Arc<Self>, mut stream: EventStream) {
         let reading = async {
             while let Ok(event) = stream.next_event().await {
-                self.heard.fetch_add(1, Ordering::Relaxed);
+                self.events_received.fetch_add(1, Ordering::Relaxed);
                 match stream.read(&event) {
                     Ok(Some(message)) => self.take(message),
                     Ok(None) => {}
@@ -96,7 +97,7 @@ impl Peer {
     }
 
     fn take(self: &Arc<Self>, message: Message) {
-        let events = self.reader_of(&message);
+        let events = self.queue_for(&message);
         let Some((id, outcome)) = self.inbox.take(message, &events, self) else {
             return;
         };
@@ -110,7 +111,7 @@ impl Peer {
 
     /// The queue for a message. Progress goes to the call with its progress token; log messages and
     /// requests go to the only call under way. Otherwise, the queue is `unsolicited`.
-    fn reader_of(&self, message: &Message) -> Events {
+    fn queue_for(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();
         let found = match message {
@@ -145,7 +146,7 @@ impl Peer {
         };
         let message = write_request(Some(&id), method, params);
         self.waiting.lock().insert(id.clone(), waiting);
-        let _forget = Forget { peer: self, id };
+        let _removed = RemoveOnDrop { peer: self, id };
         self.post(message).await?;
         tokio::select! {
             biased;
@@ -156,12 +157,12 @@ impl Peer {
 }
 
 /// Removes a call from `waiting` on drop.
-struct Forget<'a> {
+struct RemoveOnDrop<'a> {
     peer: &'a Peer,
     id: Id,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
         self.peer.waiting.lock().remove(&self.id);
     }
@@ -191,7 +192,7 @@ impl HttpSseSession {
             inbox: transport.inbox(opening),
             wire,
             waiting: Mutex::default(),
-            heard: AtomicU64::new(0),
+            events_received: AtomicU64::new(0),
         });
         let ends_when_dropped = peer.inbox.ended.clone().drop_guard();
         transport.spawn(Arc::clone(&peer).read(stream));
@@ -204,13 +205,13 @@ impl HttpSseSession {
         let described = read_initialized(&result)?;
         peer.post(write_request(None, "notifications/initialized", None))
             .await?;
-        ends_when_dropped.disarm();
         Ok(Arc::new(Self {
             peer,
             described,
             next_id: AtomicU64::new(1),
             timeout: transport.timeout(),
             transport: transport.clone(),
+            _ends_when_dropped: ends_when_dropped,
         }))
     }
 
@@ -219,9 +220,9 @@ impl HttpSseSession {
         let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
         let (method, params) = (permit.method(), permit.params());
         let asking = self.peer.ask(id, method, params, events);
-        let before = self.peer.heard.load(Ordering::Relaxed);
+        let before = self.peer.events_received.load(Ordering::Relaxed);
         let Ok(outcome) = timeout(self.timeout, asking).await else {
-            let is_silent = self.peer.heard.load(Ordering::Relaxed) == before;
+            let is_silent = self.peer.events_received.load(Ordering::Relaxed) == before;
             if is_silent && self.peer.waiting.lock().is_empty() {
                 // The stream may have died silently. The next call opens another session.
                 self.peer.inbox.ended.cancel();
@@ -256,12 +257,6 @@ impl MountSession for HttpSseSession {
 
     fn ended(&self) -> &CancellationToken {
         &self.peer.inbox.ended
-    }
-}
-
-impl Drop for HttpSseSession {
-    fn drop(&mut self) {
-        self.peer.inbox.ended.cancel();
     }
 }
 

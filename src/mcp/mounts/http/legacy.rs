@@ -8,7 +8,7 @@ use addons::contract::{BoxFuture, CallPermit, RpcError};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
 use super::legacy_peer::{CallError, LegacyPeer};
@@ -60,6 +60,7 @@ pub struct LegacySession {
     transport: HttpTransport,
     opening: Opening,
     successor: OnceCell<Arc<LegacySession>>,
+    _ends_when_dropped: DropGuard,
 }
 
 impl LegacySession {
@@ -96,8 +97,9 @@ impl LegacySession {
             Err(CallError::SessionGone) => return Err(unanswered().into()),
             Err(CallError::Mount(error)) => return Err(error.into()),
         }
-        transport.spawn(Arc::clone(&peer).live());
+        transport.spawn(Arc::clone(&peer).run());
         Ok(Arc::new(Self {
+            _ends_when_dropped: peer.inbox.ended.clone().drop_guard(),
             peer,
             described,
             next_id: AtomicU64::new(1),
@@ -200,12 +202,6 @@ impl MountSession for LegacySession {
 
     fn ended(&self) -> &CancellationToken {
         &self.peer.inbox.ended
-    }
-}
-
-impl Drop for LegacySession {
-    fn drop(&mut self) {
-        self.peer.inbox.ended.cancel();
     }
 }
 

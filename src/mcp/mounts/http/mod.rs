@@ -100,8 +100,7 @@ impl HttpTransport {
     }
 
     fn inbox(&self, opening: &Opening) -> Inbox {
-        let (server, dropped) = (Arc::clone(&self.0.server), self.0.parts.dropped.clone());
-        Inbox::new(server, opening.unsolicited.clone(), opening.ended(), dropped)
+        Inbox::new(&self.0.server, &self.0.parts.dropped, opening)
     }
 
     async fn open_one(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {

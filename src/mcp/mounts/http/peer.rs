@@ -14,7 +14,7 @@ use super::HttpTransport;
 use crate::mcp::event::{Event, Events};
 use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
-use crate::mcp::mounts::{List, error};
+use crate::mcp::mounts::{List, Opening, error};
 
 /// The key in the `_meta` of a notification that names its subscription.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -93,18 +93,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    pub fn new(
-        server: Arc<str>,
-        unsolicited: Events,
-        ended: CancellationToken,
-        dropped: Dropped,
-    ) -> Self {
+    pub fn new(server: &Arc<str>, dropped: &Dropped, opening: &Opening) -> Self {
         Self {
-            server,
-            unsolicited,
-            ended,
+            server: Arc::clone(server),
+            unsolicited: opening.unsolicited.clone(),
+            ended: opening.ended(),
             requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            dropped,
+            dropped: dropped.clone(),
         }
     }
 

@@ -44,11 +44,11 @@ impl StdioTransport {
         if for_modern || era == Era::Modern {
             *self.era.lock() = Some(era);
         }
-        ends_when_dropped.disarm();
         Ok(Arc::new(StdioSession {
             shared,
             described,
             timeout: self.server.timeout,
+            _ends_when_dropped: ends_when_dropped,
         }))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use addons::contract::{BoxFuture, CallPermit};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::StdioPorts;
 use super::calls::is_subscription;
@@ -100,6 +100,7 @@ pub(super) struct StdioSession {
     pub shared: Arc<Shared>,
     pub described: Described,
     pub timeout: Duration,
+    pub _ends_when_dropped: DropGuard,
 }
 
 impl MountSession for StdioSession {
@@ -128,12 +129,6 @@ impl MountSession for StdioSession {
 
     fn ended(&self) -> &CancellationToken {
         &self.shared.ended
-    }
-}
-
-impl Drop for StdioSession {
-    fn drop(&mut self) {
-        self.shared.ended.cancel();
     }
 }
 
