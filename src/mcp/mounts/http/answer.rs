@@ -97,7 +97,7 @@ fn content_type(headers: &HeaderMap) -> &str {
 pub fn unknown_type(found: &str) -> MountError {
     let found: String = found.chars().take(80).collect();
     MountError::Protocol(match found.as_str() {
-        "" => "the server answered without a Content-Type".to_owned(),
+        "" => "the server answered without a readable Content-Type".to_owned(),
         found => format!(
             "the server answered with Content-Type {found:?}, not with JSON or an event stream"
         ),
@@ -286,5 +286,33 @@ impl EventStream {
     /// reused.
     pub fn drain(self) {
         drain(self.body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn the_media_type_is_read_without_parameters_and_is_empty_if_unreadable() {
+        each_row(
+            [
+                (&b"application/json"[..], "application/json"),
+                (b"Text/Event-Stream; charset=utf-8", "text/event-stream"),
+                (b"Text/HTML;q=1", "Text/HTML"),
+                (b"application/json\xff", ""),
+            ],
+            |(value, expected)| {
+                let value = HeaderValue::from_bytes(value).unwrap();
+                let headers = HeaderMap::from_iter([(CONTENT_TYPE, value)]);
+                assert_eq!(content_type(&headers), expected);
+            },
+        );
+        assert_eq!(content_type(&HeaderMap::new()), "");
+        let error = unknown_type("").to_string();
+        assert_eq!(error, "the server answered without a readable Content-Type");
     }
 }
