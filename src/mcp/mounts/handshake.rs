@@ -145,7 +145,9 @@ impl Refusal {
         let data = error.data.as_deref().map(RawValue::get).unwrap_or("null");
         let supported = serde_json::from_str::<Supported>(data);
         match supported {
-            Ok(data) if error.code == UNSUPPORTED_VERSION => Self::Supported(known(&data.supported)),
+            Ok(data) if error.code == UNSUPPORTED_VERSION => {
+                Self::Supported(known(&data.supported))
+            }
             _ if MODERN_ERRORS.contains(&error.code) => Self::Modern,
             _ => Self::Other,
         }
@@ -239,7 +241,8 @@ mod tests {
                 data: Some(text(data)),
             })
         };
-        let Refusal::Supported(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#) else {
+        let Refusal::Supported(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#)
+        else {
             panic!("names its revisions");
         };
         assert_eq!(versions, [Version::V2025_11_25]);

@@ -150,7 +150,11 @@ pub struct Opening {
 impl Opening {
     /// Creates the HTTP client of the session, which sends requests on behalf of the session's
     /// container, or of the proxy if all containers share the session.
-    fn http_client(&self, service: &Arc<Service>, system: &System) -> Result<OwnClient, MountError> {
+    fn http_client(
+        &self,
+        service: &Arc<Service>,
+        system: &System,
+    ) -> Result<OwnClient, MountError> {
         let client = OwnClient::of(service, system.clone(), self.container.as_ref());
         client.ok_or_else(|| MountError::Denied(Denial::internal()))
     }

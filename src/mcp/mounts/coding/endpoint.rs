@@ -86,7 +86,9 @@ impl SidecarEndpoint {
             )
         })?;
         let connector = match &settings.endpoint {
-            CodingEndpoint::Unix(path) => Connector::Unix(Connections::new(path.clone(), client.clone())),
+            CodingEndpoint::Unix(path) => {
+                Connector::Unix(Connections::new(path.clone(), client.clone()))
+            }
             CodingEndpoint::Tcp(endpoint) => Connector::Tcp(endpoint.clone()),
         };
         Ok(Self {

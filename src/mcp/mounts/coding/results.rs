@@ -101,8 +101,8 @@ pub fn of_bash(output: Tail, ended: Result<Ended, String>) -> Option<Box<RawValu
         notes.push(format!("[exit code {code}]"));
     }
     let mut details = json!({ "output": output, "exitCode": exit_code, "timedOut": timed_out });
-    if cut.truncated {
-        details["truncation"] = json!(cut);
+    if let (true, Some(details)) = (cut.truncated, details.as_object_mut()) {
+        details.insert("truncation".to_owned(), json!(cut));
     }
     written(&noted(&output, &notes), Some(details), timed_out)
 }
@@ -281,8 +281,8 @@ fn noted(text: &str, notes: &[String]) -> String {
 
 fn written(text: &str, structured: Option<Value>, is_error: bool) -> Option<Box<RawValue>> {
     let mut result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
-    if let Some(structured) = structured {
-        result["structuredContent"] = structured;
+    if let (Some(structured), Some(result)) = (structured, result.as_object_mut()) {
+        result.insert("structuredContent".to_owned(), structured);
     }
     to_raw_value(&result).ok()
 }

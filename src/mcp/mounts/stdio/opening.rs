@@ -71,11 +71,7 @@ impl StdioTransport {
         Ok((shared, ends_when_dropped))
     }
 
-    async fn negotiate(
-        &self,
-        shared: &Shared,
-        opening: &Opening,
-    ) -> Result<Described, MountError> {
+    async fn negotiate(&self, shared: &Shared, opening: &Opening) -> Result<Described, MountError> {
         let era = *self.era.lock();
         match opening.version.era() {
             Era::Modern if era == Some(Era::Legacy) => initialize(shared, opening).await,
