@@ -20,12 +20,13 @@ pub struct Secrets(Vec<Zeroizing<String>>);
 
 impl Secrets {
     /// Collects the values of at least [`MIN_SECRET`] bytes. Shorter ones, such as `debug`, are
-    /// likely in ordinary text and would be redacted there.
+    /// likely in ordinary text and would be redacted there. Of a value with several lines, such as
+    /// a private key, each line counts as a value, since the log is redacted line by line.
     pub fn among(env: &[(String, Zeroizing<String>)]) -> Self {
-        let values = env.iter().map(|(_, value)| value);
+        let values = env.iter().flat_map(|(_, value)| value.lines());
         let mut secrets: Vec<_> = values
             .filter(|value| value.len() >= MIN_SECRET)
-            .cloned()
+            .map(|value| Zeroizing::new(value.to_owned()))
             .collect();
         // A secret may contain another, so `redact` must replace the longer one first.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -151,6 +152,13 @@ mod tests {
             lines,
             ["key=[REDACTED] and [REDACTED] in debug [31m", "last"]
         );
+    }
+
+    #[tokio::test]
+    async fn each_line_of_a_secret_with_several_lines_is_replaced() {
+        let key = "-----BEGIN KEY-----\r\nMIIEvQIBADANBg\nkqhk\n";
+        let lines = logged(format!("key: {key}").as_bytes(), &[key]).await;
+        assert_eq!(lines, ["key: [REDACTED] ", "[REDACTED]", "kqhk"]);
     }
 
     #[tokio::test]
