@@ -33,7 +33,7 @@ impl MessageReservation {
     /// Grows the reservation to `bytes` bytes, or releases it if a message of that length needs
     /// none. Never shrinks it otherwise. If memory is exhausted, fails and keeps the earlier
     /// reservation.
-    pub fn resize(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), Denial> {
+    pub fn grow_to(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), Denial> {
         if bytes <= UNRESERVED {
             *self = Self::default();
             return Ok(());

@@ -90,7 +90,7 @@ pub async fn read_whole(
             return Err(Failure::Wrong(why));
         }
         text.extend_from_slice(&chunk);
-        let reserved = reservation.resize(client, text.capacity());
+        let reserved = reservation.grow_to(client, text.capacity());
         reserved.map_err(Failure::Denied)?;
     }
     Ok(text)
@@ -149,7 +149,7 @@ impl Lines {
                 return Ok(None);
             };
             self.held.extend_from_slice(&chunk);
-            let reserved = self.reservation.resize(&self.client, self.held.capacity());
+            let reserved = self.reservation.grow_to(&self.client, self.held.capacity());
             reserved.map_err(Failure::Denied)?;
         }
     }

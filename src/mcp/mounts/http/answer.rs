@@ -138,7 +138,7 @@ async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Messag
             return Err(too_long(limits.inspect_body_bytes));
         }
         text.extend_from_slice(&chunk);
-        let reserved = reservation.resize(client, text.capacity());
+        let reserved = reservation.grow_to(client, text.capacity());
         reserved.map_err(MountError::Denied)?;
     }
     parse(&text, limits.inspect_values)
@@ -256,7 +256,7 @@ impl EventStream {
         loop {
             let next = self.reader.next(&mut self.input);
             let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
-            self.reservation.resize(&self.client, self.reader.held())?;
+            self.reservation.grow_to(&self.client, self.reader.held())?;
             if let Some(event) = next {
                 self.pace.count();
                 return Ok(event);

@@ -94,7 +94,7 @@ impl Unfinished {
             false => capacity,
         };
         let until = Instant::now() + MEMORY_WAIT;
-        while let Err(denial) = self.reservation.resize(&*lines.memory, needed) {
+        while let Err(denial) = self.reservation.grow_to(&*lines.memory, needed) {
             if Instant::now() >= until {
                 return Err(MountError::Denied(denial));
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_util::sync::DropGuard;
 
 use super::StdioTransport;
-use super::session::{Resources, StdioSession, attend, no_events};
+use super::session::{ProcessResources, StdioSession, attend, no_events};
 use super::shared::Shared;
 use crate::mcp::mounts::handshake::{
     Discovered, Refusal, discover_params, initialize_params, read_initialized, refused,
@@ -60,7 +60,7 @@ impl StdioTransport {
         let process = (self.make)();
         process.start(config).await?;
         let (shared, lines) = Shared::new(&self.server.name, opening.unsolicited.clone());
-        let resources = Resources {
+        let resources = ProcessResources {
             ports: Arc::clone(&self.ports),
             place,
             egress,

@@ -27,8 +27,8 @@ const STOPPING: Duration = Duration::from_secs(3);
 /// output has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Resources of a process that are released after its end.
-pub(super) struct Resources {
+/// ProcessResources of a process that are released after its end.
+pub(super) struct ProcessResources {
     pub ports: Arc<StdioPorts>,
     pub place: ChildPlace,
     pub egress: Option<EgressListener>,
@@ -40,7 +40,7 @@ pub(super) async fn attend(
     shared: Arc<Shared>,
     process: Arc<dyn ProcessManager>,
     lines: Lines,
-    resources: Resources,
+    resources: ProcessResources,
 ) {
     let (children, runtime) = (&resources.ports.children, process.runtime());
     children.started(&shared.server, runtime);
