@@ -27,7 +27,7 @@ const STOPPING: Duration = Duration::from_secs(3);
 /// output has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// ProcessResources of a process that are released after its end.
+/// Resources of a process that are released after its end.
 pub(super) struct ProcessResources {
     pub ports: Arc<StdioPorts>,
     pub place: ChildPlace,
