@@ -79,7 +79,7 @@ fn transports(
     let of_memory = Arc::clone(service);
     let stdio = StdioPorts {
         children: Children::new(metrics).map_err(internal)?,
-        way_out: ways_out,
+        egress: ways_out,
         limits: Arc::new(limits),
         memory: Arc::new(move |system, container| {
             let client = OwnClient::of(&of_memory, system, container)?;

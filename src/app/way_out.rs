@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::ingress::{Engine, serve_delegated};
-use crate::mcp::{OpenWayOut, WayOut};
+use crate::mcp::{Egress, EgressListener};
 
 /// Opens the ways out of MCP servers: Unix listeners in the directory of the leases' sockets.
 pub struct WaysOut {
@@ -39,8 +39,8 @@ impl WaysOut {
     }
 }
 
-impl WayOut for WaysOut {
-    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
+impl Egress for WaysOut {
+    fn open(&self, delegation: Arc<Delegation>) -> io::Result<EgressListener> {
         let _entered = self.runtime.enter();
         // The random name is short, since the path of a socket has at most 107 bytes.
         let name = format!("mcp-{}.sock", LeaseId::generate().short());
@@ -54,7 +54,7 @@ impl WayOut for WaysOut {
             serve_delegated(engine, listener, delegation, until).await;
             let _ = std::fs::remove_file(socket);
         });
-        Ok(OpenWayOut {
+        Ok(EgressListener {
             path,
             guard: closed.drop_guard(),
         })

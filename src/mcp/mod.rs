@@ -27,11 +27,11 @@ pub use gateway::{Gateway, GatewayMetrics};
 pub use message::{Id, Message, MessageError, Outcome, write_request, write_response};
 pub use mounts::{
     Catalog, Children, CodingTransport, CurrentChain, CurrentLimits, Described, Dropped, E2b,
-    Entry, EventReader, HttpParts, HttpTransport, Known, LineTaker, List, ListChanges, Local,
-    MAX_CALLS, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine, MakeProcess,
-    MessageLimits, MessageMemory, Mount, MountError, MountHealth, MountPorts, MountSession,
-    MountState, Mounted, Mounts, OpenMemory, OpenWayOut, Opening, Origin, Pooled, ProcessConfig,
+    Egress, EgressListener, Entry, EventReader, HttpParts, HttpTransport, Known, LineTaker, List,
+    ListChanges, Local, MAX_CALLS, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine,
+    MakeProcess, MessageLimits, MessageMemory, Mount, MountError, MountHealth, MountPorts,
+    MountSession, MountState, Mounted, Mounts, OpenMemory, Opening, Origin, Pooled, ProcessConfig,
     ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport, StreamEvent,
-    Transport, Transports, Unsolicited, WayOut, add_param_fields, process_manager, request_fields,
+    Transport, Transports, Unsolicited, add_param_fields, process_manager, request_fields,
 };
 pub use version::{Era, Version};

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::MountError;
-use super::known::{Entry, Owned};
+use super::known::{Entry, ResourceIndex};
 
 /// Pause after a failed reading, during which the cached list is returned without another attempt.
 /// Also the shortest time for which a list is fresh.
@@ -17,7 +17,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(5);
 const READING: Duration = Duration::from_secs(30);
 
 /// Resources, their templates, and an index of both by URI.
-pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
+pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<ResourceIndex>);
 
 /// Cache of one list: the last reading, and the instant until which it is fresh.
 pub(super) struct Cache<T> {
@@ -113,14 +113,11 @@ impl<T: Clone> Cache<T> {
             cache: self,
             was_outdated,
         };
-        let read = match timeout(READING, read).await {
-            Ok(read) => read,
-            Err(_elapsed) => Err(MountError::TimedOut),
-        };
+        let read = timeout(READING, read).await;
         unread.was_outdated = false;
         drop(unread);
         let mut state = self.state.lock();
-        match read {
+        match read.unwrap_or(Err(MountError::TimedOut)) {
             Ok((value, age)) => {
                 state.value = Some(value.clone());
                 state.until = Some(Instant::now() + age);

@@ -22,12 +22,11 @@ use tokio::sync::mpsc;
 
 use super::cache::{Cache, Differs, Found, PAUSE, Resources};
 use super::changes::{List, ListNews};
-use super::known::{Entry, EntryKey, Known, Owned, named};
-use super::meta;
+use super::handshake::request_meta;
+use super::known::{Entry, Known, ResourceIndex, named};
 use super::pages::{Kind, Pages};
-use super::ports::Mounted;
+use super::ports::{Clients, Mounted};
 use super::tools::pinned;
-use super::wanted::Wanted;
 use super::{Era, MountError, MountSession, Outcome};
 
 /// The age from which the next request for a list starts another reading in the background.
@@ -51,7 +50,7 @@ struct Inner {
     /// The lease on whose behalf lists are requested.
     container: Mutex<Weak<Container>>,
     mount: Arc<Mounted>,
-    /// [`Mounted::acceptances`] when the tools were last requested.
+    /// The mount's number of acceptances when the tools were last requested.
     acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
@@ -63,16 +62,16 @@ impl Catalog {
         mount: &Arc<Mounted>,
         known: &Arc<Mutex<Known>>,
         session: Arc<dyn MountSession>,
-        wanted: &Wanted,
+        clients: &Clients,
     ) -> Self {
         Self(Arc::new(Inner {
             known: Arc::clone(known),
-            news: Arc::clone(&wanted.news),
+            news: Arc::clone(&clients.news),
             server: Arc::clone(&mount.settings().name),
             session,
-            capabilities: Arc::clone(&wanted.capabilities),
-            container: Mutex::new(wanted.asked_by.clone()),
-            acceptances: AtomicU64::new(mount.acceptances()),
+            capabilities: Arc::clone(&clients.capabilities),
+            container: Mutex::new(clients.requested_by.clone()),
+            acceptances: AtomicU64::new(mount.acceptances.load(Ordering::Relaxed)),
             mount: Arc::clone(mount),
             tools: Cache::default(),
             prompts: Cache::default(),
@@ -108,8 +107,8 @@ impl Catalog {
 
     /// Whether the server lists a resource, or a template that matches it.
     pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
-        let (_, _, owned) = self.all_resources().await?;
-        Ok(owned.has(uri))
+        let (_, _, index) = self.all_resources().await?;
+        Ok(index.has(uri))
     }
 
     /// Whether a list can be returned at once.
@@ -142,7 +141,7 @@ impl Catalog {
 
     /// Makes later requests for lists flows of this container. For shared sessions, which belong to
     /// no container.
-    pub(super) fn ask_for(&self, container: &Arc<Container>) {
+    pub(super) fn request_for(&self, container: &Arc<Container>) {
         *self.0.container.lock() = Arc::downgrade(container);
     }
 
@@ -187,7 +186,7 @@ type Reading<T> = BoxFuture<'static, Result<(T, Duration), MountError>>;
 impl Inner {
     /// Marks the tools as outdated if an operator accepted a definition since the last call.
     fn look_for_acceptances(&self) {
-        let now = self.mount.acceptances();
+        let now = self.mount.acceptances.load(Ordering::Relaxed);
         if self.acceptances.swap(now, Ordering::Relaxed) != now {
             self.tools.outdate();
         }
@@ -206,7 +205,7 @@ impl Inner {
 
     async fn read_prompts(self: Arc<Self>) -> Result<(Arc<[Entry]>, Duration), MountError> {
         let (entries, age) = self.read_pages(Kind::Prompts).await?;
-        let prompts = named(entries, EntryKey::Name).into();
+        let prompts = named(entries, "name").into();
         let prompts = self.prompts.same_or(prompts);
         self.known.lock().prompts = Some(Arc::clone(&prompts));
         Ok((prompts, age))
@@ -215,16 +214,16 @@ impl Inner {
     async fn read_resources(self: Arc<Self>) -> Result<(Resources, Duration), MountError> {
         let (resources, age) = self.read_pages(Kind::Resources).await?;
         let (templates, _) = self.read_pages(Kind::Templates).await?;
-        let resources = named(resources, EntryKey::Uri);
-        let templates = named(templates, EntryKey::UriTemplate);
-        let owned = Arc::new(Owned::of(&resources, &templates));
-        let all = (resources.into(), templates.into(), owned);
+        let resources = named(resources, "uri");
+        let templates = named(templates, "uriTemplate");
+        let index = Arc::new(ResourceIndex::of(&resources, &templates));
+        let all = (resources.into(), templates.into(), index);
         let all = self.resources.same_or(all);
-        let (resources, templates, owned) = &all;
+        let (resources, templates, index) = &all;
         let mut known = self.known.lock();
         known.resources = Some(Arc::clone(resources));
         known.templates = Some(Arc::clone(templates));
-        known.owned = Some(Arc::clone(owned));
+        known.index = Some(Arc::clone(index));
         drop(known);
         Ok((all, age))
     }
@@ -238,7 +237,7 @@ impl Inner {
         };
         let version = self.session.version();
         let is_modern = version.era() == Era::Modern;
-        let meta = is_modern.then(|| meta::of_request(version, &self.capabilities));
+        let meta = is_modern.then(|| request_meta(version, &self.capabilities));
         let mut pages = Pages::default();
         loop {
             let outcome = self.ask(kind.method(), pages.params(meta.as_ref()));

@@ -33,17 +33,9 @@ impl List {
             Self::Resources => "notifications/resources/list_changed",
         }
     }
-
-    pub(super) const fn index(self) -> usize {
-        match self {
-            Self::Tools => 0,
-            Self::Prompts => 1,
-            Self::Resources => 2,
-        }
-    }
 }
 
-/// Number of changes of each list, by [`List::index`].
+/// Number of changes of each list, in the order of [`List::ALL`].
 type Generations = [u64; 3];
 
 /// Publishes changes of lists to their subscribers.
@@ -75,7 +67,7 @@ impl ListNews {
 }
 
 fn bump(generations: &mut Generations, list: List) {
-    if let Some(generation) = generations.get_mut(list.index()) {
+    if let Some(generation) = generations.get_mut(list as usize) {
         *generation = generation.wrapping_add(1);
     }
 }
@@ -112,8 +104,9 @@ impl ListChanges {
                 .map(|source| *source.borrow_and_update());
             let before = std::mem::replace(&mut self.seen, now);
             let differs = |list: &List| {
+                let list = *list as usize;
                 let mut both = before.iter().zip(&now);
-                both.any(|(before, now)| before.get(list.index()) != now.get(list.index()))
+                both.any(|(before, now)| before.get(list) != now.get(list))
             };
             let changed: Vec<_> = List::ALL.into_iter().filter(differs).collect();
             if !changed.is_empty() {

@@ -2,20 +2,32 @@
 
 use addons::contract::RpcError;
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use super::{Described, MountError, meta};
+use super::{Described, MountError};
+use crate::mcp::error::{HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION};
 use crate::mcp::implementation::implementation;
 use crate::mcp::tasks::without_tasks;
 use crate::mcp::version::{Era, Version};
 
-/// Error codes that only 2026-07-28 and later revisions define: header mismatch, missing
-/// capability, unsupported version.
-const MODERN_ERRORS: [i64; 3] = [-32020, -32021, UNSUPPORTED_VERSION];
-const UNSUPPORTED_VERSION: i64 = -32022;
-/// Error code: the header fields of a request differ from its body.
-pub const HEADER_MISMATCH: i64 = -32020;
+/// Error codes that only 2026-07-28 and later revisions define.
+const MODERN_ERRORS: [i64; 3] = [
+    HEADER_MISMATCH,
+    MISSING_CLIENT_CAPABILITY,
+    UNSUPPORTED_VERSION,
+];
+
+/// The `_meta` of a request that the gateway itself sends in the modern era.
+pub fn request_meta(version: Version, capabilities: &RawValue) -> Value {
+    // The gateway parsed the capabilities when the client sent them, so this never fails.
+    let capabilities = serde_json::from_str(capabilities.get()).unwrap_or_else(|_| json!({}));
+    json!({
+        "io.modelcontextprotocol/protocolVersion": version.as_str(),
+        "io.modelcontextprotocol/clientInfo": implementation(),
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+    })
+}
 
 /// The params of `initialize`.
 pub fn initialize_params(
@@ -31,7 +43,7 @@ pub fn initialize_params(
 
 /// The params of `server/discover`.
 pub fn discover_params(capabilities: &RawValue) -> Result<Box<RawValue>, MountError> {
-    let meta = meta::of_request(Version::V2026_07_28, capabilities);
+    let meta = request_meta(Version::V2026_07_28, capabilities);
     raw(json!({ "_meta": meta }).to_string())
 }
 
@@ -39,51 +51,39 @@ fn raw(text: String) -> Result<Box<RawValue>, MountError> {
     RawValue::from_string(text).map_err(|error| MountError::Protocol(error.to_string()))
 }
 
-/// A server's answer to `initialize`.
-pub struct Initialized {
-    /// The revision that the server chose.
-    pub version: Version,
-    /// The server's capabilities, name and instructions.
-    pub described: Described,
-}
-
-impl Initialized {
-    /// Reads the result of `initialize`. Fails if its revision is unknown or modern.
-    pub fn read(result: &RawValue) -> Result<Self, MountError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Text {
-            protocol_version: String,
-            capabilities: Option<Box<RawValue>>,
-            server_info: Option<Box<RawValue>>,
-            instructions: Option<String>,
-        }
-        let text: Text = read_result("initialize", result)?;
-        let version = Version::parse(&text.protocol_version);
-        let version = version.filter(|version| version.era() == Era::Legacy);
-        let version = version.ok_or_else(|| {
-            let spoken: String = text.protocol_version.chars().take(32).collect();
-            MountError::Protocol(format!(
-                "the server answered initialize with revision {spoken:?}, which the gateway does \
-                 not support with initialize"
-            ))
-        })?;
-        Ok(Self {
-            version,
-            described: Described {
-                capabilities: declared(text.capabilities)?,
-                server_info: text.server_info,
-                instructions: text.instructions,
-            },
-        })
+/// Reads the result of `initialize`. Fails if its revision is unknown or modern.
+pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Text {
+        protocol_version: String,
+        capabilities: Option<Box<RawValue>>,
+        server_info: Option<Box<RawValue>>,
+        instructions: Option<String>,
     }
+    let text: Text = read_result("initialize", result)?;
+    let version = Version::parse(&text.protocol_version);
+    let version = version.filter(|version| version.era() == Era::Legacy);
+    let version = version.ok_or_else(|| {
+        let named: String = text.protocol_version.chars().take(32).collect();
+        MountError::Protocol(format!(
+            "the server answered initialize with revision {named:?}, which the gateway does not \
+             support with initialize"
+        ))
+    })?;
+    Ok(Described {
+        version,
+        capabilities: declared(text.capabilities)?,
+        server_info: text.server_info,
+        instructions: text.instructions,
+    })
 }
 
 /// A server's answer to `server/discover`.
 pub struct Discovered {
     /// The revisions that both the server and the gateway support, newest first.
     pub versions: Vec<Version>,
-    /// The server's capabilities, name and instructions.
+    /// The server's capabilities, name and instructions, for a session of 2026-07-28.
     pub described: Described,
 }
 
@@ -110,6 +110,7 @@ impl Discovered {
         Ok(Self {
             versions: known(&text.supported_versions),
             described: Described {
+                version: Version::V2026_07_28,
                 capabilities: declared(text.capabilities)?,
                 server_info: in_meta.or(text.server_info),
                 instructions: text.instructions,
@@ -118,10 +119,16 @@ impl Discovered {
     }
 }
 
+/// Converts the JSON-RPC error with which a server answered a request of a handshake.
+pub fn refused(method: &str, error: &RpcError) -> MountError {
+    let message: String = error.message.chars().take(200).collect();
+    MountError::Protocol(format!("the server refused {method}: {message}"))
+}
+
 /// The era of a server, derived from an error that it answered.
 pub enum Refusal {
     /// The revisions that both the server and the gateway support, newest first.
-    Speaks(Vec<Version>),
+    Supported(Vec<Version>),
     /// The server is modern, and refused for another reason.
     Modern,
     /// The error does not reveal the era.
@@ -138,7 +145,9 @@ impl Refusal {
         let data = error.data.as_deref().map(RawValue::get).unwrap_or("null");
         let supported = serde_json::from_str::<Supported>(data);
         match supported {
-            Ok(data) if error.code == UNSUPPORTED_VERSION => Self::Speaks(known(&data.supported)),
+            Ok(data) if error.code == UNSUPPORTED_VERSION => {
+                Self::Supported(known(&data.supported))
+            }
             _ if MODERN_ERRORS.contains(&error.code) => Self::Modern,
             _ => Self::Other,
         }
@@ -147,8 +156,8 @@ impl Refusal {
 
 /// The revisions in `versions` that the gateway supports, newest first.
 fn known(versions: &[String]) -> Vec<Version> {
-    let spoken = |version: &Version| versions.iter().any(|text| text == version.as_str());
-    Version::ALL.into_iter().filter(spoken).collect()
+    let is_named = |version: &Version| versions.iter().any(|text| text == version.as_str());
+    Version::ALL.into_iter().filter(is_named).collect()
 }
 
 fn read_result<'a, T: Deserialize<'a>>(
@@ -188,22 +197,22 @@ mod tests {
             "tasks":{"list":{}},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}},
             "serverInfo":{"name":"s"},"instructions":"Be kind."}"#,
         );
-        let read = Initialized::read(&result).unwrap();
+        let read = read_initialized(&result).unwrap();
         assert_eq!(read.version, Version::V2025_06_18);
         assert_eq!(
-            read.described.capabilities.get(),
+            read.capabilities.get(),
             r#"{"tools":{"listChanged":true},"extensions":{"x/y":{}}}"#
         );
-        assert_eq!(read.described.instructions.as_deref(), Some("Be kind."));
+        assert_eq!(read.instructions.as_deref(), Some("Be kind."));
     }
 
     #[test]
     fn an_initialize_result_with_a_modern_or_unknown_revision_is_an_error() {
         each_row(["2026-07-28", "1999-01-01", ""], |version| {
             let result = text(&format!(r#"{{"protocolVersion":"{version}"}}"#));
-            assert!(Initialized::read(&result).is_err());
+            assert!(read_initialized(&result).is_err());
         });
-        assert!(Initialized::read(&text("[]")).is_err());
+        assert!(read_initialized(&text("[]")).is_err());
     }
 
     #[test]
@@ -232,7 +241,8 @@ mod tests {
                 data: Some(text(data)),
             })
         };
-        let Refusal::Speaks(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#) else {
+        let Refusal::Supported(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#)
+        else {
             panic!("names its revisions");
         };
         assert_eq!(versions, [Version::V2025_11_25]);

@@ -61,12 +61,6 @@ struct Counts {
     call_failure: Option<String>,
 }
 
-impl Counts {
-    fn last_failure(&self) -> Option<&String> {
-        self.call_failure.as_ref().or(self.failure.as_ref())
-    }
-}
-
 impl HealthRecord {
     pub fn opened(&self) {
         let mut counts = self.0.lock();
@@ -98,7 +92,7 @@ impl HealthRecord {
 
     pub fn read(&self, server: &Arc<str>) -> MountHealth {
         let counts = self.0.lock();
-        let failure = counts.last_failure();
+        let failure = counts.call_failure.as_ref().or(counts.failure.as_ref());
         let state = match (counts.open, failure) {
             (0, Some(_)) => MountState::Dead,
             (_, Some(_)) => MountState::Degraded,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use addons::contract::Definition;
-use serde::Deserialize;
+use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
 use super::Described;
@@ -36,24 +36,24 @@ pub struct Known {
     pub resources: Option<Arc<[Entry]>>,
     /// Its templates of resources.
     pub templates: Option<Arc<[Entry]>>,
-    pub(super) owned: Option<Arc<Owned>>,
+    pub(super) index: Option<Arc<ResourceIndex>>,
 }
 
 impl Known {
     /// Whether a resource is listed, or matches a listed template.
     pub fn owns(&self, uri: &str) -> bool {
-        self.owned.as_ref().is_some_and(|owned| owned.has(uri))
+        self.index.as_ref().is_some_and(|index| index.has(uri))
     }
 }
 
 /// An index of a server's resources and templates by URI.
 #[derive(Default)]
-pub(super) struct Owned {
+pub(super) struct ResourceIndex {
     uris: HashSet<Arc<str>>,
     templates: Vec<UriTemplate>,
 }
 
-impl Owned {
+impl ResourceIndex {
     pub fn of(resources: &[Entry], templates: &[Entry]) -> Self {
         let templates = templates
             .iter()
@@ -73,40 +73,13 @@ impl Owned {
     }
 }
 
-/// Reads entries and the member that names them. Leaves out entries without that member, and
-/// repeated names.
-pub(super) fn named(entries: Vec<Box<RawValue>>, key: EntryKey) -> Vec<Entry> {
+/// Reads entries and the text of `member`, which names them. Leaves out entries without that text,
+/// and repeated names.
+pub(super) fn named(entries: Vec<Box<RawValue>>, member: &str) -> Vec<Entry> {
     let mut seen = HashSet::new();
     let entries = entries.into_iter().filter_map(|raw| {
-        let key: Arc<str> = key.of(&raw)?.into();
+        let key: Arc<str> = Members::read(&raw).ok()?.text(member)?.into();
         seen.insert(Arc::clone(&key)).then_some(Entry { key, raw })
     });
     entries.collect()
-}
-
-/// The member that names an entry.
-#[derive(Clone, Copy)]
-pub(super) enum EntryKey {
-    Name,
-    Uri,
-    UriTemplate,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Keys {
-    name: Option<String>,
-    uri: Option<String>,
-    uri_template: Option<String>,
-}
-
-impl EntryKey {
-    fn of(self, raw: &RawValue) -> Option<String> {
-        let keys: Keys = serde_json::from_str(raw.get()).ok()?;
-        match self {
-            Self::Name => keys.name,
-            Self::Uri => keys.uri,
-            Self::UriTemplate => keys.uri_template,
-        }
-    }
 }

@@ -15,33 +15,31 @@ mod catalog;
 mod changes;
 mod coding;
 mod dropped;
+mod egress;
 mod error;
 mod handshake;
 mod health;
 mod http;
 mod known;
-mod meta;
+mod message_memory;
 mod mount;
-mod own_client;
+mod pace;
 mod pages;
 mod pool;
 mod pooled;
 mod ports;
 mod process;
 mod related;
-mod room;
 mod sessions;
 mod stdio;
 mod tools;
 mod transports;
 mod uri_template;
-mod wanted;
-mod way_out;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, CallPermit, Code, Container, Denial, Fault, Stage};
+use addons::contract::{BoxFuture, CallPermit, Code, Container, Denial, Fault, Stage, System};
 use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -50,17 +48,19 @@ use super::caller::Caller;
 use super::event::{EVENT_QUEUE, Event, Events};
 use super::message::Outcome;
 use super::version::{Era, Version};
-use own_client::own_client;
+use crate::http::{OwnClient, Service};
 
 pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
 pub use coding::CodingTransport;
 pub use dropped::Dropped;
+pub use egress::{Egress, EgressListener};
 pub use health::{MountHealth, MountState};
 pub use http::{
     EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,
 };
 pub use known::{Entry, Known};
+pub use message_memory::MessageMemory;
 pub use mount::Mount;
 pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};
@@ -69,22 +69,22 @@ pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
-pub use room::MessageMemory;
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{
     CurrentLimits, MakeProcess, MessageLimits, OpenMemory, StdioPorts, StdioTransport,
 };
 pub use transports::{ServerTransports, process_manager};
-pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: for one lease, or shared by all leases; in one revision, with one set
 /// of client capabilities.
 pub trait MountSession: Send + Sync {
-    /// The negotiated revision.
-    fn version(&self) -> Version;
-
-    /// The server's capabilities, name and instructions.
+    /// The negotiated revision, and the server's capabilities, name and instructions.
     fn described(&self) -> &Described;
+
+    /// The negotiated revision.
+    fn version(&self) -> Version {
+        self.described().version
+    }
 
     /// Sends a request and awaits its answer. Messages of the server that belong to this request
     /// go to `events`. Dropping the future cancels the request at the server.
@@ -147,9 +147,32 @@ pub struct Opening {
     pub unsolicited: Events,
 }
 
-/// A server's description of itself, as raw JSON.
+impl Opening {
+    /// Creates the HTTP client of the session, which sends requests on behalf of the session's
+    /// container, or of the proxy if all containers share the session.
+    fn http_client(
+        &self,
+        service: &Arc<Service>,
+        system: &System,
+    ) -> Result<OwnClient, MountError> {
+        let client = OwnClient::of(service, system.clone(), self.container.as_ref());
+        client.ok_or_else(|| MountError::Denied(Denial::internal()))
+    }
+
+    /// Creates the token that ends the session. The end of the session's lease cancels it.
+    fn ended(&self) -> CancellationToken {
+        match &self.container {
+            Some(container) => container.ended().child_token(),
+            None => CancellationToken::new(),
+        }
+    }
+}
+
+/// The negotiated revision, and the server's description of itself as raw JSON.
 #[derive(Clone, Debug)]
 pub struct Described {
+    /// The revision of the session.
+    pub version: Version,
     /// Its capabilities, without `tasks`.
     pub capabilities: Box<RawValue>,
     /// Its name and version.

@@ -8,14 +8,13 @@ use parking_lot::Mutex;
 
 use super::changes::ListNews;
 use super::known::Known;
-use super::ports::{Common, Mounted};
+use super::ports::{Clients, Common, Mounted};
 use super::sessions::SessionSet;
-use super::wanted::Wanted;
 use super::{Caller, MountError, MountHealth, Pooled};
 
 /// A server of `mcp.yaml` under one definition, and its sessions.
 pub struct Mount {
-    server: Arc<Mounted>,
+    pub(super) server: Arc<Mounted>,
     /// The sessions that all leases share, with `scope: shared`.
     shared: Arc<SessionSet>,
 }
@@ -42,11 +41,10 @@ impl Mount {
     /// there is none. Concurrent callers wait for the same session. Dropping the future does not
     /// cancel the opening.
     pub async fn session(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Pooled>, MountError> {
-        let wanted = self.wanted(caller);
         let set = self.set_of(&caller.container);
-        let pooled = set.session(&self.server, wanted).await?;
+        let pooled = set.session(&self.server, self.clients(caller)).await?;
         if self.is_shared() {
-            pooled.catalog.ask_for(&caller.container);
+            pooled.catalog.request_for(&caller.container);
         }
         Ok(pooled)
     }
@@ -54,10 +52,6 @@ impl Mount {
     /// The lists that were last read from the server for a container, also without an open session.
     pub fn known(self: &Arc<Self>, container: &Container) -> Known {
         self.set_of(container).known.lock().clone()
-    }
-
-    pub(super) fn accepted(&self) {
-        self.server.accepted();
     }
 
     /// The health of the mount.
@@ -81,30 +75,15 @@ impl Mount {
         same == *settings
     }
 
-    pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
-        self.server.update(settings);
-    }
-
-    /// Ends the sessions once the requests under way are answered, at most 10 s later; opens no
-    /// others.
-    pub(super) fn retire(&self) {
-        self.server.retired.cancel();
-    }
-
-    /// Ends the sessions at once, and opens no others.
-    pub(super) fn stop(&self) {
-        self.server.stopped.cancel();
-    }
-
-    fn wanted(&self, caller: &Caller) -> Wanted {
+    fn clients(&self, caller: &Caller) -> Clients {
         let is_shared = self.is_shared();
         let news = match is_shared {
             true => &self.server.common.news,
             false => &LeaseMounts::of(&caller.container).news,
         };
-        Wanted {
+        Clients {
             container: (!is_shared).then(|| Arc::clone(&caller.container)),
-            asked_by: Arc::downgrade(&caller.container),
+            requested_by: Arc::downgrade(&caller.container),
             news: Arc::clone(news),
             version: caller.version,
             capabilities: Arc::clone(&caller.capabilities),

@@ -8,6 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use super::MountError;
+use crate::mcp::error::METHOD_NOT_FOUND;
 
 /// The most pages of one list that are read.
 const MAX_PAGES: usize = 100;
@@ -17,8 +18,6 @@ const MAX_ENTRIES: usize = 10_000;
 const MAX_BYTES: usize = 16 << 20;
 /// The longest cursor, in bytes.
 const MAX_CURSOR: usize = 4096;
-/// JSON-RPC: the server does not know the method.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// A kind of list that servers provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

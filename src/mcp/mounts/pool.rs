@@ -1,6 +1,7 @@
 //! All mounts of the configuration in force.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -67,7 +68,7 @@ impl Mounts {
     /// operator accepted a definition.
     pub fn accepted(&self, server: &str) {
         if let Some(mount) = self.mounts.load().get(server) {
-            mount.accepted();
+            mount.server.acceptances.fetch_add(1, Ordering::Relaxed);
             self.common.news.changed(List::Tools);
         }
     }
@@ -87,7 +88,7 @@ impl Mounts {
             let kept = before.get(name).filter(|mount| mount.keeps(server));
             let mount = match kept {
                 Some(mount) => {
-                    mount.update(server);
+                    mount.server.update(server);
                     Arc::clone(mount)
                 }
                 None => Mount::new(server, &self.common),
@@ -101,7 +102,7 @@ impl Mounts {
         let retired: Vec<_> = before.values().filter(|m| !stays(m)).cloned().collect();
         self.mounts.store(Arc::new(now));
         for mount in retired {
-            mount.retire();
+            mount.server.retired.cancel();
         }
         self.common.news.all_changed();
     }
@@ -116,7 +117,7 @@ impl Mounts {
     /// and connections of the sessions are gone.
     pub async fn stop(&self, limit: Duration) {
         for mount in self.mounts.load().values() {
-            mount.stop();
+            mount.server.stopped.cancel();
         }
         if timeout(limit, self.common.ports.transports.settled())
             .await
@@ -130,7 +131,7 @@ impl Mounts {
 impl Drop for Mounts {
     fn drop(&mut self) {
         for mount in self.mounts.load().values() {
-            mount.stop();
+            mount.server.stopped.cancel();
         }
     }
 }

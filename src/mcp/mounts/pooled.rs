@@ -5,12 +5,11 @@ use std::sync::Arc;
 use addons::contract::{BoxFuture, CallPermit};
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
-use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Catalog;
 use super::ports::Mounted;
-use super::{Described, Events, MountError, MountSession, Outcome, Version};
+use super::{Described, Events, MountError, MountSession, Outcome};
 
 /// The most requests of one session that may be under way at once.
 pub const MAX_CALLS: u32 = 256;
@@ -22,57 +21,28 @@ pub struct Pooled {
     pub session: Arc<dyn MountSession>,
     /// The server's lists.
     pub catalog: Catalog,
-    pub(super) calls: Arc<Calls>,
+    /// Has [`MAX_CALLS`] permits, one for each request under way. Closed when the gateway ends the
+    /// session.
+    pub(super) calls: Arc<Semaphore>,
 }
 
 impl Pooled {
     /// Whether no request is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.calls.0.available_permits() == MAX_CALLS as usize
-    }
-}
-
-/// The requests of a session that are under way.
-pub(super) struct Calls(Semaphore);
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self(Semaphore::new(MAX_CALLS as usize))
-    }
-}
-
-impl Calls {
-    /// Refuses further requests and waits at most `limit` for those under way.
-    pub async fn finish(&self, limit: Duration) {
-        // The semaphore is fair: later requests do not overtake this waiter.
-        let _ = timeout(limit, self.0.acquire_many(MAX_CALLS)).await;
-        self.0.close();
-    }
-
-    /// Refuses further requests.
-    pub fn close(&self) {
-        self.0.close();
-    }
-
-    /// Whether further requests are refused because the gateway ends the session.
-    pub fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.calls.available_permits() == MAX_CALLS as usize
     }
 }
 
 /// A session whose requests are counted and whose failures are recorded in the mount's health.
 pub(super) struct Counted {
     pub session: Arc<dyn MountSession>,
-    pub calls: Arc<Calls>,
+    /// See [`Pooled::calls`].
+    pub calls: Arc<Semaphore>,
     /// Records the outcomes of requests in its health.
     pub mount: Arc<Mounted>,
 }
 
 impl MountSession for Counted {
-    fn version(&self) -> Version {
-        self.session.version()
-    }
-
     fn described(&self) -> &Described {
         self.session.described()
     }
@@ -83,7 +53,7 @@ impl MountSession for Counted {
         events: Events,
     ) -> BoxFuture<'a, Result<Outcome, MountError>> {
         Box::pin(async move {
-            let Ok(_counted) = self.calls.0.try_acquire() else {
+            let Ok(_counted) = self.calls.try_acquire() else {
                 return Err(MountError::Busy);
             };
             let outcome = self.session.request(permit, events).await;

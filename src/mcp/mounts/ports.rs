@@ -1,6 +1,6 @@
 //! Ports of the mounts, and their shared state.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
 use addons::contract::{BoxFuture, Chain, Container, Definitions};
@@ -58,6 +58,18 @@ pub struct Origin {
     pub session: Arc<dyn MountSession>,
 }
 
+/// The clients that a session is opened for.
+pub(super) struct Clients {
+    /// The lease that the session belongs to; `None` for one that all containers share.
+    pub container: Option<Arc<Container>>,
+    /// The container that first requested the session.
+    pub requested_by: Weak<Container>,
+    /// Announces changes of the session's lists.
+    pub news: Arc<ListNews>,
+    pub version: Version,
+    pub capabilities: Arc<RawValue>,
+}
+
 /// State that all mounts share.
 pub(super) struct Common {
     pub ports: MountPorts,
@@ -74,12 +86,14 @@ pub struct Mounted {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) common: Arc<Common>,
     pub(super) record: HealthRecord,
-    /// Cancelled when the definition changed or was removed, and with `stopped`.
+    /// Cancelled when the definition changed or was removed, and with `stopped`: the sessions end
+    /// once the requests under way are answered, at most 10 s later. No others are opened.
     pub(super) retired: CancellationToken,
-    /// Cancelled when sessions must end at once.
+    /// Cancelled when the sessions must end at once.
     pub(super) stopped: CancellationToken,
-    /// Number of times that an operator accepted a definition.
-    acceptances: AtomicU64,
+    /// Number of times that an operator accepted a definition. When it changes, the tools that were
+    /// read before are outdated.
+    pub(super) acceptances: AtomicU64,
 }
 
 impl Mounted {
@@ -94,16 +108,6 @@ impl Mounted {
             stopped,
             acceptances: AtomicU64::new(0),
         }
-    }
-
-    /// Number of times that an operator accepted a definition. When it changes, the tools that were
-    /// read before are outdated.
-    pub(super) fn acceptances(&self) -> u64 {
-        self.acceptances.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn accepted(&self) {
-        self.acceptances.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The server's settings.

@@ -6,15 +6,14 @@ use std::time::Duration;
 use addons::contract::Container;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::catalog::Catalog;
 use super::known::Known;
-use super::pooled::{Calls, Counted};
-use super::ports::{Mounted, Origin};
-use super::wanted::Wanted;
-use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Pooled, Version};
+use super::pooled::{Counted, MAX_CALLS, Pooled};
+use super::ports::{Clients, Mounted, Origin};
+use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Version};
 
 /// The most sessions in a set. To open another one, the least recently used idle one is closed; if
 /// none is idle, opening fails with [`MountError::Busy`].
@@ -78,26 +77,25 @@ impl SessionSet {
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
-        wanted: Wanted,
+        clients: Clients,
     ) -> Result<Arc<Pooled>, MountError> {
-        let mut opened = self.find_or_open(mount, wanted)?;
-        let outcome = match opened.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone(),
-            Err(_panicked) => None,
-        };
-        let lost = || MountError::CannotStart("opening the session was aborted".to_owned());
-        outcome.unwrap_or_else(|| Err(lost()))
+        let mut opened = self.find_or_open(mount, clients)?;
+        let outcome = opened.wait_for(Option::is_some).await;
+        // Fails only if the task that opens the session panicked.
+        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
+        let aborted = || MountError::CannotStart("opening the session was aborted".to_owned());
+        outcome.unwrap_or_else(|| Err(aborted()))
     }
 
     fn find_or_open(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
-        wanted: Wanted,
+        clients: Clients,
     ) -> Result<watch::Receiver<Opened>, MountError> {
         let mut slots = self.slots.lock();
-        slots.retain(Slot::is_of_use);
+        slots.retain(Slot::is_usable);
         let mut found = slots.iter_mut();
-        if let Some(slot) = found.find(|slot| slot.is_for(&wanted)) {
+        if let Some(slot) = found.find(|slot| slot.is_for(&clients)) {
             slot.used = Instant::now();
             return Ok(slot.opened.clone());
         }
@@ -113,14 +111,14 @@ impl SessionSet {
         }
         let (sender, opened) = watch::channel(None);
         slots.push(Slot {
-            version: wanted.version,
-            capabilities: Arc::clone(&wanted.capabilities),
+            version: clients.version,
+            capabilities: Arc::clone(&clients.capabilities),
             used: Instant::now(),
             opened: opened.clone(),
         });
         let (set, mount) = (Arc::clone(self), Arc::clone(mount));
         let runtime = mount.common.runtime.clone();
-        runtime.spawn(set.open(mount, wanted, sender));
+        runtime.spawn(set.open(mount, clients, sender));
         Ok(opened)
     }
 
@@ -128,40 +126,45 @@ impl SessionSet {
     async fn open(
         self: Arc<Self>,
         mount: Arc<Mounted>,
-        wanted: Wanted,
+        clients: Clients,
         opened: watch::Sender<Opened>,
     ) {
         let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
-        let session = match self.handshake(&mount, &wanted, unsolicited).await {
+        // `send` would fail, and keep the old value, once all waiting callers were dropped.
+        let answer = |outcome| opened.send_replace(Some(outcome));
+        let session = match self.handshake(&mount, &clients, unsolicited).await {
             Ok(session) => session,
-            Err(error) => return self.answer(&opened, Err(error)),
+            Err(error) => {
+                answer(Err(error));
+                return;
+            }
         };
         mount.record.opened();
         self.known.lock().described = Some(Arc::new(session.described().clone()));
-        let calls = Arc::<Calls>::default();
+        let calls = Arc::new(Semaphore::new(MAX_CALLS as usize));
         let counted: Arc<dyn MountSession> = Arc::new(Counted {
             session,
             calls: Arc::clone(&calls),
             mount: Arc::clone(&mount),
         });
-        let catalog = Catalog::new(&mount, &self.known, Arc::clone(&counted), &wanted);
+        let catalog = Catalog::new(&mount, &self.known, Arc::clone(&counted), &clients);
         let pooled = Pooled {
             session: Arc::clone(&counted),
             catalog: catalog.clone(),
             calls: Arc::clone(&calls),
         };
-        self.answer(&opened, Ok(Arc::new(pooled)));
+        answer(Ok(Arc::new(pooled)));
         let began = Instant::now();
         let origin = Origin {
             mount: Arc::clone(&mount),
-            container: wanted.container,
-            version: wanted.version,
-            capabilities: wanted.capabilities,
+            container: clients.container,
+            version: clients.version,
+            capabilities: clients.capabilities,
             session: Arc::clone(&counted),
         };
         let ending = tokio::select! {
             ending = wait_for_end(&origin, &*counted, &calls) => ending,
-            never = pass_on(&origin, &catalog, events) => match never {},
+            never = relay_events(&origin, &catalog, events) => match never {},
         };
         counted.ended().cancel();
         self.ended(&mount, ending, began, counted.why_ended());
@@ -172,18 +175,18 @@ impl SessionSet {
     async fn handshake(
         &self,
         mount: &Mounted,
-        wanted: &Wanted,
+        clients: &Clients,
         unsolicited: Events,
     ) -> Result<Arc<dyn MountSession>, MountError> {
         let opening = Opening {
-            container: wanted.container.clone(),
-            version: wanted.version,
-            capabilities: Arc::clone(&wanted.capabilities),
+            container: clients.container.clone(),
+            version: clients.version,
+            capabilities: Arc::clone(&clients.capabilities),
             unsolicited,
         };
         let session = tokio::select! {
             session = timeout(OPENING, mount.transport.open(opening)) => session,
-            () = lease_ended(wanted.container.as_ref()) => {
+            () = lease_ended(clients.container.as_ref()) => {
                 return Err(MountError::Died { exit: None });
             }
             () = mount.retired.cancelled() => return Err(MountError::Died { exit: None }),
@@ -199,15 +202,10 @@ impl SessionSet {
             })
     }
 
-    fn answer(&self, opened: &watch::Sender<Opened>, outcome: Result<Arc<Pooled>, MountError>) {
-        // `send` would fail, and keep the old value, once all waiting callers were dropped.
-        opened.send_replace(Some(outcome));
-    }
-
     /// Forgets the session, and records a failure if the server ended it.
     fn ended(&self, mount: &Mounted, ending: Ending, began: Instant, why: Option<String>) {
-        self.slots.lock().retain(Slot::is_of_use);
-        let Ending::ByItself = ending else {
+        self.slots.lock().retain(Slot::is_usable);
+        let Ending::Unexpected = ending else {
             mount.record.ended(None);
             return;
         };
@@ -226,12 +224,12 @@ impl SessionSet {
 }
 
 impl Slot {
-    fn is_for(&self, wanted: &Wanted) -> bool {
-        self.version == wanted.version && self.capabilities.get() == wanted.capabilities.get()
+    fn is_for(&self, clients: &Clients) -> bool {
+        self.version == clients.version && self.capabilities.get() == clients.capabilities.get()
     }
 
     /// Whether the session is open or being opened.
-    fn is_of_use(&self) -> bool {
+    fn is_usable(&self) -> bool {
         match &*self.opened.borrow() {
             Some(Ok(pooled)) => !pooled.session.ended().is_cancelled(),
             Some(Err(_)) => false,
@@ -258,29 +256,30 @@ impl Slot {
 /// Why a session ended.
 enum Ending {
     /// The server or the connection to it ended.
-    ByItself,
+    Unexpected,
     /// The lease ended, the definition changed, or the proxy stops.
-    Wanted,
+    Requested,
 }
 
 /// Waits until a session has ended or must end.
-async fn wait_for_end(origin: &Origin, session: &dyn MountSession, calls: &Calls) -> Ending {
+async fn wait_for_end(origin: &Origin, session: &dyn MountSession, calls: &Semaphore) -> Ending {
     let mount = &origin.mount;
     tokio::select! {
         () = session.ended().cancelled() => match calls.is_closed() {
-            true => Ending::Wanted,
-            false => Ending::ByItself,
+            true => Ending::Requested,
+            false => Ending::Unexpected,
         },
-        () = lease_ended(origin.container.as_ref()) => Ending::Wanted,
-        () = mount.stopped.cancelled() => Ending::Wanted,
+        () = lease_ended(origin.container.as_ref()) => Ending::Requested,
+        () = mount.stopped.cancelled() => Ending::Requested,
         () = mount.retired.cancelled() => {
             tokio::select! {
-                () = calls.finish(LAST_CALLS) => {}
+                // The semaphore is fair: later requests do not overtake this waiter.
+                _last = timeout(LAST_CALLS, calls.acquire_many(MAX_CALLS)) => calls.close(),
                 () = lease_ended(origin.container.as_ref()) => {}
                 () = session.ended().cancelled() => {}
                 () = mount.stopped.cancelled() => {}
             }
-            Ending::Wanted
+            Ending::Requested
         }
     }
 }
@@ -294,7 +293,7 @@ async fn lease_ended(container: Option<&Arc<Container>>) {
 
 /// Relays the server's messages that belong to no request. A notification that a list changed goes
 /// to the catalog, the others to [`Unsolicited`](super::Unsolicited).
-async fn pass_on(
+async fn relay_events(
     origin: &Origin,
     catalog: &Catalog,
     mut events: mpsc::Receiver<Event>,

@@ -42,19 +42,18 @@ pub(super) async fn pinned(
         }
         listed.push(tool);
     }
-    let Some(definitions) = definitions else {
-        let tools = listed.into_iter();
-        return Ok(tools
-            .map(|tool| Arc::new(tool.pinned(Pin::Accepted)))
-            .collect());
+    let pins = match definitions {
+        Some(definitions) => {
+            let digests = listed.iter();
+            let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
+            let pins = definitions.pin(server, digests.collect()).await;
+            pins.map_err(|_unavailable| {
+                let sentence = "Tools' definitions cannot be looked up";
+                MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))
+            })?
+        }
+        None => vec![Pin::Accepted; listed.len()],
     };
-    let digests = listed.iter();
-    let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
-    let pins = definitions.pin(server, digests.collect()).await;
-    let pins = pins.map_err(|_unavailable| {
-        let sentence = "Tools' definitions cannot be looked up";
-        MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))
-    })?;
     let tools = listed.into_iter().zip(pins);
     Ok(tools
         .map(|(tool, pin)| Arc::new(tool.pinned(pin)))

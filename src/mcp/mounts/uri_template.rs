@@ -24,7 +24,7 @@ impl UriTemplate {
         while let Some((literal, after)) = rest.split_once('{') {
             let (expression, behind) = after.split_once('}')?;
             pattern.push_str(&regex::escape(literal));
-            pattern.push_str(&values(expression)?);
+            pattern.push_str(values(expression)?);
             rest = behind;
         }
         pattern.push_str(&regex::escape(rest));
@@ -40,10 +40,10 @@ impl UriTemplate {
 }
 
 /// A regular expression for the expansions of an expression; `None` if the expression is empty.
-fn values(expression: &str) -> Option<String> {
+fn values(expression: &str) -> Option<&'static str> {
     let operator = expression.chars().next()?;
     let several = expression.contains([',', '*']);
-    let pattern = match operator {
+    Some(match operator {
         '+' | '#' => "[^ ]*",
         '/' => "(?:/[^?# ]*)?",
         '.' => r"(?:\.[^/?# ]*)?",
@@ -52,8 +52,7 @@ fn values(expression: &str) -> Option<String> {
         '&' => "(?:&[^# ]*)?",
         _ if several => "[^?# ]+",
         _ => "[^/?# ]+",
-    };
-    Some(pattern.to_owned())
+    })
 }
 
 #[cfg(test)]

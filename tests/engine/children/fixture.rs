@@ -103,8 +103,8 @@ impl Transports for StdioOnly {
 /// Opens Unix sockets that answer with the name of the delegation for which they were opened.
 struct Named(PathBuf);
 
-impl WayOut for Named {
-    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
+impl Egress for Named {
+    fn open(&self, delegation: Arc<Delegation>) -> io::Result<EgressListener> {
         use io::{Read, Write};
         let path = self.0.join("way-out.sock");
         let listener = UnixListener::bind(&path)?;
@@ -116,7 +116,7 @@ impl WayOut for Named {
             }
         });
         let guard = CancellationToken::new().drop_guard();
-        Ok(OpenWayOut { path, guard })
+        Ok(EgressListener { path, guard })
     }
 }
 
@@ -134,7 +134,7 @@ impl Fixture {
         let chain = chain(&containers, &Log::default());
         let ports = StdioPorts {
             children: Children::new(&metrics).unwrap(),
-            way_out: Arc::new(Named(state.clone())),
+            egress: Arc::new(Named(state.clone())),
             limits: Arc::new(|| LIMITS),
             memory: Arc::new(|_, _| Some(Memory::of_one())),
         };

@@ -39,7 +39,7 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
         read: Vec::new(),
         write: Vec::new(),
         confine: Confine::None,
-        way_out: None,
+        egress: None,
         longest_line: 1 << 20,
         memory: Memory::of_one(),
     }

@@ -331,7 +331,7 @@ async fn an_invalid_response_is_an_error_that_describes_it() {
     each_row_async(
         [
             ("html", "text/html"),
-            ("untyped", "without a Content-Type"),
+            ("untyped", "without a readable Content-Type"),
             ("no json", "invalid MCP message"),
             ("twice", "invalid MCP message"),
             ("batch", "batches"),

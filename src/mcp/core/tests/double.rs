@@ -146,10 +146,6 @@ impl Drop for Cancelled {
 }
 
 impl MountSession for Session {
-    fn version(&self) -> Version {
-        self.server.version
-    }
-
     fn described(&self) -> &Described {
         &self.described
     }
@@ -228,12 +224,13 @@ impl Transport for Opens {
             *server.ended.lock() = ended.clone();
             let capabilities = to_raw_value(&*server.capabilities.lock()).unwrap();
             let session: Arc<dyn MountSession> = Arc::new(Session {
-                server,
                 described: Described {
+                    version: server.version,
                     capabilities,
                     server_info: None,
                     instructions: Some("Be kind.".to_owned()),
                 },
+                server,
                 ended,
             });
             Ok(session)

@@ -5,8 +5,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::MountError;
-use super::super::room::Room;
+use super::super::message_memory::MessageReservation;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
@@ -16,7 +15,7 @@ const MAX_LINE: usize = 1 << 20;
 /// Limit on the length of an error that is relayed, in characters; the rest is cut off.
 const MAX_ERROR: usize = 4096;
 /// Limit on the bytes drained from an unneeded body.
-const MAX_REST: usize = 64 * 1024;
+const MAX_DRAINED: usize = 64 * 1024;
 
 /// The answer to an operation.
 pub enum Answered {
@@ -81,7 +80,7 @@ pub async fn read_whole(
     mut body: Body,
     most: usize,
 ) -> Result<Vec<u8>, Failure> {
-    let mut room = Room::default();
+    let mut reservation = MessageReservation::default();
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await? {
         if text.len().saturating_add(chunk.len()) > most {
@@ -91,14 +90,15 @@ pub async fn read_whole(
             return Err(Failure::Wrong(why));
         }
         text.extend_from_slice(&chunk);
-        hold(&mut room, client, text.capacity())?;
+        let reserved = reservation.grow_to(client, text.capacity());
+        reserved.map_err(Failure::Denied)?;
     }
     Ok(text)
 }
 
-/// Drains the rest of a body, at most [`MAX_REST`] bytes, so that its connection can be reused.
-pub async fn read_rest(mut body: Body) {
-    let mut left = MAX_REST;
+/// Drains the rest of a body, at most [`MAX_DRAINED`] bytes, so that its connection can be reused.
+pub async fn drain(mut body: Body) {
+    let mut left = MAX_DRAINED;
     while let Ok(Some(chunk)) = body.chunk().await {
         match left.checked_sub(chunk.len()) {
             Some(less) => left = less,
@@ -114,7 +114,7 @@ pub struct Lines {
     held: BytesMut,
     /// Bytes of `held` that are known to contain no line end.
     searched: usize,
-    room: Room,
+    reservation: MessageReservation,
 }
 
 impl Lines {
@@ -124,7 +124,7 @@ impl Lines {
             body,
             held: BytesMut::new(),
             searched: 0,
-            room: Room::default(),
+            reservation: MessageReservation::default(),
         }
     }
 
@@ -149,7 +149,8 @@ impl Lines {
                 return Ok(None);
             };
             self.held.extend_from_slice(&chunk);
-            hold(&mut self.room, &self.client, self.held.capacity())?;
+            let reserved = self.reservation.grow_to(&self.client, self.held.capacity());
+            reserved.map_err(Failure::Denied)?;
         }
     }
 
@@ -157,11 +158,4 @@ impl Lines {
     pub fn into_body(self) -> Body {
         self.body
     }
-}
-
-fn hold(room: &mut Room, client: &OwnClient, bytes: usize) -> Result<(), Failure> {
-    room.hold(client, bytes).map_err(|error| match error {
-        MountError::Denied(denial) => Failure::Denied(denial),
-        other => Failure::Wrong(other.to_string()),
-    })
 }

@@ -5,51 +5,42 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::{sleep_until, timeout};
 
-use super::answer::{Lines, read_rest, shortened};
+use super::answer::{Lines, drain, shortened};
 use super::endpoint::{Body, Failure};
 use super::progress::Progress;
 use super::tail::Tail;
 use crate::http::OwnClient;
 
 /// Time limit for draining a body after its last line, so that its connection can be reused.
-const REST: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One line of the stream.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line {
-    Delta {
-        data: String,
-    },
-    Done {
-        #[serde(rename = "exitCode")]
-        exit_code: Option<i64>,
-        #[serde(rename = "timedOut", default)]
-        timed_out: bool,
-    },
-    Error {
-        message: String,
-    },
+    Delta { data: String },
+    Done(Ended),
+    Error { message: String },
 }
 
-/// How a command ended.
-pub enum Ended {
-    /// The command exited or was killed. `exit_code` is `None` if the sidecar reported none.
-    Done {
-        exit_code: Option<i64>,
-        timed_out: bool,
-    },
-    /// The sidecar could not run the command to its end; holds the sidecar's reason.
-    Failed(String),
+/// How a command ended: it exited, or was killed.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ended {
+    /// `None` if the sidecar reported none.
+    pub exit_code: Option<i64>,
+    #[serde(default)]
+    pub timed_out: bool,
 }
 
 /// Reads the stream to its end, and sends the output to `progress` meanwhile. Returns the last part
-/// of the output, and how the command ended. Fails if the stream breaks off or is malformed.
+/// of the output, and how the command ended, or the sidecar's reason why it could not run the
+/// command to its end. Fails if the stream breaks off or is malformed.
 pub async fn follow(
     client: &OwnClient,
     body: Body,
     mut progress: Option<Progress>,
-) -> Result<(Tail, Ended), Failure> {
+) -> Result<(Tail, Result<Ended, String>), Failure> {
     let mut lines = Lines::of(client, body);
     let mut tail = Tail::default();
     let ended = loop {
@@ -75,22 +66,14 @@ pub async fn follow(
                     progress.add(&data);
                 }
             }
-            Some(Line::Done {
-                exit_code,
-                timed_out,
-            }) => {
-                break Ended::Done {
-                    exit_code,
-                    timed_out,
-                };
-            }
-            Some(Line::Error { message }) => break Ended::Failed(shortened(&message)),
+            Some(Line::Done(ended)) => break Ok(ended),
+            Some(Line::Error { message }) => break Err(shortened(&message)),
         }
     };
     if let Some(progress) = &mut progress {
         progress.tell().await;
     }
-    tokio::spawn(timeout(REST, read_rest(lines.into_body())));
+    tokio::spawn(timeout(DRAIN_TIMEOUT, drain(lines.into_body())));
     Ok((tail, ended))
 }
 

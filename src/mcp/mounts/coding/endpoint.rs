@@ -26,12 +26,12 @@ const MAX_IN_A_ROW: u8 = 16;
 pub struct SidecarEndpoint {
     /// Sends requests over TCP through the chain, and accounts for memory.
     pub client: OwnClient,
-    way: Way,
+    connector: Connector,
     /// The value of the `Authorization` field.
     token: Option<HeaderValue>,
 }
 
-enum Way {
+enum Connector {
     Unix(Arc<Connections>),
     Tcp(Endpoint),
 }
@@ -85,11 +85,17 @@ impl SidecarEndpoint {
                 "auth.token contains characters that a header field cannot have".to_owned(),
             )
         })?;
-        let way = match &settings.endpoint {
-            CodingEndpoint::Unix(path) => Way::Unix(Connections::new(path.clone(), client.clone())),
-            CodingEndpoint::Tcp(endpoint) => Way::Tcp(endpoint.clone()),
+        let connector = match &settings.endpoint {
+            CodingEndpoint::Unix(path) => {
+                Connector::Unix(Connections::new(path.clone(), client.clone()))
+            }
+            CodingEndpoint::Tcp(endpoint) => Connector::Tcp(endpoint.clone()),
         };
-        Ok(Self { client, way, token })
+        Ok(Self {
+            client,
+            connector,
+            token,
+        })
     }
 
     /// Whether requests carry a token.
@@ -99,9 +105,9 @@ impl SidecarEndpoint {
 
     /// Whether an idle connection of an earlier request is open.
     pub fn has_idle(&self) -> bool {
-        match &self.way {
-            Way::Unix(connections) => connections.has_idle(),
-            Way::Tcp(endpoint) => self.client.has_idle(endpoint),
+        match &self.connector {
+            Connector::Unix(connections) => connections.has_idle(),
+            Connector::Tcp(endpoint) => self.client.has_idle(endpoint),
         }
     }
 
@@ -133,16 +139,14 @@ impl SidecarEndpoint {
     ) -> Result<Response, Failure> {
         let token = self.token.as_ref().filter(|_| with_token);
         let has_token = token.is_some();
-        let headers = fields(token, body.is_empty());
-        let response = match &self.way {
-            Way::Unix(connections) => {
-                let request = request(method, path, headers, Full::new(body));
-                let response = connections.send(request).await;
+        let request = request(method, path, body, token);
+        let response = match &self.connector {
+            Connector::Unix(connections) => {
+                let response = connections.send(request.map(Full::new)).await;
                 let (head, body) = response.map_err(Failure::of_unix)?.into_parts();
                 Response::new(head.status, &head.headers, Source::Unix(body))
             }
-            Way::Tcp(endpoint) => {
-                let request = request(method, path, headers, body);
+            Connector::Tcp(endpoint) => {
                 let answer = self.client.send(endpoint, request, has_token).await;
                 let Answer {
                     status,
@@ -156,16 +160,17 @@ impl SidecarEndpoint {
     }
 }
 
-fn request<B>(method: Method, path: &'static str, headers: HeaderMap, body: B) -> Request<B> {
+fn request(
+    method: Method,
+    path: &'static str,
+    body: Bytes,
+    token: Option<&HeaderValue>,
+) -> Request<Bytes> {
+    let is_empty = body.is_empty();
     let mut request = Request::new(body);
     *request.method_mut() = method;
     *request.uri_mut() = Uri::from_static(path);
-    *request.headers_mut() = headers;
-    request
-}
-
-fn fields(token: Option<&HeaderValue>, is_empty: bool) -> HeaderMap {
-    let mut fields = HeaderMap::new();
+    let fields = request.headers_mut();
     let accepted = HeaderValue::from_static("application/json, application/x-ndjson");
     fields.insert(ACCEPT, accepted);
     fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -176,7 +181,7 @@ fn fields(token: Option<&HeaderValue>, is_empty: bool) -> HeaderMap {
     if let Some(token) = token {
         fields.insert(AUTHORIZATION, token.clone());
     }
-    fields
+    request
 }
 
 impl Response {

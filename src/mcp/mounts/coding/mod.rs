@@ -24,11 +24,10 @@ use addons::contract::{BoxFuture, System};
 use addons::mcp::{CodingEndpoint, CodingSettings, ServerSettings};
 use serde_json::json;
 use serde_json::value::to_raw_value;
-use tokio_util::sync::CancellationToken;
 
-use super::{Described, MountError, MountSession, Opening, Transport, own_client};
+use super::{Described, MountError, MountSession, Opening, Transport};
 use crate::http::Service;
-use crate::mcp::version::{Era, Version};
+use crate::mcp::version::Version;
 use endpoint::SidecarEndpoint;
 use ready::until_ready;
 use session::CodingSession;
@@ -65,22 +64,15 @@ impl Transport for CodingTransport {
         opening: Opening,
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>> {
         Box::pin(async move {
-            let client = own_client(&self.service, &self.system, &opening)?;
+            let client = opening.http_client(&self.service, &self.system)?;
             let endpoint = SidecarEndpoint::new(&self.settings, client)?;
-            let version = until_ready(&endpoint, &self.settings).await?;
-            let ended = match &opening.container {
-                Some(container) => container.ended().child_token(),
-                None => CancellationToken::new(),
-            };
+            let sidecar_version = until_ready(&endpoint, &self.settings).await?;
             // Results of a sidecar lack the members that modern revisions require; the gateway
             // adds them to results of legacy sessions.
-            let spoken = match opening.version.era() {
-                Era::Legacy => opening.version,
-                Era::Modern => Version::NEWEST_LEGACY,
-            };
+            let version = opening.version.min(Version::NEWEST_LEGACY);
+            let described = described(version, &sidecar_version)?;
             let settings = self.settings.clone();
-            let described = described(&version)?;
-            let session = CodingSession::new(endpoint, settings, spoken, described, ended);
+            let session = CodingSession::new(endpoint, settings, described, opening.ended());
             Ok(Arc::new(session) as Arc<dyn MountSession>)
         })
     }
@@ -93,11 +85,12 @@ impl Transport for CodingTransport {
 
 /// The description of a sidecar. `listChanged` is true, though the built-in tools never change, so
 /// that they are not read again after a minute.
-fn described(version: &str) -> Result<Described, MountError> {
+fn described(version: Version, sidecar_version: &str) -> Result<Described, MountError> {
     let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
     let capabilities = to_raw_value(&json!({ "tools": { "listChanged": true } }));
-    let info = to_raw_value(&json!({ "name": "coding-sidecar", "version": version }));
+    let info = to_raw_value(&json!({ "name": "coding-sidecar", "version": sidecar_version }));
     Ok(Described {
+        version,
         capabilities: capabilities.map_err(not_written)?,
         server_info: Some(info.map_err(not_written)?),
         instructions: None,

@@ -9,12 +9,12 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::MountError;
-use super::answer::{Answered, no_sidecar, read_rest, read_whole};
+use super::answer::{Answered, drain, no_sidecar, read_whole};
 use super::endpoint::{Failure, Response, SidecarEndpoint, name};
 use super::operation::Operation;
 
 /// Time limit of one attempt.
-const LOOK: Duration = Duration::from_secs(5);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after the first failed attempt; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause; not shorter, since each attempt over TCP sends requests that are flows of the
@@ -67,8 +67,8 @@ pub async fn until_ready(
     let deadline = Instant::now() + settings.wait_for_ready;
     let mut pause = FIRST_PAUSE;
     loop {
-        let looked = timeout(LOOK, look(endpoint, settings)).await;
-        let why = match looked {
+        let checked = timeout(ATTEMPT_TIMEOUT, check(endpoint, settings)).await;
+        let why = match checked {
             Ok(Ok(version)) => return Ok(version),
             Ok(Err(Unready::Never(error))) => return Err(error),
             Ok(Err(Unready::NotYet(why))) => why,
@@ -84,7 +84,7 @@ pub async fn until_ready(
     }
 }
 
-async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<String, Unready> {
+async fn check(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<String, Unready> {
     let response = endpoint.health().await?;
     let status = response.status;
     let text = read_whole(&endpoint.client, response.body, MAX_HEALTH).await?;
@@ -96,11 +96,11 @@ async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<S
     if response.status == StatusCode::UNAUTHORIZED {
         return Err(Unready::Never(refused(endpoint, response).await));
     }
-    read_rest(response.body).await;
+    drain(response.body).await;
     if settings.requires_token {
         let response = endpoint.post_anonymously(read, NO_REQUEST).await?;
         let status = response.status;
-        read_rest(response.body).await;
+        drain(response.body).await;
         if status != StatusCode::UNAUTHORIZED {
             return Err(Unready::Never(MountError::CannotStart(
                 "auth.required is true, and the coding sidecar serves requests without a token: \

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::bash::Ended;
 use super::operation::Operation;
@@ -78,18 +78,18 @@ pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
 
 /// The result of a command. The last line of its text is the exit code, if there is one. The result
 /// is an error if the time limit ended the command or the sidecar could not run it.
-pub fn of_bash(output: Tail, ended: Ended) -> Option<Box<RawValue>> {
+pub fn of_bash(output: Tail, ended: Result<Ended, String>) -> Option<Box<RawValue>> {
     let (output, cut) = output.finish();
     let mut notes = Vec::new();
     if cut.truncated {
         notes.push(kept_end(&cut));
     }
-    let (exit_code, timed_out) = match ended {
-        Ended::Done {
-            exit_code,
-            timed_out,
-        } => (exit_code, timed_out),
-        Ended::Failed(sentence) => {
+    let Ended {
+        exit_code,
+        timed_out,
+    } = match ended {
+        Ok(ended) => ended,
+        Err(sentence) => {
             notes.push(sentence);
             return written(&noted(&output, &notes), None, true);
         }
@@ -100,11 +100,8 @@ pub fn of_bash(output: Tail, ended: Ended) -> Option<Box<RawValue>> {
     if let Some(code) = exit_code {
         notes.push(format!("[exit code {code}]"));
     }
-    let mut details = Map::new();
-    details.insert("output".to_owned(), Value::from(&*output));
-    details.insert("exitCode".to_owned(), Value::from(exit_code));
-    details.insert("timedOut".to_owned(), Value::from(timed_out));
-    if cut.truncated {
+    let mut details = json!({ "output": output, "exitCode": exit_code, "timedOut": timed_out });
+    if let (true, Some(details)) = (cut.truncated, details.as_object_mut()) {
         details.insert("truncation".to_owned(), json!(cut));
     }
     written(&noted(&output, &notes), Some(details), timed_out)
@@ -135,16 +132,14 @@ pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Bo
         Operation::Write => {
             let WriteResult { path, bytes } = serde_json::from_str(text).ok()?;
             let details = json!({ "path": path, "bytes": bytes });
-            written(
-                &format!("Wrote {bytes} bytes to {path}."),
-                object(details),
-                false,
-            )
+            let told = format!("Wrote {bytes} bytes to {path}.");
+            written(&told, Some(details), false)
         }
         Operation::Edit => {
             let EditResult { path, diff } = serde_json::from_str(text).ok()?;
             let told = format!("Edited {path}.\n\n{diff}");
-            written(&told, object(json!({ "path": path, "diff": diff })), false)
+            let details = json!({ "path": path, "diff": diff });
+            written(&told, Some(details), false)
         }
         Operation::Ls => {
             let ls: LsResult = serde_json::from_str(text).ok()?;
@@ -236,7 +231,7 @@ fn find(found: FindResult) -> Option<Box<RawValue>> {
     let text = files.join("\n");
     let text = noted(or_nothing(&text, "No file was found."), &notes);
     let details = json!({ "files": files, "truncated": truncated });
-    written(&text, object(details), false)
+    written(&text, Some(details), false)
 }
 
 fn grep(found: GrepResult) -> Option<Box<RawValue>> {
@@ -284,21 +279,10 @@ fn noted(text: &str, notes: &[String]) -> String {
     format!("{text}{end}{}", notes.join("\n"))
 }
 
-fn object(value: Value) -> Option<Map<String, Value>> {
-    match value {
-        Value::Object(map) => Some(map),
-        _ => None,
-    }
-}
-
-fn written(
-    text: &str,
-    structured: Option<Map<String, Value>>,
-    is_error: bool,
-) -> Option<Box<RawValue>> {
+fn written(text: &str, structured: Option<Value>, is_error: bool) -> Option<Box<RawValue>> {
     let mut result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
     if let (Some(structured), Some(result)) = (structured, result.as_object_mut()) {
-        result.insert("structuredContent".to_owned(), Value::Object(structured));
+        result.insert("structuredContent".to_owned(), structured);
     }
     to_raw_value(&result).ok()
 }

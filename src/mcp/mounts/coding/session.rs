@@ -1,7 +1,7 @@
 //! A session with a sidecar. Between calls, only idle connections are open.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use addons::contract::{BoxFuture, CallPermit, RpcError};
@@ -12,9 +12,10 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::super::error::{invalid_params, method_not_found};
-use super::super::{Described, Events, MountError, MountSession, Outcome, Version};
+use super::super::{Described, Events, MountError, MountSession, Outcome};
 use super::answer::Answered;
 use super::bash::follow;
 use super::endpoint::{Failure, Response, SidecarEndpoint};
@@ -30,16 +31,15 @@ pub struct CodingSession(Arc<Inner>);
 struct Inner {
     endpoint: SidecarEndpoint,
     settings: CodingSettings,
-    version: Version,
     described: Described,
     ended: CancellationToken,
     /// The reason why the session ended, if the sidecar did not become reachable again.
     lost: OnceLock<String>,
     /// Cleared when a request fails: another sidecar may listen by now.
     is_ready: AtomicBool,
-    /// Number of calls that the sidecar works on. Each holds a connection, and fails if the
+    /// Counts the calls that the sidecar works on. Each holds a connection, and fails if the
     /// connection is closed.
-    under_way: AtomicUsize,
+    under_way: TaskTracker,
     /// Held by the task that waits until the sidecar is ready; other tasks wait for the lock.
     waiting: tokio::sync::Mutex<()>,
     /// The runtime of sessions.
@@ -51,38 +51,20 @@ impl CodingSession {
     pub fn new(
         endpoint: SidecarEndpoint,
         settings: CodingSettings,
-        version: Version,
         described: Described,
         ended: CancellationToken,
     ) -> Self {
         Self(Arc::new(Inner {
             endpoint,
             settings,
-            version,
             described,
             ended,
             lost: OnceLock::new(),
             is_ready: AtomicBool::new(true),
-            under_way: AtomicUsize::new(0),
+            under_way: TaskTracker::new(),
             waiting: tokio::sync::Mutex::default(),
             runtime: Handle::current(),
         }))
-    }
-}
-
-/// Counts a call as under way until it is dropped.
-struct UnderWay<'a>(&'a AtomicUsize);
-
-impl<'a> UnderWay<'a> {
-    fn begin(calls: &'a AtomicUsize) -> Self {
-        calls.fetch_add(1, Ordering::AcqRel);
-        Self(calls)
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -122,7 +104,7 @@ impl Inner {
     /// Without one, the sidecar may have been restarted with other settings.
     fn is_same(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
-            && (self.under_way.load(Ordering::Acquire) > 0 || self.endpoint.has_idle())
+            && (!self.under_way.is_empty() || self.endpoint.has_idle())
     }
 
     /// Waits until the sidecar is reachable and accepts the token, unless a connection to it is
@@ -155,7 +137,7 @@ impl Inner {
 
     async fn call(self: &Arc<Self>, call: Call) -> Result<Outcome, MountError> {
         self.ready().await?;
-        let _under_way = UnderWay::begin(&self.under_way);
+        let _under_way = self.under_way.token();
         let Call {
             operation,
             arguments,
@@ -264,10 +246,6 @@ impl Inner {
 }
 
 impl MountSession for CodingSession {
-    fn version(&self) -> Version {
-        self.0.version
-    }
-
     fn described(&self) -> &Described {
         &self.0.described
     }

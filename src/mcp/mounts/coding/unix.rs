@@ -42,7 +42,7 @@ pub struct Connections {
     runtime: Handle,
     idle: Mutex<Vec<Connection>>,
     /// Whether a task that closes idle connections is running.
-    is_pruned: AtomicBool,
+    has_pruner: AtomicBool,
 }
 
 struct Connection {
@@ -72,7 +72,7 @@ impl Connections {
             client,
             runtime: Handle::current(),
             idle: Mutex::default(),
-            is_pruned: AtomicBool::new(false),
+            has_pruner: AtomicBool::new(false),
         })
     }
 
@@ -140,7 +140,7 @@ impl Connections {
             idle.push(connection);
         }
         drop(idle);
-        if !self.is_pruned.swap(true, Ordering::AcqRel) {
+        if !self.has_pruner.swap(true, Ordering::AcqRel) {
             self.runtime.spawn(prune(Arc::downgrade(self)));
         }
     }
@@ -192,7 +192,7 @@ async fn prune(connections: Weak<Connections>) {
         let mut idle = connections.idle.lock();
         idle.retain(Connection::is_fresh);
         if idle.is_empty() {
-            connections.is_pruned.store(false, Ordering::Release);
+            connections.has_pruner.store(false, Ordering::Release);
             return;
         }
     }

@@ -6,21 +6,22 @@ use addons::contract::Denial;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::event_stream::{EventReader, StreamEvent};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::MountError;
-use crate::mcp::mounts::room::Room;
+use crate::mcp::mounts::message_memory::MessageReservation;
+use crate::mcp::mounts::pace::Pace;
 
 /// Limit on the events of one stream that are read per second. Above it, reading pauses, and flow
 /// control stops the server.
 const MAX_EVENTS: u32 = 1000;
 /// Time limit for draining an answer after its message, so that its connection can be reused.
-const REST: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit on the bytes that are drained.
-const REST_BYTES: usize = 64 * 1024;
+const MAX_DRAINED: usize = 64 * 1024;
 
 /// The answer to a POST.
 pub enum Answered {
@@ -43,7 +44,7 @@ impl Answered {
         } = answer;
         match (status, content_type(&headers)) {
             (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
-                read_rest(body);
+                drain(body);
                 Ok(Self::Accepted)
             }
             (status, kind) if status.is_success() => match kind {
@@ -54,7 +55,7 @@ impl Answered {
                 "application/json" => read_message(client, body).await.map(Self::Message),
                 other => {
                     let error = unknown_type(other);
-                    read_rest(body);
+                    drain(body);
                     Err(error)
                 }
             },
@@ -65,11 +66,11 @@ impl Answered {
                     },
                 ) => Ok(Self::Message(message)),
                 Err(denied @ MountError::Denied(_)) => Err(denied),
-                _ => Err(refused(status)),
+                _ => Err(bad_status(status)),
             },
             (status, _) => {
-                read_rest(body);
-                Err(refused(status))
+                drain(body);
+                Err(bad_status(status))
             }
         }
     }
@@ -96,7 +97,7 @@ fn content_type(headers: &HeaderMap) -> &str {
 pub fn unknown_type(found: &str) -> MountError {
     let found: String = found.chars().take(80).collect();
     MountError::Protocol(match found.as_str() {
-        "" => "the server answered without a Content-Type".to_owned(),
+        "" => "the server answered without a readable Content-Type".to_owned(),
         found => format!(
             "the server answered with Content-Type {found:?}, not with JSON or an event stream"
         ),
@@ -104,7 +105,7 @@ pub fn unknown_type(found: &str) -> MountError {
 }
 
 /// The error for a status other than 2xx.
-pub fn refused(status: StatusCode) -> MountError {
+pub fn bad_status(status: StatusCode) -> MountError {
     let hint = match status.as_u16() {
         300..=399 => ": redirects are not followed",
         401 | 403 => ": the server does not accept the credentials in the mount's headers",
@@ -130,14 +131,15 @@ pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
 
 async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Message, MountError> {
     let limits = client.limits();
-    let mut room = Room::default();
+    let mut reservation = MessageReservation::default();
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await.map_err(broke_off)? {
         if text.len().saturating_add(chunk.len()) > limits.inspect_body_bytes {
             return Err(too_long(limits.inspect_body_bytes));
         }
         text.extend_from_slice(&chunk);
-        room.hold(client, text.capacity())?;
+        let reserved = reservation.grow_to(client, text.capacity());
+        reserved.map_err(MountError::Denied)?;
     }
     parse(&text, limits.inspect_values)
 }
@@ -161,15 +163,10 @@ fn broke_off(error: BodyError) -> MountError {
     }
 }
 
-/// Drops an answer, and drains its body in the background.
-pub fn leave(answer: Answer) {
-    read_rest(answer.body);
-}
-
 /// Drains a body in the background.
-fn read_rest(mut body: AnswerBody) {
+pub fn drain(mut body: AnswerBody) {
     let rest = async move {
-        let mut left = REST_BYTES;
+        let mut left = MAX_DRAINED;
         while let Ok(Some(chunk)) = body.chunk().await {
             match left.checked_sub(chunk.len()) {
                 Some(less) => left = less,
@@ -177,7 +174,7 @@ fn read_rest(mut body: AnswerBody) {
             }
         }
     };
-    tokio::spawn(timeout(REST, rest));
+    tokio::spawn(timeout(DRAIN_TIMEOUT, rest));
 }
 
 /// Why a stream has no next message.
@@ -200,49 +197,23 @@ pub struct EventStream {
     body: AnswerBody,
     input: Bytes,
     reader: EventReader,
-    room: Room,
+    reservation: MessageReservation,
     /// Limit on the time without a received byte, comments included; `None` without a limit.
     quiet: Option<Duration>,
     pace: Pace,
-}
-
-/// Limits a stream to [`MAX_EVENTS`] per second.
-struct Pace {
-    second: Instant,
-    events: u32,
-}
-
-impl Pace {
-    /// Waits until the next event may be read. Cancel safe.
-    async fn wait(&mut self) {
-        let until = self.second + Duration::from_secs(1);
-        if self.events >= MAX_EVENTS {
-            sleep_until(until).await;
-        }
-        let now = Instant::now();
-        if now >= until {
-            *self = Self {
-                second: now,
-                events: 0,
-            };
-        }
-    }
 }
 
 impl EventStream {
     fn new(client: OwnClient, body: AnswerBody) -> Self {
         let most = client.limits().inspect_body_bytes;
         Self {
-            room: Room::default(),
+            reservation: MessageReservation::default(),
             client,
             body,
             input: Bytes::new(),
             reader: EventReader::new(most),
             quiet: None,
-            pace: Pace {
-                second: Instant::now(),
-                events: 0,
-            },
+            pace: Pace::new(MAX_EVENTS),
         }
     }
 
@@ -252,17 +223,17 @@ impl EventStream {
         let refusal = match (answer.status, content_type(&answer.headers)) {
             (status, "text/event-stream") if status.is_success() => None,
             (status, kind) if status.is_success() => Some(unknown_type(kind)),
-            (status, _) => Some(refused(status)),
+            (status, _) => Some(bad_status(status)),
         };
         if let Some(refusal) = refusal {
-            leave(answer);
+            drain(answer.body);
             return Err(refusal);
         }
         Ok(Self::new(client.clone(), answer.body))
     }
 
     /// Continues with the reader of an earlier connection, after [`EventReader::reconnect`].
-    pub fn behind(mut self, reader: EventReader) -> Self {
+    pub fn resumed(mut self, reader: EventReader) -> Self {
         self.reader = reader;
         self
     }
@@ -279,15 +250,15 @@ impl EventStream {
 
     /// The next event. Cancel safe.
     pub async fn next_event(&mut self) -> Result<StreamEvent, StreamEnd> {
-        self.pace.wait().await;
+        while let Some(pause) = self.pace.pause() {
+            sleep(pause).await;
+        }
         loop {
             let next = self.reader.next(&mut self.input);
             let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
-            self.room
-                .hold(&self.client, self.reader.held())
-                .map_err(StreamEnd::Failed)?;
+            self.reservation.grow_to(&self.client, self.reader.held())?;
             if let Some(event) = next {
-                self.pace.events = self.pace.events.saturating_add(1);
+                self.pace.count();
                 return Ok(event);
             }
             let chunk = self.body.chunk();
@@ -313,7 +284,35 @@ impl EventStream {
 
     /// Drops the stream after its last message. The rest is drained, so that the connection can be
     /// reused.
-    pub fn leave(self) {
-        read_rest(self.body);
+    pub fn drain(self) {
+        drain(self.body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn the_media_type_is_read_without_parameters_and_is_empty_if_unreadable() {
+        each_row(
+            [
+                (&b"application/json"[..], "application/json"),
+                (b"Text/Event-Stream; charset=utf-8", "text/event-stream"),
+                (b"Text/HTML;q=1", "Text/HTML"),
+                (b"application/json\xff", ""),
+            ],
+            |(value, expected)| {
+                let value = HeaderValue::from_bytes(value).unwrap();
+                let headers = HeaderMap::from_iter([(CONTENT_TYPE, value)]);
+                assert_eq!(content_type(&headers), expected);
+            },
+        );
+        assert_eq!(content_type(&HeaderMap::new()), "");
+        let error = unknown_type("").to_string();
+        assert_eq!(error, "the server answered without a readable Content-Type");
     }
 }

@@ -28,6 +28,7 @@ pub struct StreamEvent {
 pub struct EventTooLong(pub usize);
 
 /// Parses one stream.
+#[derive(Default)]
 pub struct EventReader {
     /// The longest event, in bytes.
     most: usize,
@@ -42,8 +43,8 @@ pub struct EventReader {
     retry: Option<Duration>,
     /// The previous byte was a CR: an LF that follows is part of the same line end.
     after_cr: bool,
-    /// No line has been read yet: a byte order mark may follow.
-    at_start: bool,
+    /// A line has been read: no byte order mark may follow.
+    has_begun: bool,
 }
 
 impl EventReader {
@@ -51,15 +52,7 @@ impl EventReader {
     pub fn new(most: usize) -> Self {
         Self {
             most,
-            line: Vec::new(),
-            kind: String::new(),
-            data: Vec::new(),
-            has_data: false,
-            id: None,
-            last_event_id: None,
-            retry: None,
-            after_cr: false,
-            at_start: true,
+            ..Self::default()
         }
     }
 
@@ -137,7 +130,7 @@ impl EventReader {
 
     fn read_line(&mut self, line: &[u8]) -> Option<StreamEvent> {
         let mut line = line;
-        if std::mem::take(&mut self.at_start) {
+        if !std::mem::replace(&mut self.has_begun, true) {
             line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         }
         if line.is_empty() {

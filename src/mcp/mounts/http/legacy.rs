@@ -8,7 +8,7 @@ use addons::contract::{BoxFuture, CallPermit, RpcError};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
 use super::legacy_peer::{CallError, LegacyPeer};
@@ -18,7 +18,7 @@ use crate::mcp::event::Events;
 use crate::mcp::fields::SESSION_ID;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
-use crate::mcp::mounts::handshake::{Initialized, initialize_params};
+use crate::mcp::mounts::handshake::{initialize_params, read_initialized};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
@@ -60,6 +60,7 @@ pub struct LegacySession {
     transport: HttpTransport,
     opening: Opening,
     successor: OnceCell<Arc<LegacySession>>,
+    _ends_when_dropped: DropGuard,
 }
 
 impl LegacySession {
@@ -86,17 +87,19 @@ impl LegacySession {
         let unanswered = || MountError::Protocol("the server did not answer initialize".to_owned());
         let result = outcome.ok_or_else(unanswered)?;
         let result = result.map_err(NotOpened::Refused)?;
-        let Initialized { version, described } = Initialized::read(&result)?;
+        let described = read_initialized(&result)?;
         let inbox = transport.inbox(opening);
-        let peer = Arc::new(LegacyPeer::new(wire, session, version, inbox));
+        let peer = LegacyPeer::new(wire, session, described.version, inbox);
+        let peer = Arc::new(peer);
         let ready = write_request(None, "notifications/initialized", None);
         match peer.post(ready).await {
             Ok(_) => {}
             Err(CallError::SessionGone) => return Err(unanswered().into()),
             Err(CallError::Mount(error)) => return Err(error.into()),
         }
-        transport.spawn(Arc::clone(&peer).live());
+        transport.spawn(Arc::clone(&peer).run());
         Ok(Arc::new(Self {
+            _ends_when_dropped: peer.inbox.ended.clone().drop_guard(),
             peer,
             described,
             next_id: AtomicU64::new(1),
@@ -112,7 +115,7 @@ impl LegacySession {
         let message = write_request(Some(&id), permit.method(), permit.params());
         let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
         let posted = self.peer.post(message).await;
-        let answered = posted.inspect_err(|_unanswered| cancel.is_over())?;
+        let answered = posted.inspect_err(|_unanswered| cancel.disarm())?;
         let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
@@ -124,7 +127,7 @@ impl LegacySession {
             )
             .into()),
         };
-        cancel.is_over();
+        cancel.disarm();
         outcome
     }
 
@@ -156,19 +159,12 @@ impl LegacySession {
         if successor.peer.version != self.peer.version {
             return Err(ended());
         }
-        match Box::pin(successor.call(permit, events)).await {
-            Err(CallError::SessionGone) => Err(ended()),
-            Err(CallError::Mount(error)) => Err(error),
-            Ok(outcome) => Ok(outcome),
-        }
+        let called = Box::pin(successor.call(permit, events)).await;
+        called.map_err(MountError::from)
     }
 }
 
 impl MountSession for LegacySession {
-    fn version(&self) -> Version {
-        self.peer.version
-    }
-
     fn described(&self) -> &Described {
         &self.described
     }
@@ -187,8 +183,7 @@ impl MountSession for LegacySession {
                 };
                 match first {
                     Err(CallError::SessionGone) => self.call_again(&permit, &events).await,
-                    Err(CallError::Mount(error)) => Err(error),
-                    Ok(outcome) => Ok(outcome),
+                    other => other.map_err(MountError::from),
                 }
             };
             let calling = timeout(self.timeout, calling).await;
@@ -199,23 +194,14 @@ impl MountSession for LegacySession {
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
         Box::pin(async move {
             let message = write_request(None, permit.method(), permit.params());
-            match timeout(self.timeout, self.peer.post(message)).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(CallError::SessionGone)) => Err(MountError::Died { exit: None }),
-                Ok(Err(CallError::Mount(error))) => Err(error),
-                Err(_elapsed) => Err(MountError::TimedOut),
-            }
+            let posted = timeout(self.timeout, self.peer.post(message)).await;
+            posted.map_err(|_elapsed| MountError::TimedOut)??;
+            Ok(())
         })
     }
 
     fn ended(&self) -> &CancellationToken {
         &self.peer.inbox.ended
-    }
-}
-
-impl Drop for LegacySession {
-    fn drop(&mut self) {
-        self.peer.inbox.ended.cancel();
     }
 }
 
@@ -253,7 +239,7 @@ pub async fn first_outcome(
         if let Some(message) = stream.read(&event)?
             && let Ok(outcome) = outcome_of(message, id)
         {
-            stream.leave();
+            stream.drain();
             return Ok(Some(outcome));
         }
     }

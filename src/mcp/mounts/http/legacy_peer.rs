@@ -9,9 +9,9 @@ use addons::contract::{BoxFuture, Fault};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Answered, EventStream, StreamEnd, leave, outcome_of};
+use super::answer::{Answered, EventStream, StreamEnd, drain, outcome_of};
 use super::event_stream::EventReader;
-use super::peer::{FAREWELL, Inbox, Replies};
+use super::peer::{Inbox, Replies, TEARDOWN_TIMEOUT};
 use super::wire::Wire;
 use crate::http::Answer;
 use crate::mcp::event::Events;
@@ -39,6 +39,15 @@ pub enum CallError {
 impl From<MountError> for CallError {
     fn from(error: MountError) -> Self {
         Self::Mount(error)
+    }
+}
+
+impl From<CallError> for MountError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::SessionGone => Self::Died { exit: None },
+            CallError::Mount(error) => error,
+        }
     }
 }
 
@@ -78,15 +87,15 @@ impl LegacyPeer {
     pub async fn post(&self, message: String) -> Result<Answered, CallError> {
         let path = &self.wire.target.path;
         let answer = self.wire.post(path, self.fields(), message).await;
-        let answer = self.known(answer.map_err(MountError::Denied)?)?;
+        let answer = self.check_session(answer.map_err(MountError::Denied)?)?;
         Ok(Answered::read(&self.wire.client, answer).await?)
     }
 
     /// Returns the answer. If its status says that the server has forgotten the session (404), ends
     /// the session and fails with [`CallError::SessionGone`].
-    fn known(&self, answer: Answer) -> Result<Answer, CallError> {
+    fn check_session(&self, answer: Answer) -> Result<Answer, CallError> {
         if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
-            leave(answer);
+            drain(answer.body);
             self.is_forgotten.store(true, Ordering::Relaxed);
             self.inbox.ended.cancel();
             return Err(CallError::SessionGone);
@@ -98,12 +107,12 @@ impl LegacyPeer {
     /// an id, the standalone stream.
     async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
-        let behind = before.last_event_id().filter(|id| !id.is_empty());
-        if let Some(behind) = behind.and_then(|id| HeaderValue::from_bytes(id).ok()) {
-            fields.insert(LAST_EVENT_ID, behind);
+        let last_id = before.last_event_id().filter(|id| !id.is_empty());
+        if let Some(last_id) = last_id.and_then(|id| HeaderValue::from_bytes(id).ok()) {
+            fields.insert(LAST_EVENT_ID, last_id);
         }
         let answer = self.wire.get(fields).await.map_err(MountError::Denied)?;
-        let answer = self.known(answer)?;
+        let answer = self.check_session(answer)?;
         Ok(EventStream::of(&self.wire.client, answer)?)
     }
 
@@ -130,7 +139,7 @@ impl LegacyPeer {
             };
             let message = match outcome_of(message, id) {
                 Ok(outcome) => {
-                    stream.leave();
+                    stream.drain();
                     return Ok(outcome);
                 }
                 Err(other) => other,
@@ -154,7 +163,7 @@ impl LegacyPeer {
             sleep(reader.retry().unwrap_or(RECONNECT)).await;
             reader.reconnect();
             match self.stream(&reader).await {
-                Ok(stream) => return Ok(stream.behind(reader)),
+                Ok(stream) => return Ok(stream.resumed(reader)),
                 // The server may be restarting.
                 Err(CallError::Mount(MountError::Denied(denial)))
                     if denial.code().fault() == Fault::Upstream => {}
@@ -174,7 +183,7 @@ impl LegacyPeer {
                 Ok(stream) => {
                     let before = reader.last_event_id().map(<[u8]>::to_vec);
                     let had_events;
-                    (reader, had_events) = self.read_own(stream.behind(reader)).await;
+                    (reader, had_events) = self.read_standalone(stream.resumed(reader)).await;
                     reader.reconnect();
                     if had_events || reader.last_event_id() != before.as_deref() {
                         wait = RECONNECT;
@@ -190,7 +199,9 @@ impl LegacyPeer {
         }
     }
 
-    async fn read_own(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
+    /// Reads the standalone GET stream until its connection ends. Returns its reader, and whether
+    /// there were events.
+    async fn read_standalone(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
         // Ends a connection that died silently; `listen` opens another one.
         stream.quiet_for(self.wire.client.idle_timeout());
         let mut had_events = false;
@@ -216,7 +227,7 @@ impl LegacyPeer {
     }
 
     /// Reads the standalone GET stream until the session ends, and then deletes the session.
-    pub async fn live(self: Arc<Self>) {
+    pub async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.inbox.ended.cancelled() => {}
             () = self.wire.client.ended() => {}
@@ -235,8 +246,8 @@ impl LegacyPeer {
                 client,
                 target: self.wire.target.clone(),
             };
-            if let Ok(Ok(answer)) = timeout(FAREWELL, wire.delete(self.fields())).await {
-                leave(answer);
+            if let Ok(Ok(answer)) = timeout(TEARDOWN_TIMEOUT, wire.delete(self.fields())).await {
+                drain(answer.body);
             }
         }
     }

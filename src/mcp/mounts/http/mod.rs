@@ -7,12 +7,12 @@
 mod answer;
 mod event_stream;
 mod headers;
+mod http_sse;
 mod legacy;
 mod legacy_peer;
 mod mirrored_params;
 mod modern;
 mod peer;
-mod two_endpoints;
 mod wire;
 
 pub use event_stream::{EventReader, StreamEvent};
@@ -25,22 +25,21 @@ use std::time::Duration;
 use addons::contract::{BoxFuture, Denial, Fault, System};
 use addons::mcp::{HttpSettings, HttpTransport as Kind, ServerSettings};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::http_sse::HttpSseSession;
 use self::legacy::{LegacySession, NotOpened};
 use self::modern::{ModernSession, Probed, probe};
 use self::peer::Inbox;
-use self::two_endpoints::TwoEndpoints;
 use self::wire::{Target, Wire};
 use super::dropped::Dropped;
-use super::handshake::Refusal;
-use super::{MountError, MountSession, Opening, Transport, own_client};
+use super::handshake::{Refusal, refused};
+use super::{MountError, MountSession, Opening, Transport};
 use crate::http::Service;
 use crate::mcp::version::{Era, Version};
 
 /// Time limit for opening a session over HTTP+SSE as a fallback, without `type: sse`.
-const OLDER_TRANSPORT: Duration = Duration::from_secs(10);
+const FALLBACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Parts that all transports over HTTP share.
 #[derive(Clone)]
@@ -96,22 +95,17 @@ impl HttpTransport {
     fn wire(&self, opening: &Opening) -> Result<Wire, MountError> {
         let inner = &*self.0;
         let target = inner.target.clone().map_err(MountError::CannotStart)?;
-        let client = own_client(&inner.parts.service, &inner.system, opening)?;
+        let client = opening.http_client(&inner.parts.service, &inner.system)?;
         Ok(Wire { client, target })
     }
 
     fn inbox(&self, opening: &Opening) -> Inbox {
-        let ended = match &opening.container {
-            Some(container) => container.ended().child_token(),
-            None => CancellationToken::new(),
-        };
-        let (server, dropped) = (Arc::clone(&self.0.server), self.0.parts.dropped.clone());
-        Inbox::new(server, opening.unsolicited.clone(), ended, dropped)
+        Inbox::new(&self.0.server, &self.0.parts.dropped, opening)
     }
 
     async fn open_one(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         match (self.0.kind, opening.version.era()) {
-            (Kind::Sse, _) => Ok(TwoEndpoints::open(self, opening).await?),
+            (Kind::Sse, _) => Ok(HttpSseSession::open(self, opening).await?),
             (Kind::Streamable, Era::Modern) => self.modern_first(opening).await,
             (Kind::Streamable, Era::Legacy) => self.legacy_first(opening).await,
         }
@@ -127,8 +121,8 @@ impl HttpTransport {
             }
             Probed::Modern(found) => newest_legacy(&found.versions)?,
             Probed::Refused(error) => match Refusal::of(&error) {
-                Refusal::Speaks(versions) => newest_legacy(&versions)?,
-                Refusal::Modern => return Err(refused("server/discover", &error.message)),
+                Refusal::Supported(versions) => newest_legacy(&versions)?,
+                Refusal::Modern => return Err(refused("server/discover", &error)),
                 Refusal::Other => Version::NEWEST_LEGACY,
             },
             Probed::NotModern(error) => {
@@ -144,9 +138,9 @@ impl HttpTransport {
         };
         match LegacySession::open(self, opening, version).await {
             Ok(session) => Ok(session),
-            Err(NotOpened::Refused(error)) => Err(refused("initialize", &error.message)),
+            Err(NotOpened::Refused(error)) => Err(refused("initialize", &error)),
             Err(NotOpened::NoEndpoint(error)) => {
-                let opened = self.older_transport(opening, error).await;
+                let opened = self.fall_back_to_sse(opening, error).await;
                 opened.map_err(with_answer_to_discover)
             }
             Err(NotOpened::Failed(error)) => Err(with_answer_to_discover(error)),
@@ -156,9 +150,9 @@ impl HttpTransport {
     /// Opens a session for a legacy client.
     async fn legacy_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let opened = LegacySession::open(self, opening, opening.version).await;
-        let (error, may_be_older) = match opened {
+        let (error, may_be_sse) = match opened {
             Ok(session) => return Ok(session),
-            Err(NotOpened::Refused(error)) => (refused("initialize", &error.message), false),
+            Err(NotOpened::Refused(error)) => (refused("initialize", &error), false),
             Err(NotOpened::NoEndpoint(error)) => (error, true),
             Err(NotOpened::Failed(error @ MountError::Protocol(_))) => (error, false),
             Err(NotOpened::Failed(error)) => return Err(error),
@@ -168,20 +162,20 @@ impl HttpTransport {
             Ok(Probed::Modern(found)) if found.versions.contains(&Version::V2026_07_28) => {
                 Ok(ModernSession::new(self, opening, wire, found.described))
             }
-            _ if may_be_older => self.older_transport(opening, error).await,
+            _ if may_be_sse => self.fall_back_to_sse(opening, error).await,
             _ => Err(error),
         }
     }
 
     /// Opens a session over HTTP+SSE, after the server answered `initialize` with 400, 404 or 405
     /// (2025-11-25, basic/transports, "Backwards Compatibility"). If that fails or takes longer
-    /// than [`OLDER_TRANSPORT`], returns `answered`, the error of `initialize`.
-    async fn older_transport(
+    /// than [`FALLBACK_TIMEOUT`], returns `answered`, the error of `initialize`.
+    async fn fall_back_to_sse(
         &self,
         opening: &Opening,
         answered: MountError,
     ) -> Result<Arc<dyn MountSession>, MountError> {
-        let opened = timeout(OLDER_TRANSPORT, TwoEndpoints::open(self, opening)).await;
+        let opened = timeout(FALLBACK_TIMEOUT, HttpSseSession::open(self, opening)).await;
         let Ok(Ok(session)) = opened else {
             return Err(answered);
         };
@@ -216,11 +210,6 @@ fn newest_legacy(versions: &[Version]) -> Result<Version, MountError> {
             "the server supports no protocol revision that the gateway supports".to_owned(),
         )
     })
-}
-
-fn refused(method: &str, message: &str) -> MountError {
-    let message: String = message.chars().take(200).collect();
-    MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
 /// Converts a denial for a fault of the server to [`MountError::CannotStart`], and any other denial

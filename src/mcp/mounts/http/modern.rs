@@ -15,10 +15,11 @@ use super::headers::request_fields;
 use super::peer::Inbox;
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start, legacy, mirrored_params};
+use crate::mcp::error::HEADER_MISMATCH;
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
-use crate::mcp::mounts::handshake::{Discovered, HEADER_MISMATCH, discover_params};
+use crate::mcp::mounts::handshake::{Discovered, discover_params};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
@@ -153,7 +154,7 @@ impl ModernSession {
             };
             match outcome_of(message, id) {
                 Ok(outcome) => {
-                    stream.leave();
+                    stream.drain();
                     return Ok(outcome);
                 }
                 Err(Message::Notification { method, params }) => {
@@ -180,10 +181,6 @@ impl ModernSession {
 }
 
 impl MountSession for ModernSession {
-    fn version(&self) -> Version {
-        Version::V2026_07_28
-    }
-
     fn described(&self) -> &Described {
         &self.described
     }

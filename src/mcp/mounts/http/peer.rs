@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use addons::contract::BoxFuture;
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,7 @@ use super::HttpTransport;
 use crate::mcp::event::{Event, Events};
 use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
-use crate::mcp::mounts::{List, error};
+use crate::mcp::mounts::{List, Opening, error};
 
 /// The key in the `_meta` of a notification that names its subscription.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -22,7 +23,7 @@ const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 const MAX_REQUESTS: usize = 64;
 
 /// Time limit for informing a server that a session or a call has ended.
-pub const FAREWELL: Duration = Duration::from_secs(5);
+pub const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends a message back to the server.
 pub trait Replies: Send + Sync + 'static {
@@ -30,7 +31,7 @@ pub trait Replies: Send + Sync + 'static {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
 }
 
-/// Cancels a call at its server if dropped before [`CancelOnDrop::is_over`] and before the session
+/// Cancels a call at its server if dropped before [`CancelOnDrop::disarm`] and before the session
 /// has ended.
 pub struct CancelOnDrop<'a, P: Replies> {
     peer: &'a Arc<P>,
@@ -56,7 +57,7 @@ impl<'a, P: Replies> CancelOnDrop<'a, P> {
     }
 
     /// Disarms the guard: the call was answered, or cannot be cancelled.
-    pub fn is_over(&mut self) {
+    pub fn disarm(&mut self) {
         self.id = None;
     }
 }
@@ -71,7 +72,7 @@ impl<P: Replies> Drop for CancelOnDrop<'_, P> {
         }
         let params = RawValue::from_string(format!("{{\"requestId\":{id}}}")).ok();
         let message = write_request(None, "notifications/cancelled", params.as_deref());
-        let telling = timeout(FAREWELL, Arc::clone(self.peer).reply(message));
+        let telling = timeout(TEARDOWN_TIMEOUT, Arc::clone(self.peer).reply(message));
         self.transport.spawn(async {
             // If it fails, the server finishes a call whose answer is dropped.
             let _ = telling.await;
@@ -92,18 +93,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    pub fn new(
-        server: Arc<str>,
-        unsolicited: Events,
-        ended: CancellationToken,
-        dropped: Dropped,
-    ) -> Self {
+    pub fn new(server: &Arc<str>, dropped: &Dropped, opening: &Opening) -> Self {
         Self {
-            server,
-            unsolicited,
-            ended,
+            server: Arc::clone(server),
+            unsolicited: opening.unsolicited.clone(),
+            ended: opening.ended(),
             requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            dropped,
+            dropped: dropped.clone(),
         }
     }
 
@@ -160,20 +156,28 @@ impl Inbox {
             self.drop_one(Reason::QueueFull);
             return;
         };
-        let answer = match &*method {
-            "ping" => Answer::Now(empty()),
-            _ => self.ask(method, params, events),
-        };
+        let (reply, answer) = oneshot::channel();
+        if &*method == "ping" {
+            let _ = reply.send(empty());
+        } else {
+            let request = Event::Request {
+                method,
+                params,
+                reply,
+            };
+            // Dropping the request answers it with `nobody_answers`.
+            if let Err(TrySendError::Full(Event::Request { reply, .. })) = events.try_send(request)
+            {
+                self.drop_one(Reason::QueueFull);
+                let _ = reply.send(Err(error::busy()));
+            }
+        }
         let (replies, ended) = (Arc::clone(replies), self.ended.clone());
         tokio::spawn(async move {
             let _place = place;
             let answering = async {
-                let outcome = match answer {
-                    Answer::Now(outcome) => outcome,
-                    Answer::Later(reply) => {
-                        reply.await.unwrap_or_else(|_| Err(error::nobody_answers()))
-                    }
-                };
+                let outcome = answer.await;
+                let outcome = outcome.unwrap_or_else(|_| Err(error::nobody_answers()));
                 replies.reply(write_response(Some(&id), &outcome)).await;
             };
             tokio::select! {
@@ -182,28 +186,6 @@ impl Inbox {
             }
         });
     }
-
-    fn ask(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) -> Answer {
-        let (reply, answer) = oneshot::channel();
-        let event = Event::Request {
-            method,
-            params,
-            reply,
-        };
-        match events.try_send(event) {
-            Ok(()) => Answer::Later(answer),
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                self.drop_one(Reason::QueueFull);
-                Answer::Now(Err(error::busy()))
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => Answer::Now(Err(error::nobody_answers())),
-        }
-    }
-}
-
-enum Answer {
-    Now(Outcome),
-    Later(oneshot::Receiver<Outcome>),
 }
 
 fn empty() -> Outcome {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::Container;
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -70,19 +70,19 @@ impl Children {
 
     /// Creates the time series of a server in `proxy_mcp_process_status`, with the value 0.
     pub fn name_server(&self, server: &str, runtime: Runtime) {
-        self.status.with_label_values(&[server, runtime.as_str()]);
+        self.status(server, runtime);
     }
 
     pub fn started(&self, server: &str, runtime: Runtime) {
-        self.status
-            .with_label_values(&[server, runtime.as_str()])
-            .inc();
+        self.status(server, runtime).inc();
     }
 
     pub fn ended(&self, server: &str, runtime: Runtime) {
-        self.status
-            .with_label_values(&[server, runtime.as_str()])
-            .dec();
+        self.status(server, runtime).dec();
+    }
+
+    fn status(&self, server: &str, runtime: Runtime) -> IntGauge {
+        self.status.with_label_values(&[server, runtime.as_str()])
     }
 
     /// Waits until all children are gone.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use addons::mcp::Confine;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -15,35 +16,26 @@ use crate::sandbox::{self, Refused, Sandbox};
 /// runtime ends and starts threads at any time. This thread lives until the last clone of the
 /// handle is dropped.
 #[derive(Clone)]
-pub struct Spawner(Arc<mpsc::Sender<Wanted>>);
+pub struct Spawner(Arc<mpsc::Sender<Request>>);
 
-struct Wanted {
-    how: How,
+struct Request {
+    confine: Confine,
     reply: oneshot::Sender<Result<Sandbox, Refused>>,
-}
-
-/// The role of the first process of a child.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum How {
-    /// Creates namespaces.
-    Confined,
-    /// Supervises the command in the namespaces of the machine.
-    Unconfined,
 }
 
 impl Spawner {
     /// Starts the thread. The calling runtime watches the children. `program` is the path of this
     /// program, which is executed again for each child.
     pub fn start(program: PathBuf) -> std::io::Result<Self> {
-        let (sender, receiver) = mpsc::channel::<Wanted>();
+        let (sender, receiver) = mpsc::channel::<Request>();
         let runtime = Handle::current();
         let thread = std::thread::Builder::new().name("mcp-spawner".to_owned());
         thread.spawn(move || {
             let _entered = runtime.enter();
-            for Wanted { how, reply } in receiver {
-                let started = match how {
-                    How::Confined => sandbox::start(&program),
-                    How::Unconfined => sandbox::start_unconfined(&program),
+            for Request { confine, reply } in receiver {
+                let started = match confine {
+                    Confine::Namespaces => sandbox::start(&program),
+                    Confine::None => sandbox::start_unconfined(&program),
                 };
                 // The caller may have been dropped; a sandbox ends when it is dropped.
                 let _ = reply.send(started);
@@ -52,7 +44,9 @@ impl Spawner {
         Ok(Self(Arc::new(sender)))
     }
 
-    pub(super) async fn spawn(&self, how: How) -> Result<Sandbox, Refused> {
+    /// Starts the first process of a child, which either creates namespaces or supervises the
+    /// command in those of the machine.
+    pub(super) async fn spawn(&self, confine: Confine) -> Result<Sandbox, Refused> {
         let (reply, started) = oneshot::channel();
         let lost = || {
             Refused::internal(
@@ -60,7 +54,8 @@ impl Spawner {
                 &std::io::Error::other("the thread that starts children is gone"),
             )
         };
-        self.0.send(Wanted { how, reply }).map_err(|_| lost())?;
+        let request = Request { confine, reply };
+        self.0.send(request).map_err(|_| lost())?;
         started.await.map_err(|_| lost())?
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, sleep};
 
 use super::LineTaker;
-use crate::mcp::mounts::room::Room;
+use crate::mcp::mounts::message_memory::MessageReservation;
 use crate::mcp::mounts::{MessageMemory, MountError};
 
 /// Size of a read, in bytes.
@@ -74,7 +74,7 @@ impl<S: AsyncRead + Unpin> Lines<S> {
 #[derive(Default)]
 struct Unfinished {
     text: Vec<u8>,
-    room: Room,
+    reservation: MessageReservation,
 }
 
 impl Unfinished {
@@ -94,9 +94,9 @@ impl Unfinished {
             false => capacity,
         };
         let until = Instant::now() + MEMORY_WAIT;
-        while let Err(error) = self.room.hold(&*lines.memory, needed) {
+        while let Err(denial) = self.reservation.grow_to(&*lines.memory, needed) {
             if Instant::now() >= until {
-                return Err(error);
+                return Err(MountError::Denied(denial));
             }
             sleep(MEMORY_RETRY).await;
         }
@@ -109,7 +109,7 @@ impl Unfinished {
     fn clear(&mut self) {
         self.text.clear();
         self.text.shrink_to(KEPT);
-        self.room = Room::default();
+        self.reservation = MessageReservation::default();
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::BoxFuture;
-use addons::mcp::Confine;
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -14,7 +13,6 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::launch::How;
 use super::lines::Lines;
 use super::stderr::{self, Secrets};
 use super::view::Machine;
@@ -70,13 +68,9 @@ impl Local {
     }
 
     async fn begin(&self, config: ProcessConfig) -> Result<(), MountError> {
-        let how = match config.confine {
-            Confine::Namespaces => How::Confined,
-            Confine::None => How::Unconfined,
-        };
         let cannot = MountError::CannotStart;
         // Spawned first: the sandbox creates its namespaces while `spec` reads directories.
-        let sandbox = self.spawner.spawn(how).await.map_err(refused)?;
+        let sandbox = self.spawner.spawn(config.confine).await.map_err(refused)?;
         let (machine, wanted) = (Arc::clone(&self.machine), config.clone());
         let spec = tokio::task::spawn_blocking(move || machine.spec(&wanted)).await;
         let spec = spec
@@ -86,8 +80,8 @@ impl Local {
             Streams::open().map_err(|error| cannot(format!("cannot create pipes: {error}")));
         let (streams, ends) = opened?;
         let ends_of_child = ends.each_ref().map(AsFd::as_fd);
-        let way_out = config.way_out.as_deref();
-        let begun = sandbox.begin(way_out, &spec, ends_of_child);
+        let egress = config.egress.as_deref();
+        let begun = sandbox.begin(egress, &spec, ends_of_child);
         begun.map_err(refused)?;
         // Closes the parent's copies, so that reads see the end of the child's output.
         drop(ends);

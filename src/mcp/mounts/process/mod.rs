@@ -99,7 +99,7 @@ pub struct ProcessConfig {
     pub confine: Confine,
     /// The path of the Unix socket through which a confined process reaches the network. If `None`,
     /// a confined process has no network.
-    pub way_out: Option<PathBuf>,
+    pub egress: Option<PathBuf>,
     /// Limit on the length of a line of its output, in bytes.
     pub longest_line: usize,
     /// The memory budget that unfinished lines of its output are charged to.

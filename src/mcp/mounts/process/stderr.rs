@@ -1,10 +1,9 @@
 //! Copies a child's standard error to the log, line by line.
 
-use std::time::Duration;
-
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::Instant;
 use zeroize::Zeroizing;
+
+use crate::mcp::mounts::pace::Pace;
 
 /// Maximum length of a logged line, in bytes; the rest of the line is dropped.
 const MAX_LINE: usize = 4096;
@@ -21,12 +20,13 @@ pub struct Secrets(Vec<Zeroizing<String>>);
 
 impl Secrets {
     /// Collects the values of at least [`MIN_SECRET`] bytes. Shorter ones, such as `debug`, are
-    /// likely in ordinary text and would be redacted there.
+    /// likely in ordinary text and would be redacted there. Of a value with several lines, such as
+    /// a private key, each line counts as a value, since the log is redacted line by line.
     pub fn among(env: &[(String, Zeroizing<String>)]) -> Self {
-        let values = env.iter().map(|(_, value)| value);
+        let values = env.iter().flat_map(|(_, value)| value.lines());
         let mut secrets: Vec<_> = values
             .filter(|value| value.len() >= MIN_SECRET)
-            .cloned()
+            .map(|value| Zeroizing::new(value.to_owned()))
             .collect();
         // A secret may contain another, so `redact` must replace the longer one first.
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -47,19 +47,13 @@ impl Secrets {
         if is_cut {
             let begins = |secret: &Zeroizing<String>| {
                 let lengths = (MIN_PARTIAL..secret.len()).rev();
-                let starts = lengths.filter_map(|length| secret.get(..length));
-                starts
-                    .into_iter()
-                    .find(|start| text.ends_with(start))
-                    .map(str::len)
+                let mut starts = lengths.filter_map(|length| secret.get(..length));
+                starts.find(|start| text.ends_with(start)).map(str::len)
             };
             let partial = self.0.iter().filter_map(begins).max().unwrap_or(0);
             text.truncate(text.len().saturating_sub(partial));
         }
-        let end = (0..=MAX_LINE.min(text.len()))
-            .rev()
-            .find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or(0));
+        text.truncate(text.floor_char_boundary(MAX_LINE));
         // Control characters could be terminal escape sequences.
         text.replace(|c: char| c.is_control() && c != '\t', " ")
     }
@@ -101,16 +95,14 @@ pub async fn follow(
 
 /// Limits lines per second.
 struct Budget {
-    began: Instant,
-    lines: u32,
+    pace: Pace,
     skipped: u64,
 }
 
 impl Budget {
     fn new() -> Self {
         Self {
-            began: Instant::now(),
-            lines: 0,
+            pace: Pace::new(MAX_LINES),
             skipped: 0,
         }
     }
@@ -118,21 +110,19 @@ impl Budget {
     /// Counts a line. Returns the number of lines dropped since the last logged one, or `None` if
     /// this second's limit is reached and the line must be dropped.
     fn take(&mut self) -> Option<u64> {
-        if self.began.elapsed() >= Duration::from_secs(1) {
-            self.began = Instant::now();
-            self.lines = 0;
-        }
-        if self.lines >= MAX_LINES {
+        if self.pace.pause().is_some() {
             self.skipped = self.skipped.saturating_add(1);
             return None;
         }
-        self.lines += 1;
+        self.pace.count();
         Some(std::mem::take(&mut self.skipped))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use parking_lot::Mutex;
 
     use super::*;
@@ -162,6 +152,13 @@ mod tests {
             lines,
             ["key=[REDACTED] and [REDACTED] in debug [31m", "last"]
         );
+    }
+
+    #[tokio::test]
+    async fn each_line_of_a_secret_with_several_lines_is_replaced() {
+        let key = "-----BEGIN KEY-----\r\nMIIEvQIBADANBg\nkqhk\n";
+        let lines = logged(format!("key: {key}").as_bytes(), &[key]).await;
+        assert_eq!(lines, ["key: [REDACTED] ", "[REDACTED]", "kqhk"]);
     }
 
     #[tokio::test]

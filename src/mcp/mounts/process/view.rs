@@ -22,10 +22,11 @@ const PLAIN_HOME: &str = "/home/mcp";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Variables of the proxy's environment that children inherit.
 const PASSED_ON: [&str; 4] = ["LANG", "LC_ALL", "PATH", "TZ"];
+/// The error for a program that does not exist in the sandbox.
 const IF_MISSING: &str = "not found inside its sandbox: a program outside the system's directories \
                           and PATH becomes visible when `read` in mcp.yaml names its directory";
 /// How long the listing of the system's directories is cached.
-const LOOK: Duration = Duration::from_secs(60);
+const SYSTEM_LIFETIME: Duration = Duration::from_secs(60);
 
 /// The parts of this machine that children may see.
 pub struct Machine {
@@ -135,7 +136,7 @@ impl Machine {
     fn system(&self) -> Vec<Entry> {
         let mut system = self.system.lock();
         match &*system {
-            Some((looked, entries)) if looked.elapsed() < LOOK => entries.clone(),
+            Some((read, entries)) if read.elapsed() < SYSTEM_LIFETIME => entries.clone(),
             _ => {
                 let entries = machine::system();
                 *system = Some((Instant::now(), entries.clone()));
@@ -249,7 +250,7 @@ mod tests {
             read: Vec::new(),
             write: Vec::new(),
             confine: Confine::Namespaces,
-            way_out: None,
+            egress: None,
             longest_line: 1000,
             memory: Arc::new(NoMemory),
         }

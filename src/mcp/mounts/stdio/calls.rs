@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use crate::mcp::event::{Event, Events};
+use crate::mcp::event::Events;
 use crate::mcp::message::Outcome;
 use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{MAX_CALLS, MountError};
@@ -18,7 +18,7 @@ use crate::mcp::mounts::{MAX_CALLS, MountError};
 /// The method whose answer ends a subscription.
 const LISTEN: &str = "subscriptions/listen";
 /// Interval of deadline checks while the server waits for the client.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The answer to a request.
 pub(super) type Answer = Result<Outcome, MountError>;
@@ -42,24 +42,24 @@ struct Call {
 #[derive(Default)]
 pub(super) struct Clock {
     /// Number of unanswered requests to the client.
-    asked: AtomicUsize,
+    open_requests: AtomicUsize,
     last_answer: Mutex<Option<Instant>>,
 }
 
 /// Guard that stops the clock of a call while a request to its client is open.
-pub(super) struct Asking(Arc<Clock>);
+pub(super) struct StoppedClock(Arc<Clock>);
 
-impl Asking {
+impl StoppedClock {
     fn begin(clock: &Arc<Clock>) -> Self {
-        clock.asked.fetch_add(1, Ordering::AcqRel);
+        clock.open_requests.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(clock))
     }
 }
 
-impl Drop for Asking {
+impl Drop for StoppedClock {
     fn drop(&mut self) {
         *self.0.last_answer.lock() = Some(Instant::now());
-        self.0.asked.fetch_sub(1, Ordering::AcqRel);
+        self.0.open_requests.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -70,8 +70,8 @@ impl Clock {
         let mut until = Instant::now() + limit;
         loop {
             sleep_until(until).await;
-            if self.asked.load(Ordering::Acquire) > 0 {
-                until = Instant::now() + LOOK;
+            if self.open_requests.load(Ordering::Acquire) > 0 {
+                until = Instant::now() + CHECK_INTERVAL;
                 continue;
             }
             let last_answer = *self.last_answer.lock();
@@ -161,10 +161,10 @@ impl Calls {
 
     /// The queue of the only call under way, for a request of the server to the call's client, and
     /// a guard that stops the call's clock. `None` if there is not exactly one call.
-    pub fn ask_only(&self) -> Option<(Events, Asking)> {
+    pub fn for_request(&self) -> Option<(Events, StoppedClock)> {
         let calls = self.0.lock();
         let call = only(&calls)?;
-        Some((call.events.clone(), Asking::begin(&call.clock)))
+        Some((call.events.clone(), StoppedClock::begin(&call.clock)))
     }
 }
 
@@ -173,17 +173,6 @@ fn only(calls: &HashMap<u64, Call>) -> Option<&Call> {
     let mut calls = calls.values().filter(|call| !call.is_subscription);
     let first = calls.next()?;
     calls.next().is_none().then_some(first)
-}
-
-/// Sends a notification; drops it if the queue is full.
-pub(super) fn notify(events: &Events, method: &Arc<str>, params: Option<Box<RawValue>>) {
-    let event = Event::Notification {
-        method: Arc::clone(method),
-        params,
-    };
-    if events.try_send(event).is_err() {
-        tracing::debug!(%method, "a notification of an MCP server was dropped");
-    }
 }
 
 /// Whether a request opens a subscription, which has no time limit.

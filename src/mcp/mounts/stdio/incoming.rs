@@ -7,17 +7,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{Asking, notify};
+use super::calls::StoppedClock;
 use super::shared::Shared;
 use crate::mcp::event::Event;
 use crate::mcp::message::{Id, Message, Outcome, write_response};
+use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{Era, MountError, error};
 
 /// A session ends when its process has written this number of lines that are not messages.
-const MAX_NOISE: u32 = 1000;
+const MAX_INVALID: u32 = 1000;
 /// The most lines other than answers that are read per second; further lines wait in the pipe.
 const MAX_MESSAGES: u32 = 1000;
 
@@ -25,9 +25,9 @@ const MAX_MESSAGES: u32 = 1000;
 pub(super) struct Incoming<'a> {
     shared: &'a Arc<Shared>,
     most_values: usize,
-    noise: u32,
-    second: Instant,
-    messages: u32,
+    /// Lines so far that were not messages.
+    invalid: u32,
+    pace: Pace,
 }
 
 impl<'a> Incoming<'a> {
@@ -35,9 +35,8 @@ impl<'a> Incoming<'a> {
         Self {
             shared,
             most_values,
-            noise: 0,
-            second: Instant::now(),
-            messages: 0,
+            invalid: 0,
+            pace: Pace::new(MAX_MESSAGES),
         }
     }
 
@@ -53,14 +52,14 @@ impl<'a> Incoming<'a> {
                 ControlFlow::Continue(Duration::ZERO)
             }
             Ok(Message::Notification { method, params }) => {
-                self.notification(&method, params);
+                self.notification(method, params);
                 ControlFlow::Continue(self.pace())
             }
             Ok(Message::Request { id, method, params }) => {
                 self.request(id, method, params);
                 ControlFlow::Continue(self.pace())
             }
-            Err(error) => self.noise(line, &error.to_string()),
+            Err(error) => self.skip_invalid(line, &error.to_string()),
         }
     }
 
@@ -72,20 +71,21 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    fn notification(&self, method: &Arc<str>, params: Option<Box<RawValue>>) {
+    fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>) {
         let shared = self.shared;
-        if &**method == "notifications/cancelled" {
-            return shared.asked.cancel(params.as_deref());
-        }
-        let events = match &**method {
+        let events = match &*method {
+            "notifications/cancelled" => return shared.requests.cancel(params.as_deref()),
             "notifications/message" => shared.calls.logging(),
             _ => shared.calls.named(params.as_deref()),
         };
-        notify(
-            events.as_ref().unwrap_or(&shared.unsolicited),
-            method,
+        let events = events.as_ref().unwrap_or(&shared.unsolicited);
+        let event = Event::Notification {
+            method: Arc::clone(&method),
             params,
-        );
+        };
+        if events.try_send(event).is_err() {
+            tracing::debug!(%method, "a notification of an MCP server was dropped");
+        }
     }
 
     fn request(&self, id: Id, method: Arc<str>, params: Option<Box<RawValue>>) {
@@ -101,7 +101,7 @@ impl<'a> Incoming<'a> {
         {
             return shared.reply(&id, &Err(error::method_not_found()));
         }
-        let Some(cancelled) = shared.asked.begin(&id) else {
+        let Some(cancelled) = shared.requests.begin(&id) else {
             return shared.reply(&id, &Err(error::busy()));
         };
         let (reply, answer) = oneshot::channel();
@@ -110,21 +110,21 @@ impl<'a> Incoming<'a> {
             params,
             reply,
         };
-        let (events, asking) = match shared.calls.ask_only() {
-            Some((events, asking)) => (events, Some(asking)),
+        let (events, stopped_clock) = match shared.calls.for_request() {
+            Some((events, stopped_clock)) => (events, Some(stopped_clock)),
             None => (shared.unsolicited.clone(), None),
         };
         if events.try_send(event).is_err() {
-            shared.asked.end(&id);
+            shared.requests.end(&id);
             return shared.reply(&id, &Err(error::busy()));
         }
-        let waiting = wait_for_client(Arc::clone(shared), id, answer, asking, cancelled);
+        let waiting = wait_for_client(Arc::clone(shared), id, answer, stopped_clock, cancelled);
         tokio::spawn(waiting);
     }
 
-    /// Skips a line that is not a message; the [`MAX_NOISE`]th one ends the session. If the line
+    /// Skips a line that is not a message; the [`MAX_INVALID`]th one ends the session. If the line
     /// has the id of a request, that request fails.
-    fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
+    fn skip_invalid(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
         #[derive(Deserialize)]
         struct Answers {
             id: u64,
@@ -135,12 +135,12 @@ impl<'a> Incoming<'a> {
             let error = MountError::Protocol(format!("the server's answer cannot be read: {why}"));
             shared.calls.answer(id, Err(error));
         }
-        self.noise += 1;
-        if self.noise == 1 {
+        self.invalid += 1;
+        if self.invalid == 1 {
             tracing::warn!(server = %shared.server, why, "an MCP server wrote a line that is not a message");
         }
-        if self.noise >= MAX_NOISE {
-            let why = format!("the server wrote {MAX_NOISE} lines that are not messages");
+        if self.invalid >= MAX_INVALID {
+            let why = format!("the server wrote {MAX_INVALID} lines that are not messages");
             shared.fail(MountError::Protocol(why));
             return ControlFlow::Break(());
         }
@@ -149,17 +149,9 @@ impl<'a> Incoming<'a> {
 
     /// How long to wait before the next line.
     fn pace(&mut self) -> Duration {
-        let elapsed = self.second.elapsed();
-        let second = Duration::from_secs(1);
-        if elapsed >= second {
-            self.second = Instant::now();
-            self.messages = 0;
-        }
-        self.messages += 1;
-        match self.messages > MAX_MESSAGES {
-            true => second.saturating_sub(elapsed),
-            false => Duration::ZERO,
-        }
+        let pause = self.pace.pause();
+        self.pace.count();
+        pause.unwrap_or_default()
     }
 }
 
@@ -169,7 +161,7 @@ async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,
     answer: oneshot::Receiver<Outcome>,
-    asking: Option<Asking>,
+    stopped_clock: Option<StoppedClock>,
     cancelled: CancellationToken,
 ) {
     let answer = tokio::select! {
@@ -177,8 +169,8 @@ async fn wait_for_client(
         () = cancelled.cancelled() => None,
         () = shared.ended.cancelled() => None,
     };
-    drop(asking);
-    shared.asked.end(&id);
+    drop(stopped_clock);
+    shared.requests.end(&id);
     if let Some(answer) = answer {
         let text = write_response(Some(&id), &answer);
         let _ = shared.writer.send(text, None).await;

@@ -1,24 +1,22 @@
 //! Servers that are child processes: messages are lines of their standard streams.
 
-mod asked;
 mod calls;
 mod incoming;
 mod opening;
+mod server_requests;
 mod session;
 mod shared;
 mod writer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use addons::contract::{BoxFuture, Container, Delegation, Denial, System};
 use addons::mcp::{Confine, ServerSettings, StdioSettings};
 use parking_lot::Mutex;
 
+use super::egress::{Egress, EgressListener};
 use super::process::{Children, ProcessConfig, ProcessManager};
-use super::way_out::{OpenWayOut, WayOut};
-use super::{MessageMemory, MountError, MountSession, Opening, Transport};
-use opening::Speaks;
+use super::{Era, MessageMemory, MountError, MountSession, Opening, Transport};
 
 /// Bounds of messages in the configuration in force.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +42,8 @@ pub type OpenMemory =
 pub struct StdioPorts {
     /// Counts and limits children.
     pub children: Children,
-    /// Opens connections out of children's network namespaces.
-    pub way_out: Arc<dyn WayOut>,
+    /// Opens the listeners through which children reach the network.
+    pub egress: Arc<dyn Egress>,
     /// Bounds messages.
     pub limits: CurrentLimits,
     /// Opens the memory that messages are charged to.
@@ -58,8 +56,8 @@ pub struct StdioTransport {
     server: Arc<ServerSettings>,
     settings: StdioSettings,
     make: MakeProcess,
-    /// The eras of the server, once known.
-    speaks: Mutex<Option<Speaks>>,
+    /// The era of the server, once known. A modern server may support the legacy era as well.
+    era: Mutex<Option<Era>>,
 }
 
 impl StdioTransport {
@@ -81,13 +79,13 @@ impl StdioTransport {
             server: Arc::clone(server),
             settings,
             make,
-            speaks: Mutex::new(None),
+            era: Mutex::new(None),
         }
     }
 
     /// Opens the listener through which a confined process reaches its hosts; `None` if the process
     /// is unconfined or has no hosts.
-    fn way_out(&self, opening: &Opening) -> Result<Option<OpenWayOut>, MountError> {
+    fn egress(&self, opening: &Opening) -> Result<Option<EgressListener>, MountError> {
         let settings = &self.settings;
         if settings.confine == Confine::None || settings.hosts.is_empty() {
             return Ok(None);
@@ -98,7 +96,7 @@ impl StdioTransport {
             return Err(MountError::CannotStart(why.to_owned()));
         };
         let delegation = Arc::new(Delegation::new(self.system(), Arc::clone(container)));
-        let opened = self.ports.way_out.open(delegation);
+        let opened = self.ports.egress.open(delegation);
         let failed =
             |error| MountError::CannotStart(format!("cannot open a socket for its hosts: {error}"));
         opened.map(Some).map_err(failed)
@@ -116,7 +114,7 @@ impl StdioTransport {
     fn config(
         &self,
         opening: &Opening,
-        way_out: Option<&OpenWayOut>,
+        egress: Option<&EgressListener>,
     ) -> Result<ProcessConfig, MountError> {
         let settings = &self.settings;
         let env = settings.env.iter();
@@ -131,14 +129,10 @@ impl StdioTransport {
             read: settings.read.clone(),
             write: settings.write.clone(),
             confine: settings.confine,
-            way_out: way_out.map(|way_out| way_out.path.clone()),
+            egress: egress.map(|egress| egress.path.clone()),
             longest_line: (self.ports.limits)().bytes,
             memory: memory.ok_or_else(|| MountError::Denied(Denial::internal()))?,
         })
-    }
-
-    fn timeout(&self) -> Duration {
-        self.server.timeout
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use addons::contract::{BoxFuture, CallPermit};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::StdioPorts;
 use super::calls::is_subscription;
@@ -15,9 +15,9 @@ use super::shared::Shared;
 use super::writer::Lines;
 use crate::mcp::event::Events;
 use crate::mcp::message::Outcome;
+use crate::mcp::mounts::egress::EgressListener;
 use crate::mcp::mounts::process::{ChildPlace, ProcessManager};
-use crate::mcp::mounts::way_out::OpenWayOut;
-use crate::mcp::mounts::{Described, MountError, MountSession, Version};
+use crate::mcp::mounts::{Described, MountError, MountSession};
 
 /// Time limit for a process to end after its standard input was closed. The process gets SIGTERM
 /// after half of the limit and SIGKILL after all of it, so that it is gone within 5 s of the end
@@ -28,10 +28,10 @@ const STOPPING: Duration = Duration::from_secs(3);
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// Resources of a process that are released after its end.
-pub(super) struct Belongings {
+pub(super) struct ProcessResources {
     pub ports: Arc<StdioPorts>,
     pub place: ChildPlace,
-    pub way_out: Option<OpenWayOut>,
+    pub egress: Option<EgressListener>,
     pub most_values: usize,
 }
 
@@ -40,11 +40,11 @@ pub(super) async fn attend(
     shared: Arc<Shared>,
     process: Arc<dyn ProcessManager>,
     lines: Lines,
-    belongings: Belongings,
+    resources: ProcessResources,
 ) {
-    let (children, runtime) = (&belongings.ports.children, process.runtime());
+    let (children, runtime) = (&resources.ports.children, process.runtime());
     children.started(&shared.server, runtime);
-    let mut incoming = Incoming::new(&shared, belongings.most_values);
+    let mut incoming = Incoming::new(&shared, resources.most_values);
     let mut take = |line: &[u8]| incoming.take(line);
     let reading = async {
         if let Err(error) = process.read_loop(&mut take).await {
@@ -67,8 +67,8 @@ pub(super) async fn attend(
     }
     end(&shared, &*process).await;
     children.ended(&shared.server, runtime);
-    drop(belongings.way_out);
-    drop(belongings.place);
+    drop(resources.egress);
+    drop(resources.place);
 }
 
 /// Ends the session and its calls, and then the process.
@@ -98,16 +98,12 @@ async fn end(shared: &Shared, process: &dyn ProcessManager) {
 /// An open session.
 pub(super) struct StdioSession {
     pub shared: Arc<Shared>,
-    pub version: Version,
     pub described: Described,
     pub timeout: Duration,
+    pub _ends_when_dropped: DropGuard,
 }
 
 impl MountSession for StdioSession {
-    fn version(&self) -> Version {
-        self.version
-    }
-
     fn described(&self) -> &Described {
         &self.described
     }
@@ -133,12 +129,6 @@ impl MountSession for StdioSession {
 
     fn ended(&self) -> &CancellationToken {
         &self.shared.ended
-    }
-}
-
-impl Drop for StdioSession {
-    fn drop(&mut self) {
-        self.shared.ended.cancel();
     }
 }
 

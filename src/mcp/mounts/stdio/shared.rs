@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::asked::Asked;
 use super::calls::{Answer, Calls};
+use super::server_requests::ServerRequests;
 use super::writer::{Lines, Writer};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Outcome, write_request, write_response};
@@ -19,7 +19,7 @@ use crate::mcp::mounts::{MountError, Version};
 pub(super) struct Shared {
     pub server: Arc<str>,
     pub calls: Calls,
-    pub asked: Asked,
+    pub requests: ServerRequests,
     pub writer: Writer,
     pub unsolicited: Events,
     pub ended: CancellationToken,
@@ -36,7 +36,7 @@ impl Shared {
         let shared = Self {
             server: Arc::clone(server),
             calls: Calls::default(),
-            asked: Asked::default(),
+            requests: ServerRequests::default(),
             writer,
             unsolicited,
             ended: CancellationToken::new(),

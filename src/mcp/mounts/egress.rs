@@ -1,4 +1,4 @@
-//! The only connection out of a child's network namespace.
+//! The only connection out of a child process's network namespace.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use addons::contract::Delegation;
 use tokio_util::sync::DropGuard;
 
-/// Opens listeners for children to reach the proxy.
-pub trait WayOut: Send + Sync {
+/// Opens the listeners through which child processes reach the proxy.
+pub trait Egress: Send + Sync {
     /// Opens a Unix listener. Its connections are flows of the delegation and reach only the
     /// delegation's hosts. The listener closes when the returned value is dropped or the lease
     /// ends.
-    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut>;
+    fn open(&self, delegation: Arc<Delegation>) -> io::Result<EgressListener>;
 }
 
 /// An open listener.
-pub struct OpenWayOut {
+pub struct EgressListener {
     /// The path of the socket.
     pub path: PathBuf,
     /// Closes the listener when dropped.

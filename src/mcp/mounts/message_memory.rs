@@ -1,10 +1,9 @@
-//! Charges a message that is being read from a server to the memory for buffered bodies.
+//! Charges messages that are being read from servers to the memory for buffered bodies.
 
 use std::sync::Arc;
 
 use addons::contract::Denial;
 
-use super::MountError;
 use crate::http::{OwnClient, Reservation};
 
 /// The longest message that needs no reservation, in bytes.
@@ -23,18 +22,18 @@ impl MessageMemory for OwnClient {
     }
 }
 
-/// The memory of one message.
+/// The memory that is reserved for one message.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct MessageReservation {
     reservation: Option<Arc<Reservation>>,
     reserved: usize,
 }
 
-impl Room {
+impl MessageReservation {
     /// Grows the reservation to `bytes` bytes, or releases it if a message of that length needs
     /// none. Never shrinks it otherwise. If memory is exhausted, fails and keeps the earlier
     /// reservation.
-    pub fn hold(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), MountError> {
+    pub fn grow_to(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), Denial> {
         if bytes <= UNRESERVED {
             *self = Self::default();
             return Ok(());
@@ -43,11 +42,11 @@ impl Room {
         if more > 0 {
             let reservation = match self.reservation.take() {
                 Some(reservation) => reservation,
-                None => memory.reserve().map_err(MountError::Denied)?,
+                None => memory.reserve()?,
             };
             let grown = reservation.grow(more);
             self.reservation = Some(reservation);
-            grown.map_err(MountError::Denied)?;
+            grown?;
             self.reserved = bytes;
         }
         Ok(())

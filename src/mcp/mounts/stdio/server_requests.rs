@@ -1,4 +1,4 @@
-//! Tracks requests of a server to the client.
+//! Tracks the requests of a server to the client.
 
 use std::collections::HashMap;
 
@@ -14,18 +14,18 @@ const MAX_REQUESTS: usize = 64;
 
 /// Requests of a server that wait for an answer.
 #[derive(Default)]
-pub(super) struct Asked(Mutex<HashMap<Id, CancellationToken>>);
+pub(super) struct ServerRequests(Mutex<HashMap<Id, CancellationToken>>);
 
-impl Asked {
+impl ServerRequests {
     /// Registers a request. Returns a token that is cancelled if the server cancels the request;
     /// `None` if [`MAX_REQUESTS`] wait or the id is in use.
     pub fn begin(&self, id: &Id) -> Option<CancellationToken> {
-        let mut asked = self.0.lock();
-        if asked.len() >= MAX_REQUESTS || asked.contains_key(id) {
+        let mut requests = self.0.lock();
+        if requests.len() >= MAX_REQUESTS || requests.contains_key(id) {
             return None;
         }
         let cancelled = CancellationToken::new();
-        asked.insert(id.clone(), cancelled.clone());
+        requests.insert(id.clone(), cancelled.clone());
         Some(cancelled)
     }
 
@@ -44,8 +44,8 @@ impl Asked {
         let Some(Cancelled { request_id }) = cancelled else {
             return;
         };
-        let asked = self.0.lock();
-        let mut named = asked.iter();
+        let requests = self.0.lock();
+        let mut named = requests.iter();
         if let Some((_, token)) = named.find(|(id, _)| id.as_json() == request_id.get()) {
             token.cancel();
         }

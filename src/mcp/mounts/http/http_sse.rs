@@ -13,19 +13,19 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::answer::{EventStream, StreamEnd, leave, refused};
+use super::answer::{EventStream, StreamEnd, bad_status, drain};
 use super::peer::{CancelOnDrop, Inbox, Replies};
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
-use crate::mcp::mounts::handshake::{Initialized, initialize_params};
+use crate::mcp::mounts::handshake::{initialize_params, read_initialized, refused};
 use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
-use crate::mcp::version::{Era, Version};
+use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
@@ -45,18 +45,18 @@ struct Peer {
     path: PathAndQuery,
     inbox: Inbox,
     waiting: Mutex<HashMap<Id, Waiting>>,
-    /// Number of events received.
-    heard: AtomicU64,
+    /// Number of events received. A call that times out without any may mean a dead stream.
+    events_received: AtomicU64,
 }
 
 /// A session over HTTP+SSE.
-pub struct TwoEndpoints {
+pub struct HttpSseSession {
     peer: Arc<Peer>,
-    version: Version,
     described: Described,
     next_id: AtomicU64,
     timeout: Duration,
     transport: HttpTransport,
+    _ends_when_dropped: DropGuard,
 }
 
 impl Peer {
@@ -64,7 +64,7 @@ impl Peer {
         let posted = self.wire.post(&self.path, HeaderMap::new(), message).await;
         let answer = posted.map_err(MountError::Denied)?;
         let status = answer.status;
-        leave(answer);
+        drain(answer.body);
         if status == StatusCode::NOT_FOUND {
             // The server has forgotten the session.
             self.inbox.ended.cancel();
@@ -73,14 +73,14 @@ impl Peer {
         status
             .is_success()
             .then_some(())
-            .ok_or_else(|| refused(status))
+            .ok_or_else(|| bad_status(status))
     }
 
     /// Reads the stream until it ends, which ends the session.
     async fn read(self: Arc<Self>, mut stream: EventStream) {
         let reading = async {
             while let Ok(event) = stream.next_event().await {
-                self.heard.fetch_add(1, Ordering::Relaxed);
+                self.events_received.fetch_add(1, Ordering::Relaxed);
                 match stream.read(&event) {
                     Ok(Some(message)) => self.take(message),
                     Ok(None) => {}
@@ -97,7 +97,7 @@ impl Peer {
     }
 
     fn take(self: &Arc<Self>, message: Message) {
-        let events = self.reader_of(&message);
+        let events = self.queue_for(&message);
         let Some((id, outcome)) = self.inbox.take(message, &events, self) else {
             return;
         };
@@ -111,7 +111,7 @@ impl Peer {
 
     /// The queue for a message. Progress goes to the call with its progress token; log messages and
     /// requests go to the only call under way. Otherwise, the queue is `unsolicited`.
-    fn reader_of(&self, message: &Message) -> Events {
+    fn queue_for(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();
         let found = match message {
@@ -146,7 +146,7 @@ impl Peer {
         };
         let message = write_request(Some(&id), method, params);
         self.waiting.lock().insert(id.clone(), waiting);
-        let _forget = Forget { peer: self, id };
+        let _removed = RemoveOnDrop { peer: self, id };
         self.post(message).await?;
         tokio::select! {
             biased;
@@ -157,12 +157,12 @@ impl Peer {
 }
 
 /// Removes a call from `waiting` on drop.
-struct Forget<'a> {
+struct RemoveOnDrop<'a> {
     peer: &'a Peer,
     id: Id,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
         self.peer.waiting.lock().remove(&self.id);
     }
@@ -177,7 +177,7 @@ impl Replies for Peer {
     }
 }
 
-impl TwoEndpoints {
+impl HttpSseSession {
     /// Opens the stream, and a session with `initialize`.
     pub async fn open(
         transport: &HttpTransport,
@@ -192,31 +192,26 @@ impl TwoEndpoints {
             inbox: transport.inbox(opening),
             wire,
             waiting: Mutex::default(),
-            heard: AtomicU64::new(0),
+            events_received: AtomicU64::new(0),
         });
         let ends_when_dropped = peer.inbox.ended.clone().drop_guard();
         transport.spawn(Arc::clone(&peer).read(stream));
-        let version = match opening.version.era() {
-            Era::Legacy => opening.version,
-            Era::Modern => Version::NEWEST_LEGACY,
-        };
+        let version = opening.version.min(Version::NEWEST_LEGACY);
         let params = initialize_params(version, &opening.capabilities)?;
         let (events, _no_events) = tokio::sync::mpsc::channel(1);
         let asking = peer.ask(Id::number(0), "initialize", Some(&params), events);
-        let result = asking
-            .await?
-            .map_err(|error| super::refused("initialize", &error.message))?;
-        let Initialized { version, described } = Initialized::read(&result)?;
+        let result = asking.await?;
+        let result = result.map_err(|error| refused("initialize", &error))?;
+        let described = read_initialized(&result)?;
         peer.post(write_request(None, "notifications/initialized", None))
             .await?;
-        ends_when_dropped.disarm();
         Ok(Arc::new(Self {
             peer,
-            version,
             described,
             next_id: AtomicU64::new(1),
             timeout: transport.timeout(),
             transport: transport.clone(),
+            _ends_when_dropped: ends_when_dropped,
         }))
     }
 
@@ -225,25 +220,21 @@ impl TwoEndpoints {
         let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
         let (method, params) = (permit.method(), permit.params());
         let asking = self.peer.ask(id, method, params, events);
-        let before = self.peer.heard.load(Ordering::Relaxed);
+        let before = self.peer.events_received.load(Ordering::Relaxed);
         let Ok(outcome) = timeout(self.timeout, asking).await else {
-            let is_silent = self.peer.heard.load(Ordering::Relaxed) == before;
+            let is_silent = self.peer.events_received.load(Ordering::Relaxed) == before;
             if is_silent && self.peer.waiting.lock().is_empty() {
                 // The stream may have died silently. The next call opens another session.
                 self.peer.inbox.ended.cancel();
             }
             return Err(MountError::TimedOut);
         };
-        cancel.is_over();
+        cancel.disarm();
         outcome
     }
 }
 
-impl MountSession for TwoEndpoints {
-    fn version(&self) -> Version {
-        self.version
-    }
-
+impl MountSession for HttpSseSession {
     fn described(&self) -> &Described {
         &self.described
     }
@@ -266,12 +257,6 @@ impl MountSession for TwoEndpoints {
 
     fn ended(&self) -> &CancellationToken {
         &self.peer.inbox.ended
-    }
-}
-
-impl Drop for TwoEndpoints {
-    fn drop(&mut self) {
-        self.peer.inbox.ended.cancel();
     }
 }
 
