@@ -242,7 +242,7 @@ impl Parts {
                     // expires. The timeout limits how long a server that hangs delays events.
                     let renewed = timeout(RENEWAL_TIMEOUT, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
-                        self.sandbox.forward_to(&self.registration.listener);
+                        self.sandbox.forward_to(Some(&self.registration.listener));
                     }
                 }
             }

@@ -55,10 +55,8 @@ impl Spawner {
     pub(super) async fn spawn(&self, how: How) -> Result<Sandbox, Refused> {
         let (reply, started) = oneshot::channel();
         let lost = || {
-            Refused::internal(
-                "starting its first process",
-                &std::io::Error::other("the thread that starts children is gone"),
-            )
+            let gone = std::io::Error::other("the thread that starts children is gone");
+            Refused::internal("starting its first process")(gone)
         };
         self.0.send(Wanted { how, reply }).map_err(|_| lost())?;
         started.await.map_err(|_| lost())?
