@@ -1,7 +1,9 @@
 //! Hides the host's Unix sockets below bind mounts: those that the kernel's table locates, and those
 //! that servers bound by a relative path, which are searched for.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +23,8 @@ const MAX_FILES: usize = 2_000_000;
 /// directories that the caller has searched for sockets. Fails if a socket of the machine has a
 /// relative address and the other directories have more than [`MAX_FILES`] files.
 pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Entry>, String> {
-    let table = fs::read_to_string(TABLE).unwrap_or_default();
+    // Addresses need not be UTF-8.
+    let table = fs::read(TABLE).unwrap_or_default();
     let mut hidden = Vec::new();
     for socket in listed_sockets(&table) {
         for entry in entries {
@@ -33,17 +36,21 @@ pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Ent
         }
     }
     hidden.dedup();
-    if table.lines().skip(1).any(has_relative_address) {
+    let text = String::from_utf8_lossy(&table);
+    if text.lines().skip(1).any(has_relative_address) {
         hidden.extend(unlisted_sockets(entries, searched)?);
     }
     Ok(hidden)
 }
 
 /// The sockets that the table lists with an absolute path.
-fn listed_sockets(table: &str) -> impl Iterator<Item = PathBuf> {
+fn listed_sockets(table: &[u8]) -> impl Iterator<Item = PathBuf> {
     // The path is the last field, and may contain spaces.
-    let paths = table.lines().filter_map(|line| line.get(line.find(" /")? + 1..));
-    let paths = paths.filter_map(|path| fs::canonicalize(path).ok());
+    let paths = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let at = line.windows(2).position(|pair| pair == b" /")?;
+        line.get(at + 1..)
+    });
+    let paths = paths.filter_map(|path| fs::canonicalize(OsStr::from_bytes(path)).ok());
     paths.filter(|path| fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()))
 }
 
@@ -127,6 +134,18 @@ mod tests {
             ],
             |(address, relative)| assert_eq!(has_relative_address(&line(address)), relative),
         );
+    }
+
+    #[test]
+    fn a_listed_socket_is_found_even_if_an_address_in_the_table_is_not_utf8() {
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("a socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let field = "0000000000000000: 00000002 00000000 00010000 0001 01 7051491 ";
+        let mut table = format!("{field}@").into_bytes();
+        table.extend(b"\xff\n");
+        table.extend(format!("{field}{}\n", socket.display()).bytes());
+        assert_eq!(listed_sockets(&table).collect::<Vec<_>>(), [socket]);
     }
 
     #[test]
