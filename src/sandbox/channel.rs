@@ -137,7 +137,12 @@ pub(super) fn to_memory(value: &impl Serialize) -> io::Result<OwnedFd> {
 /// Reads a value that [`to_memory`] wrote. Fails if its JSON is longer than [`MAX_FILE`].
 pub(super) fn from_memory<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
     let mut bytes = Vec::new();
-    File::from(file).take(MAX_FILE).read_to_end(&mut bytes)?;
+    let file = File::from(file);
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let problem = format!("it is longer than {MAX_FILE} bytes");
+        return Err(io::Error::other(problem));
+    }
     Ok(serde_json::from_slice(&bytes)?)
 }
 
@@ -157,6 +162,14 @@ mod tests {
         assert_eq!(text.len(), 1 << 20);
         let ((name, _), fds): ((String, u8), _) = there.receive().unwrap().unwrap();
         assert_eq!((name.as_str(), fds.len()), ("next", 0));
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_by_its_length() {
+        let file = File::from(memfd_create("spec", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(MAX_FILE + 1).unwrap();
+        let error = from_memory::<String>(file.into()).unwrap_err();
+        assert_eq!(error.to_string(), "it is longer than 67108864 bytes");
     }
 
     #[test]
