@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
 use super::Server;
-use super::env::{self, Place};
+use super::env::Place;
 use super::exit::{Failure, code, print, warn};
 use crate::admin::ActiveCredential;
 
@@ -98,7 +98,7 @@ impl SandboxFiles {
     /// `env` with the placeholders for keys and the variables of the proxy. Without `--force`,
     /// writes nothing if it would replace a file that this command did not write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
-        let settings = env::settings(&self.server).await?;
+        let settings = self.server.client()?.settings().await?;
         let environment = self.place.variables(&settings)?;
         for why in settings.credentials.iter().filter_map(lacks_account) {
             warn(why);

@@ -149,7 +149,7 @@ impl Parts {
         }
         let registration = Registration::begin(socket.clone(), run).await?;
         let watched = match run.server {
-            Some(_) => Some(WatchedFlows::open(&socket, registration.id()).await?),
+            Some(_) => Some(WatchedFlows::open(&socket, &registration.id).await?),
             None => None,
         };
         let mut renewal = tokio::time::interval(RENEWAL);
@@ -174,7 +174,7 @@ impl Parts {
         directories: &RunDirectories,
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
-        let settings = self.registration.settings().await?;
+        let settings = self.registration.client.settings().await?;
         let mut protected = self.protected.entries();
         protected.extend(covers(&directories.writable));
         let prepared = std::mem::take(&mut self.prepared);

@@ -45,7 +45,7 @@ impl Streams {
         let mut relays = Relays::default();
         let of_terminal = [(reads, &stdin), (writes, &stdout), (complains, &stderr)];
         let any = of_terminal.iter().find(|(is_terminal, _)| *is_terminal);
-        let terminal = match any {
+        let mut terminal = match any {
             Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), reads && writes)?),
             None => None,
         };
@@ -57,7 +57,8 @@ impl Streams {
         stdin = relays.input(stdin)?;
         stdout = relays.output(stdout)?;
         stderr = relays.output(stderr)?;
-        let wanted = terminal.as_ref().map(|terminal| {
+        let wanted = terminal.as_mut().map(|terminal| {
+            terminal.has_input = reads;
             let (rows, columns) = terminal.size();
             sandbox::Terminal {
                 streams: [reads, writes, complains],
@@ -69,7 +70,7 @@ impl Streams {
         Ok(Self {
             streams: [stdin, stdout, stderr],
             wanted,
-            terminal: terminal.map(|terminal| terminal.for_input(reads)),
+            terminal,
             relays,
         })
     }
@@ -172,11 +173,6 @@ impl HostTerminal {
             has_input: true,
             relay: None,
         })
-    }
-
-    fn for_input(mut self, has_input: bool) -> Self {
-        self.has_input = has_input;
-        self
     }
 
     fn size(&self) -> (u16, u16) {
