@@ -51,7 +51,9 @@ impl Env {
             (Some(proxy), Some(certs)) => {
                 variables(proxy, certs, Some(&gateway(host(proxy), GATEWAY_PORT)))
             }
-            _ => self.place.variables(&self.server.client()?.settings().await?)?,
+            _ => self
+                .place
+                .variables(&self.server.client()?.settings().await?)?,
         };
         match self.shell {
             Shell::Sh => variables

@@ -80,7 +80,8 @@ impl RegistryCommand {
                 let path = data.file()?;
                 let checked = offline::check(&path);
                 let path = path.display();
-                let count = checked.map_err(|error| failed(format_args!("check {path}"), &error))?;
+                let count =
+                    checked.map_err(|error| failed(format_args!("check {path}"), &error))?;
                 print(format_args!("ok: {count} registrations in {path}"))
             }
             Self::Backup { file, force, data } => {
@@ -111,9 +112,8 @@ impl RegistryCommand {
                 let path = data.file()?;
                 let restored = offline::restore(&path, &file);
                 let (path, file) = (path.display(), file.display());
-                let restored = restored.map_err(|error| {
-                    failed(format_args!("restore {path} from {file}"), &error)
-                })?;
+                let restored = restored
+                    .map_err(|error| failed(format_args!("restore {path} from {file}"), &error))?;
                 if let Some(moved_to) = &restored.moved_to {
                     let moved_to = moved_to.display();
                     print(format_args!("the damaged file was moved to {moved_to}"))?;

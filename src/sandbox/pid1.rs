@@ -57,8 +57,7 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
         None => (streams, None),
         Some(wanted) => {
             let opened = open_terminal(launcher, wanted, streams);
-            let (streams, terminal) =
-                opened.map_err(Refused::internal("opening its terminal"))?;
+            let (streams, terminal) = opened.map_err(Refused::internal("opening its terminal"))?;
             (streams, Some(terminal))
         }
     };

@@ -54,9 +54,11 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         let sockets = Sockets::open()
             .await
             .map_err(diagnosis::refused("binding its listeners"))?;
-        privileges::pass_on_to_pid1().map_err(Refused::internal("passing capabilities to its PID 1"))?;
+        privileges::pass_on_to_pid1()
+            .map_err(Refused::internal("passing capabilities to its PID 1"))?;
         let mut pid1 = start_pid1().map_err(Refused::internal("starting its PID 1"))?;
-        privileges::raise_open_files().map_err(Refused::internal("raising its limit of open files"))?;
+        privileges::raise_open_files()
+            .map_err(Refused::internal("raising its limit of open files"))?;
         // The ports are bound and PID 1 is started: no step from here on needs a privilege.
         privileges::drop_capabilities().map_err(Refused::internal("giving up privileges"))?;
         let told = launcher
