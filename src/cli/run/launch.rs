@@ -311,7 +311,7 @@ fn announce(logins: &Logins) {
         ),
     };
     // A write error is ignored: there is no other output for the text.
-    for text in logins.left_out().into_iter().chain([text]) {
+    for text in logins.left_out.iter().chain([&text]) {
         let _ = writeln!(io::stderr(), "unified-proxy: {text}");
     }
 }
