@@ -19,7 +19,7 @@ use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
 /// How often the files are checked for changes, which must be in force within five seconds.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The metadata of a file that change when the file is written or replaced.
 #[derive(PartialEq, Eq)]
@@ -213,7 +213,7 @@ impl Reloader {
     /// Reloads whenever a file changes, until the shutdown.
     pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let mut seen = self.versions();
-        while pause(LOOK, &shutdown).await {
+        while pause(POLL_INTERVAL, &shutdown).await {
             let now = self.versions();
             if now != seen {
                 seen = now;

@@ -19,6 +19,7 @@ pub use call::parse_arguments;
 
 use asker::Asker;
 use endpoint::{DEFAULT_URL, Endpoint};
+use http_client::HttpClient;
 
 /// Subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
@@ -72,7 +73,7 @@ impl OnBehalf {
     fn asker(self) -> Result<Asker, Failure> {
         match &self.container {
             Some(id) => Ok(Asker::operator(self.output.target.client(), id)),
-            None => Ok(Asker::container(self.gateway.endpoint()?)),
+            None => Ok(Asker::Container(HttpClient::new(self.gateway.endpoint()?))),
         }
     }
 }

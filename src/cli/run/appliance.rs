@@ -29,7 +29,7 @@ pub const APPLIANCE: &str = "run-appliance";
 const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
 /// An unlocked state directory older than this belongs to a run that has ended. A younger one may
 /// belong to a run that is about to lock it.
-const SETTLED: Duration = Duration::from_secs(5);
+const LOCK_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// The number of runs whose logs are kept, if each run has two log files.
 const KEPT_RUNS: usize = 500;
 
@@ -224,7 +224,7 @@ fn remove_ended(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let path = entry.path();
         let age = entry.metadata().and_then(|found| found.modified());
-        let is_old = age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > SETTLED));
+        let is_old = age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LOCK_GRACE_PERIOD));
         let has_ended = File::open(&path).is_ok_and(|lock| lock.try_lock().is_ok());
         if is_old && has_ended {
             let _ = fs::remove_dir_all(path);

@@ -23,7 +23,7 @@ use super::programs::trusted_program;
 use super::protected::Protected;
 use super::registration::{RENEWAL, Registration};
 use super::report::Report;
-use super::signals::{Passed, Signals};
+use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
@@ -191,7 +191,7 @@ impl Parts {
         // closes its own.
         drop(streams.streams);
         let mut terminal = streams.terminal;
-        let ended = self.attend(terminal.as_mut(), signals).await;
+        let ended = self.forward_events(terminal.as_mut(), signals).await;
         // After an error, the command may still run and hold the other ends of the relays.
         if ended.is_ok() {
             streams.relays.finish().await;
@@ -204,7 +204,7 @@ impl Parts {
 
     /// Forwards events and signals until the command has ended, and returns its exit code. Fails if
     /// the sandbox or the appliance fails, or if a protected file is replaced.
-    async fn attend(
+    async fn forward_events(
         &mut self,
         mut terminal: Option<&mut HostTerminal>,
         signals: &mut Signals,
@@ -221,11 +221,11 @@ impl Parts {
                     Event::Stopped => stop_ourselves(terminal.as_deref()),
                     Event::Ended(ending) => return Ok(ending.exit_code()),
                 },
-                passed = signals.next() => match passed {
-                    Passed::Size => if let Some(terminal) = &terminal {
+                signal = signals.next() => match signal {
+                    SignalEvent::Size => if let Some(terminal) = &terminal {
                         terminal.resize();
                     },
-                    Passed::Signal { number, to } => {
+                    SignalEvent::Signal { number, to } => {
                         if number == rustix::process::Signal::CONT.as_raw()
                             && let Some(terminal) = &terminal
                         {
