@@ -36,7 +36,9 @@ pub async fn explain(
         return Err(format!("a WebSocket is opened with GET, not with {method}"));
     }
     let container = find(registry, &question.container)?;
-    let mut start = snapshot.chain().to_upstream(kind, client(&container), endpoint);
+    let mut start = snapshot
+        .chain()
+        .to_upstream(kind, client(&container), endpoint);
     start.principal = Some(Arc::clone(&container).into());
     let mut flow = start.begin_dry();
     let mut request = Request::new(

@@ -64,8 +64,8 @@ impl Tail {
 }
 
 /// Formats a flow as one line: time (UTC), container or client address, request, status, outcome,
-/// reasons and duration. A record of lost audit lines belongs to no flow; it is formatted with their
-/// number and period.
+/// reasons and duration. A record of lost audit lines, which belongs to no flow, is formatted with
+/// their number and period.
 fn line(flow: &Value, colour: bool) -> String {
     let field = |name: &str| match flow.get(name) {
         None | Some(Value::Null) => String::new(),

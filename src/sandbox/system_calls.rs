@@ -145,8 +145,8 @@ const WITH_MODE: [(i64, u8); 5] = [
     (libc::SYS_mknodat, 2),
     (libc::SYS_mkdirat, 2),
 ];
-/// Calls that use their mode only with a flag of [`CREATE_FLAGS`], and the index of the mode; the flags
-/// are the argument before the mode.
+/// Calls that use their mode only with one of [`CREATE_FLAGS`], and the index of the mode. The
+/// flags are the argument before the mode.
 const WITH_CREATE_MODE: [(i64, u8); 1] = [(libc::SYS_openat, 3)];
 /// Further calls with a mode, which only x86-64 has.
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Hides the host's Unix sockets below bind mounts: those that the kernel's table locates, and those
-//! that servers bound by a relative path, which are searched for.
+//! Hides the host's Unix sockets below bind mounts: those that the kernel's table locates, and
+//! those that servers bound by a relative path, which are searched for.
 
 use std::ffi::OsStr;
 use std::fs;
