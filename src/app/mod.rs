@@ -61,9 +61,9 @@ const CA_REFRESH: Duration = Duration::from_secs(60);
 /// least this limit.
 const DRAIN_STEP_LIMIT: Duration = Duration::from_secs(1);
 /// How often folded audit lines that are due are written.
-const AUDIT_TICK: Duration = Duration::from_secs(1);
+const AUDIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often idle buckets and circuits are freed.
-const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
+const FREE_IDLE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Runs the server until SIGTERM or SIGINT, then drains it. With `dev`, registers the container
 /// `local` and prints commands to try. Returns an error if the server cannot start or cannot handle
@@ -265,7 +265,7 @@ impl App {
             shutdown.clone(),
         ));
         tasks.spawn(tick_audit(self.addons.clone(), shutdown.clone()));
-        tasks.spawn(forget(self.addons.clone(), shutdown.clone()));
+        tasks.spawn(free_idle(self.addons.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -378,14 +378,14 @@ impl Running {
 
 /// Writes folded audit lines when they are due.
 async fn tick_audit(addons: addons::State, shutdown: CancellationToken) {
-    while pause(AUDIT_TICK, &shutdown).await {
+    while pause(AUDIT_INTERVAL, &shutdown).await {
         addons.audit.tick(Instant::now());
     }
 }
 
 /// Frees idle buckets of rate limits and idle circuits.
-async fn forget(addons: addons::State, shutdown: CancellationToken) {
-    while pause(FORGET_TICK, &shutdown).await {
+async fn free_idle(addons: addons::State, shutdown: CancellationToken) {
+    while pause(FREE_IDLE_INTERVAL, &shutdown).await {
         let now = Instant::now();
         addons.buckets.free_idle(now);
         addons.breakers.forget_idle(now);
