@@ -1,9 +1,11 @@
 //! The entry point: arguments, the runtime, exit codes.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use unified_proxy::app::{self, DevOptions};
 use unified_proxy::cli::{self, AuditCommand, Command, Failure};
-use unified_proxy::{app, sandbox};
+use unified_proxy::sandbox;
 
 /// Returns freed memory to the kernel, with the settings of `.cargo/config.toml`. Other
 /// architectures have kernels with pages of several sizes, and jemalloc is built for one.
@@ -12,41 +14,23 @@ use unified_proxy::{app, sandbox};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // These five commands start before any thread does, since a process with several threads cannot
-    // create a user namespace.
-    let command = match cli::parse() {
+    let ended = match cli::parse() {
+        // These five commands start before any thread does, since a process with several threads
+        // cannot create a user namespace.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => return cli::run_appliance(),
         Command::SandboxForwarder => return sandbox::run_forwarder(),
         Command::SandboxPid1 => return sandbox::run_pid1(),
         Command::SandboxSupervisor => return sandbox::run_supervisor(),
-        command => command,
-    };
-    let runtime = match app::runtime() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            return Failure::internal(format_args!("cannot start: {error}")).report();
-        }
-    };
-    let ended = match command {
-        Command::Serve(dir) => runtime
-            .block_on(app::run(dir.served(), None))
-            .map_err(stopped),
+        Command::Serve(dir) => serve(dir.served(), None),
         Command::Dev(dev) => {
             let (config, options) = dev.into_options();
-            runtime
-                .block_on(app::run(config, Some(options)))
-                .map_err(stopped)
+            serve(config, Some(options))
         }
         Command::Check(dir) => cli::check(&dir),
         Command::Ca(command) => command.run(),
         Command::Audit(AuditCommand::Verify(dir)) => cli::verify_audit(&dir),
-        Command::Client(command) => return runtime.block_on(cli::run(command)),
-        Command::Run(_)
-        | Command::RunAppliance
-        | Command::SandboxForwarder
-        | Command::SandboxPid1
-        | Command::SandboxSupervisor => return ExitCode::SUCCESS,
+        Command::Client(command) => block_on(cli::run(command)),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,6 +38,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn stopped(failure: app::Failure) -> Failure {
-    Failure::new(failure.code(), failure)
+fn serve(config: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
+    block_on(async {
+        let ended = app::run(config, dev).await;
+        ended.map_err(|failure| Failure::new(failure.code(), failure))
+    })
+}
+
+fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Runtime::new()
+        .map_err(|error| Failure::internal(format_args!("cannot start: {error}")))?;
+    runtime.block_on(command)
 }

@@ -40,7 +40,7 @@ use crate::telemetry::FlowLog;
 /// Limit on the size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// How long open requests may take to finish, counted from the shutdown.
-const LAST_REQUESTS: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An asynchronous function that another part of the server provides to the handlers.
 pub type Call<Request, Response> =
@@ -86,7 +86,7 @@ pub async fn serve(listener: UnixListener, state: AdminState, shutdown: Cancella
         axum::serve(peers, service).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     let overdue = async {
         shutdown.cancelled().await;
-        tokio::time::sleep(LAST_REQUESTS).await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
         served = server => {

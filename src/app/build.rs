@@ -35,27 +35,13 @@ pub struct LongLived {
 
 /// Builds snapshots from configurations and from the parts that reloads keep.
 pub struct Builder {
-    registry: Arc<Registry>,
-    own: Arc<OwnListeners>,
-    provider: Arc<CryptoProvider>,
-    long_lived: LongLived,
+    pub registry: Arc<Registry>,
+    pub own: Arc<OwnListeners>,
+    pub provider: Arc<CryptoProvider>,
+    pub long_lived: LongLived,
 }
 
 impl Builder {
-    pub fn new(
-        registry: Arc<Registry>,
-        own: OwnListeners,
-        provider: Arc<CryptoProvider>,
-        long_lived: LongLived,
-    ) -> Self {
-        Self {
-            registry,
-            own: Arc::new(own),
-            provider,
-            long_lived,
-        }
-    }
-
     /// Builds a snapshot. `before` is the snapshot in force, `None` at the start; its resolver with
     /// the cache is reused unless the section `upstream` of proxy.yaml has changed. Fails if
     /// `tls.upstream_ca`, the nameservers or the settings of the chain cannot be used.
@@ -65,10 +51,9 @@ impl Builder {
         config: Arc<Config>,
         before: Option<&Snapshot>,
     ) -> Result<Snapshot, Failure> {
-        let setting = |error: String| Failure::Setting(error);
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
         let tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
-            .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
+            .map_err(|error| Failure::Setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
         let upstream = &config.proxy.upstream;
         let resolver = match before {
             Some(before) if before.config.proxy.upstream == *upstream => {
@@ -76,7 +61,7 @@ impl Builder {
             }
             _ => {
                 let resolver = Resolver::new(upstream).map_err(|error| {
-                    setting(format!("proxy.yaml: upstream.nameservers: {error}"))
+                    Failure::Setting(format!("proxy.yaml: upstream.nameservers: {error}"))
                 })?;
                 let watch = Arc::clone(&self.long_lived.nameservers);
                 let resolver = resolver.with_room_for(self.long_lived.lookups);

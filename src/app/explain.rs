@@ -36,11 +36,9 @@ pub async fn explain(
         return Err(format!("a WebSocket is opened with GET, not with {method}"));
     }
     let container = find(registry, &question.container)?;
-    let client = Client {
-        source: Some(container.source.clone()),
-        peer: None,
-    };
-    let mut start = snapshot.chain().to_upstream(kind, client, endpoint);
+    let mut start = snapshot
+        .chain()
+        .to_upstream(kind, client(&container), endpoint);
     start.principal = Some(Arc::clone(&container).into());
     let mut flow = start.begin_dry();
     let mut request = Request::new(
@@ -146,6 +144,14 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     let authority =
         Authority::parse(authority, Some(port)).map_err(|error| format!("{url:?}: {error}"))?;
     Ok((kind, endpoint(scheme, authority), uri))
+}
+
+/// The client of a flow that the appliance makes on behalf of a container.
+pub fn client(container: &Container) -> Client {
+    Client {
+        source: Some(container.source.clone()),
+        peer: None,
+    }
 }
 
 /// Finds the live lease of a container. Returns an error if the id is invalid, the container has no

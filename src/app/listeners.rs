@@ -112,6 +112,7 @@ fn remove_dead_listeners(directory: &Path) {
     // Errors are ignored: a dead socket that stays is harmless, since it refuses connections.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        let is_ours = |name: &str| is_listener_name(name) || is_way_out(name);
         if is_socket
             && entry.file_name().to_str().is_some_and(is_ours)
             && let Err(error) = probe(&entry.path())
@@ -120,11 +121,6 @@ fn remove_dead_listeners(directory: &Path) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-}
-
-/// Whether a file name has the form of the socket of a lease or of an MCP server's way out.
-fn is_ours(name: &str) -> bool {
-    is_listener_name(name) || is_way_out(name)
 }
 
 /// Opens a Unix listener for each lease that is registered with one, and retries those that cannot

@@ -16,7 +16,7 @@ mod reload;
 mod sandbox;
 mod way_out;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,23 +57,18 @@ use way_out::WaysOut;
 
 /// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
-/// Time limit for each step of the shutdown after the flows have ended. Stopping MCP servers has at
+/// Time limit for each step of the drain after the flows have ended. Stopping MCP servers has at
 /// least this limit.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const DRAIN_STEP_LIMIT: Duration = Duration::from_secs(1);
 /// How often folded audit lines that are due are written.
-const AUDIT_TICK: Duration = Duration::from_secs(1);
+const AUDIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often idle buckets and circuits are freed.
-const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
-
-/// Builds the runtime of all tasks except the connections of sandboxes, which [`Workers`] serves on
-/// its own threads.
-pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Runtime::new()
-}
+const FREE_IDLE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Runs the server until SIGTERM or SIGINT, then drains it. With `dev`, registers the container
 /// `local` and prints commands to try. Returns an error if the server cannot start or cannot handle
-/// signals.
+/// signals. The runtime of the caller runs all tasks except the connections of sandboxes, which
+/// [`Workers`] serves on its own threads.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
     let profile = if dev.is_some() {
         Profile::Dev
@@ -138,7 +133,7 @@ impl App {
             CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
             Arc::clone(&provider),
         )?;
-        let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
+        let socket_dir = mcp::socket_directory(&config);
         let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let metrics = prometheus::Registry::new();
         let audit = HealthFlag::default();
@@ -176,7 +171,12 @@ impl App {
             policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
         };
-        let builder = Builder::new(Arc::clone(&registry), own, provider, long_lived);
+        let builder = Builder {
+            registry: Arc::clone(&registry),
+            own: Arc::new(own),
+            provider,
+            long_lived,
+        };
         let first = builder.build(1, Arc::clone(&config), None)?;
         let snapshots = Arc::new(SnapshotStore::new(first));
         let current = Arc::downgrade(&snapshots);
@@ -188,7 +188,7 @@ impl App {
         let questions = Arc::new(questions);
         let inspection = Inspection::new(&metrics).map_err(internal)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));
+        let ways_out = Arc::new(WaysOut::new(socket_dir.to_owned()));
         let out = Arc::clone(&ways_out);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
@@ -206,8 +206,8 @@ impl App {
         let engine = Arc::new(engine.map_err(internal)?);
         ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
-        let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
-        let reloader = reloader.map_err(internal)?.with_servers(servers);
+        let of_reloader = Arc::clone(&snapshots);
+        let reloader = Reloader::new(source, builder, of_reloader, servers, flag, &metrics);
         Ok(Self {
             engine,
             registry,
@@ -215,7 +215,7 @@ impl App {
             checks,
             addons,
             log,
-            reloader: Arc::new(reloader),
+            reloader: Arc::new(reloader.map_err(internal)?),
             snapshots,
             questions,
             operator,
@@ -264,7 +264,7 @@ impl App {
             shutdown.clone(),
         ));
         tasks.spawn(tick_audit(self.addons.clone(), shutdown.clone()));
-        tasks.spawn(forget(self.addons.clone(), shutdown.clone()));
+        tasks.spawn(free_idle(self.addons.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -360,16 +360,16 @@ impl Running {
         let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
         // MCP servers stop after the flows that use them. They get the rest of `limit`, but at
-        // least `LAST_WORDS`.
-        let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
+        // least `DRAIN_STEP_LIMIT`.
+        let left = limit.saturating_sub(begun.elapsed()).max(DRAIN_STEP_LIMIT);
         self.app.operator.core.mounts().stop(left).await;
         // The last flows may have started more refreshes of tokens.
-        let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
+        let _ = tokio::time::timeout(DRAIN_STEP_LIMIT, token_sources.drain()).await;
         self.shutdown.cancel();
         self.tasks.close();
         // A task that has not ended within the limit, for example because it waits for a nameserver
         // or a disk, is dropped with the runtime.
-        let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
+        let _ = tokio::time::timeout(DRAIN_STEP_LIMIT, self.tasks.wait()).await;
         self.app.addons.audit.flush();
         self.app.log.finish();
     }
@@ -377,14 +377,14 @@ impl Running {
 
 /// Writes folded audit lines when they are due.
 async fn tick_audit(addons: addons::State, shutdown: CancellationToken) {
-    while pause(AUDIT_TICK, &shutdown).await {
+    while pause(AUDIT_INTERVAL, &shutdown).await {
         addons.audit.tick(Instant::now());
     }
 }
 
 /// Frees idle buckets of rate limits and idle circuits.
-async fn forget(addons: addons::State, shutdown: CancellationToken) {
-    while pause(FORGET_TICK, &shutdown).await {
+async fn free_idle(addons: addons::State, shutdown: CancellationToken) {
+    while pause(FREE_IDLE_INTERVAL, &shutdown).await {
         let now = Instant::now();
         addons.buckets.free_idle(now);
         addons.breakers.forget_idle(now);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Client, Container, Definition, Direction, Frame, McpSubject, Principal};
+use addons::contract::{Container, Definition, Direction, Frame, McpSubject, Principal};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::explain::{find, report};
+use super::explain::{client, find, report};
 use crate::admin::{Acceptance, ExplainRequest, Explanation, OperatorRequest};
 use crate::mcp::{AcceptError, Caller, ClientRequest, Core, DefinitionFile, Outcome, Version};
 use crate::registry::Registry;
@@ -113,13 +113,6 @@ impl Operator {
         find(&tools).ok_or_else(|| {
             format!("{server} lists no tool {tool}; use the server's own name for the tool")
         })
-    }
-}
-
-fn client(container: &Container) -> Client {
-    Client {
-        source: Some(container.source.clone()),
-        peer: None,
     }
 }
 

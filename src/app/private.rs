@@ -1,7 +1,6 @@
 //! The private appliance of one `run` command: its own state directory, no TCP or DNS listeners. It
 //! listens on the admin socket and on the Unix sockets of registered containers.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use super::failure::Failure;
 use super::listeners::Listeners;
 use super::private_options::PrivateOptions;
 use super::reload::Source;
-use super::{App, Running};
+use super::{App, Running, internal};
 use crate::config::Profile;
 use crate::sandbox::Channel;
 use crate::telemetry::init_logging;
@@ -39,28 +38,18 @@ pub async fn run_private(
         Ok(_) => PrivateStart::Ready,
         Err(failure) => PrivateStart::Failed(failure.code(), failure.to_string()),
     };
-    channel
-        .send(&said, &[])
-        .map_err(|error| Failure::Internal(error.to_string()))?;
+    channel.send(&said, &[]).map_err(internal)?;
     let Ok(running) = started else { return Ok(()) };
-    let closed = closed(channel).map_err(super::internal)?;
+    let socket = channel.watch().map_err(internal)?;
     tokio::select! {
         signalled = running.until_signalled() => signalled?,
-        () = closed => {}
+        // The launcher sends nothing more, so the socket becomes readable only when it is closed.
+        _ = socket.readable() => {}
     }
     running.drain().await;
     // The launcher removes the directory too, but not if it was killed.
     let _ = std::fs::remove_dir_all(state);
     Ok(())
-}
-
-/// Returns a future that is ready when the launcher has ended or closed its end of the channel.
-fn closed(channel: &Channel<BorrowedFd<'static>>) -> io::Result<impl Future<Output = ()>> {
-    let socket = channel.watch()?;
-    Ok(async move {
-        // The launcher sends nothing, so the socket becomes readable only when it is closed.
-        let _ = socket.readable().await;
-    })
 }
 
 async fn start(options: PrivateOptions) -> Result<Running, Failure> {

@@ -19,7 +19,7 @@ use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
 /// How often the files are checked for changes, which must be in force within five seconds.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The metadata of a file that change when the file is written or replaced.
 #[derive(PartialEq, Eq)]
@@ -75,13 +75,14 @@ pub struct Reloader {
     source: Source,
     builder: Builder,
     snapshots: Arc<SnapshotStore>,
+    /// The MCP servers, which get their settings after every reload.
+    servers: Arc<Mounts>,
     generation: AtomicU64,
     flag: HealthFlag,
     /// Keeps `flag` set while the last reload succeeded; `None` after a failed one. The lock
     /// serializes reloads.
     current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
-    servers: Option<Arc<Mounts>>,
 }
 
 impl Reloader {
@@ -89,6 +90,7 @@ impl Reloader {
         source: Source,
         builder: Builder,
         snapshots: Arc<SnapshotStore>,
+        servers: Arc<Mounts>,
         flag: HealthFlag,
         metrics: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
@@ -105,19 +107,12 @@ impl Reloader {
             source,
             builder,
             snapshots,
+            servers,
             generation: AtomicU64::new(1),
             current: Mutex::new(Some(flag.on())),
             flag,
             reloads,
-            servers: None,
         })
-    }
-
-    /// Applies the settings of MCP servers to `servers` after every reload.
-    #[must_use]
-    pub fn with_servers(mut self, servers: Arc<Mounts>) -> Self {
-        self.servers = Some(servers);
-        self
     }
 
     /// Loads the files and puts the new configuration into force. If there are errors, returns all
@@ -134,9 +129,7 @@ impl Reloader {
                 self.snapshots.replace(snapshot);
                 // After `replace`: clients that are notified of a changed list ask for it at once,
                 // and must get an answer under the new settings.
-                if let Some(servers) = &self.servers {
-                    servers.apply(&settings.servers);
-                }
+                self.servers.apply(&settings.servers);
                 // Dropping the old guard clears the flag, so it is dropped before the flag is set.
                 *current = None;
                 *current = Some(self.flag.on());
@@ -220,7 +213,7 @@ impl Reloader {
     /// Reloads whenever a file changes, until the shutdown.
     pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let mut seen = self.versions();
-        while pause(LOOK, &shutdown).await {
+        while pause(POLL_INTERVAL, &shutdown).await {
             let now = self.versions();
             if now != seen {
                 seen = now;

@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 
 use super::events::Events;
 use super::exit::{Failure, code};
+use crate::admin::SandboxSettings;
 
 /// The default time limit, from connecting to the end of the response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -64,6 +65,17 @@ impl Client {
             }
             return answer.into_result();
         }
+    }
+
+    /// Queries the settings that a sandbox needs: the server's addresses, certificates and
+    /// credentials.
+    pub(super) async fn settings(&self) -> Result<SandboxSettings, Failure> {
+        let answer = self.call(Method::GET, "/internal/sandbox", None).await?;
+        serde_json::from_value(answer).map_err(|error| {
+            Failure::internal(format_args!(
+                "the server's answer cannot be read: {error}: does the server have another version than this command?"
+            ))
+        })
     }
 
     /// Sends a GET once, and returns a response of any status.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use http::{Method, Uri};
+use http::Uri;
 use serde_json::{Map, Value};
 
 use super::Server;
@@ -51,7 +51,9 @@ impl Env {
             (Some(proxy), Some(certs)) => {
                 variables(proxy, certs, Some(&gateway(host(proxy), GATEWAY_PORT)))
             }
-            _ => self.place.variables(&settings(&self.server).await?)?,
+            _ => self
+                .place
+                .variables(&self.server.client()?.settings().await?)?,
         };
         match self.shell {
             Shell::Sh => variables
@@ -100,18 +102,6 @@ impl Place {
         let host = self.proxy.as_deref().map_or(address, host);
         Some(gateway(host, port.parse().ok()?))
     }
-}
-
-/// Queries the running server for its settings.
-pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure> {
-    let client = server.client()?;
-    let answer = client.call(Method::GET, "/internal/sandbox", None).await?;
-    serde_json::from_value(answer).map_err(|error| {
-        let message = format_args!(
-            "the server's answer cannot be read: {error}: does the server have another version than this command?"
-        );
-        Failure::new(code::SOFTWARE, message)
-    })
 }
 
 fn gateway(host: &str, port: u16) -> String {

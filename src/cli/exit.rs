@@ -53,10 +53,7 @@ impl Failure {
 pub(super) fn print(line: impl Display) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(code::DONE),
-        _ => Failure::new(
-            code::SOFTWARE,
-            format_args!("cannot write the output: {error}"),
-        ),
+        _ => Failure::internal(format_args!("cannot write the output: {error}")),
     })
 }
 

@@ -1,27 +1,17 @@
 //! `health`: prints the health checks of a running server.
 
-use clap::Args;
 use http::StatusCode;
 use serde_json::Value;
 
 use super::Output;
 use super::exit::{Failure, code};
 
-/// The output format, and the server to query.
-#[derive(Args, Debug)]
-pub struct HealthCommand {
-    #[command(flatten)]
-    output: Output,
-}
-
-impl HealthCommand {
-    pub(super) async fn run(self) -> Result<(), Failure> {
-        let answer = self.output.target.client().get("/internal/health").await?;
-        self.output.print(&answer.body, lines)?;
-        match answer.status {
-            StatusCode::OK => Ok(()),
-            _ => Err(Failure::silent(code::SOFTWARE)),
-        }
+pub(super) async fn run(output: &Output) -> Result<(), Failure> {
+    let answer = output.target.client().get("/internal/health").await?;
+    output.print(&answer.body, lines)?;
+    match answer.status {
+        StatusCode::OK => Ok(()),
+        _ => Err(Failure::silent(code::SOFTWARE)),
     }
 }
 

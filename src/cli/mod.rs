@@ -2,7 +2,6 @@
 
 mod audit;
 mod ca;
-mod check;
 mod client;
 mod containers;
 mod dev;
@@ -18,7 +17,6 @@ mod sandbox_files;
 mod tail;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
@@ -29,7 +27,6 @@ use crate::config::{self, Config, Profile};
 use crate::sandbox;
 
 pub use audit::verify as verify_audit;
-pub use check::check;
 pub use exit::Failure;
 pub use run::run_appliance;
 
@@ -138,6 +135,16 @@ fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
     Ok((dir, config))
 }
 
+/// Loads the configuration of the server on this machine and prints its warnings. If the
+/// configuration is invalid, the failure lists all errors.
+pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
+    let (dir, config) = load(dir)?;
+    for warning in &config.warnings {
+        eprintln!("warning: {warning}");
+    }
+    print(format_args!("{}: no errors", dir.display()))
+}
+
 /// The commands that [`run`] performs. None of them starts a server.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
@@ -152,7 +159,7 @@ pub enum ClientCommand {
     #[command(subcommand)]
     Mcp(mcp::McpCommand),
     /// Say whether listeners, registry and chain work
-    Health(health::HealthCommand),
+    Health(Output),
     /// Print the environment that points clients at the proxy
     Env(env::Env),
     /// Write the placeholder credential files that a sandbox mounts
@@ -260,21 +267,14 @@ pub fn parse() -> Command {
     }
 }
 
-/// Runs the command. Reports a failure on standard error.
-pub async fn run(command: ClientCommand) -> ExitCode {
-    match perform(command).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
-}
-
-async fn perform(command: ClientCommand) -> Result<(), Failure> {
+/// Runs the command.
+pub async fn run(command: ClientCommand) -> Result<(), Failure> {
     match command {
         ClientCommand::Explain(explain) => explain.run().await,
         ClientCommand::Tail(tail) => tail.run().await,
         ClientCommand::Container(command) => command.run().await,
         ClientCommand::Mcp(command) => command.run().await,
-        ClientCommand::Health(health) => health.run().await,
+        ClientCommand::Health(output) => health::run(&output).await,
         ClientCommand::Env(env) => env.run().await,
         ClientCommand::SandboxFiles(files) => files.run().await,
         ClientCommand::Registry(command) => command.run(),

@@ -1,6 +1,7 @@
 //! `registry check|backup|restore`: maintenance of the registry's file, with or without a running
 //! server.
 
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -77,12 +78,11 @@ impl RegistryCommand {
         match self {
             Self::Check { data } => {
                 let path = data.file()?;
+                let checked = offline::check(&path);
+                let path = path.display();
                 let count =
-                    offline::check(&path).map_err(|error| failed("check", &path, &error))?;
-                print(format_args!(
-                    "ok: {count} registrations in {}",
-                    path.display()
-                ))
+                    checked.map_err(|error| failed(format_args!("check {path}"), &error))?;
+                print(format_args!("ok: {count} registrations in {path}"))
             }
             Self::Backup { file, force, data } => {
                 let path = data.file()?;
@@ -101,7 +101,7 @@ impl RegistryCommand {
                                 "exists already: name another file, or replace it with --force";
                             Failure::new(code::USAGE, format_args!("{file} {why}"))
                         }
-                        error => failed("back up", &path, &error),
+                        error => failed(format_args!("back up {}", path.display()), &error),
                     })?;
                 print(format_args!(
                     "{count} registrations copied to {}",
@@ -111,22 +111,41 @@ impl RegistryCommand {
             Self::Restore { file, data } => {
                 let path = data.file()?;
                 let restored = offline::restore(&path, &file);
-                let restored = restored.map_err(|error| failed("restore", &path, &error))?;
+                let (path, file) = (path.display(), file.display());
+                let restored = restored
+                    .map_err(|error| failed(format_args!("restore {path} from {file}"), &error))?;
                 if let Some(moved_to) = &restored.moved_to {
                     let moved_to = moved_to.display();
                     print(format_args!("the damaged file was moved to {moved_to}"))?;
                 }
-                let (count, path) = (restored.registrations, path.display());
+                let count = restored.registrations;
                 print(format_args!("{count} registrations restored to {path}"))
             }
         }
     }
 }
 
-fn failed(what: &str, path: &Path, error: &SqliteError) -> Failure {
-    let path = path.display();
-    Failure::new(
-        code::SOFTWARE,
-        format_args!("cannot {what} {path}: {error}"),
-    )
+fn failed(what: impl Display, error: &SqliteError) -> Failure {
+    Failure::internal(format_args!("cannot {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_restore_names_the_registry_and_the_backup() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("backup.db");
+        std::fs::write(&file, "not a database").unwrap();
+        let data = DataDir {
+            data_dir: Some(directory.path().to_owned()),
+            config: None,
+        };
+        let restore = RegistryCommand::Restore { file, data };
+        let failure = format!("{:?}", restore.run().unwrap_err());
+        for name in [FILE_NAME, "backup.db"] {
+            assert!(failure.contains(name), "{failure}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
 use super::Server;
-use super::env::{self, Place};
+use super::env::Place;
 use super::exit::{Failure, code, print, warn};
 use crate::admin::ActiveCredential;
 
@@ -98,7 +98,7 @@ impl SandboxFiles {
     /// `env` with the placeholders for keys and the variables of the proxy. Without `--force`,
     /// writes nothing if it would replace a file that this command did not write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
-        let settings = env::settings(&self.server).await?;
+        let settings = self.server.client()?.settings().await?;
         let environment = self.place.variables(&settings)?;
         for why in settings.credentials.iter().filter_map(lacks_account) {
             warn(why);
@@ -109,7 +109,8 @@ impl SandboxFiles {
                  placeholders to write; the server's log says which secret each entry lacks",
             );
         }
-        let files = contents(&settings.credentials, &environment);
+        let (mut files, keys) = placeholders(&settings.credentials);
+        files.insert("env".into(), lines(keys, &environment));
         for relative in files.keys() {
             let path = self.dir.join(relative);
             refuse_links(&self.dir, relative).map_err(|e| failed(&path, &e))?;
@@ -148,17 +149,7 @@ fn lacks_account(entry: &ActiveCredential) -> Option<String> {
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(code::SOFTWARE, format_args!("{}: {error}", path.display()))
-}
-
-/// Returns the texts of all files, by path relative to the directory.
-fn contents(
-    credentials: &[ActiveCredential],
-    environment: &[(&str, String)],
-) -> BTreeMap<PathBuf, String> {
-    let (mut files, keys) = placeholders(credentials);
-    files.insert("env".into(), lines(keys, environment));
-    files
+    Failure::internal(format_args!("{}: {error}", path.display()))
 }
 
 /// Returns the placeholders for credentials: the files of logins, by relative path, and the

@@ -64,18 +64,22 @@ impl Tail {
 }
 
 /// Formats a flow as one line: time (UTC), container or client address, request, status, outcome,
-/// reasons and duration.
+/// reasons and duration. A record of lost audit lines, which belongs to no flow, is formatted with
+/// their number and period.
 fn line(flow: &Value, colour: bool) -> String {
-    if flow.get("kind").and_then(Value::as_str) == Some(LOST) {
-        return loss(flow, colour);
-    }
     let field = |name: &str| match flow.get(name) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => printable(text),
         Some(other) => other.to_string(),
     };
     let ts = field("ts");
-    let time = time_of_day(&ts);
+    // The time of day of an RFC 3339 timestamp.
+    let time = ts.get(11..19).unwrap_or(&ts);
+    if field("kind") == LOST {
+        let [count, since, until] = ["count", "since", "until"].map(field);
+        let line = format!("{time} lost {count} audit lines from {since} to {until}");
+        return shaded(line, "33", colour);
+    }
     let who = match field("container_id") {
         id if id.is_empty() => field("client"),
         id => id,
@@ -118,27 +122,6 @@ fn line(flow: &Value, colour: bool) -> String {
         _ => "",
     };
     shaded(line, shade, colour)
-}
-
-/// Formats a record of lost audit lines, which belongs to no flow.
-fn loss(record: &Value, colour: bool) -> String {
-    let text = |name: &str| {
-        let text = record.get(name).and_then(Value::as_str);
-        printable(text.unwrap_or_default())
-    };
-    let (ts, since, until) = (text("ts"), text("since"), text("until"));
-    let count = record.get("count").and_then(Value::as_u64);
-    let line = format!(
-        "{} lost {} audit lines from {since} to {until}",
-        time_of_day(&ts),
-        count.unwrap_or_default()
-    );
-    shaded(line, "33", colour)
-}
-
-/// The time of day of an RFC 3339 timestamp.
-fn time_of_day(ts: &str) -> &str {
-    ts.get(11..19).unwrap_or(ts)
 }
 
 fn shaded(line: String, shade: &str, colour: bool) -> String {

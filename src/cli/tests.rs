@@ -115,7 +115,7 @@ fn invalid_command_lines_are_usage_errors() {
 async fn exit_code(line: &str, directory: &Path) -> u8 {
     let line = line.replace("DIR", directory.to_str().unwrap());
     match read(&line).unwrap() {
-        Command::Client(command) => match perform(command).await {
+        Command::Client(command) => match run(command).await {
             Ok(()) => code::DONE,
             Err(failure) => failure.code(),
         },

@@ -3,13 +3,14 @@
 //! A message is one packet of JSON, of at most [`MAX_MESSAGE`] bytes. Larger values are sent as a
 //! memfd, whose descriptor the message carries.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::Errno;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -42,6 +43,14 @@ impl Channel {
         Ok((Self(here), Self(there)))
     }
 
+    /// Takes the end that this process has as its standard output, and replaces that output by
+    /// /dev/null.
+    pub fn take_stdout() -> io::Result<Self> {
+        let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+        rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
+        Ok(Self(channel))
+    }
+
     /// The descriptor, to start a process with it.
     pub fn into_inner(self) -> OwnedFd {
         self.0
@@ -52,12 +61,6 @@ impl Channel<BorrowedFd<'static>> {
     /// The end that this process has as its standard input.
     pub fn from_stdin() -> Self {
         Self(rustix::stdio::stdin())
-    }
-}
-
-impl From<OwnedFd> for Channel {
-    fn from(socket: OwnedFd) -> Self {
-        Self(socket)
     }
 }
 
@@ -84,18 +87,9 @@ impl<Fd: AsFd> Channel<Fd> {
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::other("a message carries at most 4 descriptors"));
         }
-        loop {
-            match sendmsg(
-                &self.0,
-                &[IoSlice::new(&bytes)],
-                &mut control,
-                SendFlags::NOSIGNAL,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let slices = [IoSlice::new(&bytes)];
+        retry_on_intr(|| sendmsg(&self.0, &slices, &mut control, SendFlags::NOSIGNAL))?;
+        Ok(())
     }
 
     /// Waits for the next message; `None` when the other end is closed.
@@ -116,20 +110,16 @@ impl<Fd: AsFd> Channel<Fd> {
         let mut bytes = [0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
+        let received = retry_on_intr(|| {
             let mut slices = [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.0, &mut slices, &mut control, flags) {
-                Ok(received) => break received.bytes,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        };
+            recvmsg(&self.0, &mut slices, &mut control, flags)
+        })?;
         let fds = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
         let fds: Vec<OwnedFd> = fds.flatten().collect();
-        match bytes.get(..received) {
+        match bytes.get(..received.bytes) {
             None | Some([]) => Ok(None),
             Some(message) => Ok(Some((serde_json::from_slice(message)?, fds))),
         }
@@ -138,7 +128,7 @@ impl<Fd: AsFd> Channel<Fd> {
 
 /// Writes a value as JSON into a memfd.
 pub(super) fn to_memory(value: &impl Serialize) -> io::Result<OwnedFd> {
-    let mut file = std::fs::File::from(memfd_create("spec", MemfdFlags::CLOEXEC)?);
+    let mut file = File::from(memfd_create("spec", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(value)?)?;
     file.rewind()?;
     Ok(file.into())
@@ -147,9 +137,12 @@ pub(super) fn to_memory(value: &impl Serialize) -> io::Result<OwnedFd> {
 /// Reads a value that [`to_memory`] wrote. Fails if its JSON is longer than [`MAX_FILE`].
 pub(super) fn from_memory<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
     let mut bytes = Vec::new();
-    std::fs::File::from(file)
-        .take(MAX_FILE)
-        .read_to_end(&mut bytes)?;
+    let file = File::from(file);
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let problem = format!("it is longer than {MAX_FILE} bytes");
+        return Err(io::Error::other(problem));
+    }
     Ok(serde_json::from_slice(&bytes)?)
 }
 
@@ -169,6 +162,14 @@ mod tests {
         assert_eq!(text.len(), 1 << 20);
         let ((name, _), fds): ((String, u8), _) = there.receive().unwrap().unwrap();
         assert_eq!((name.as_str(), fds.len()), ("next", 0));
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_by_its_length() {
+        let file = File::from(memfd_create("spec", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(MAX_FILE + 1).unwrap();
+        let error = from_memory::<String>(file.into()).unwrap_err();
+        assert_eq!(error.to_string(), "it is longer than 67108864 bytes");
     }
 
     #[test]

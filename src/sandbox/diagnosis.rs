@@ -10,13 +10,16 @@ const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const DEBIAN: &str = "/proc/sys/kernel/unprivileged_userns_clone";
 const MAXIMUM: &str = "/proc/sys/user/max_user_namespaces";
 
-/// The refusal after a failed step, with advice on the machine's setting that is the most likely
-/// cause.
-pub fn refused(step: &str, error: &io::Error) -> Refused {
-    let advice = advice(&Machine::look());
-    Refused {
-        code: code::UNAVAILABLE,
-        message: format!("cannot make a sandbox: {step}: {error}: {advice}"),
+/// Like [`Refused::internal`], for a step that the machine's settings may forbid: the refusal has
+/// the exit code of an unavailable service, and advice on the setting that is the likely cause.
+pub fn refused<E: Into<io::Error>>(step: &str) -> impl FnOnce(E) -> Refused {
+    move |error| {
+        let error: io::Error = error.into();
+        let advice = advice(&Machine::look());
+        Refused {
+            code: code::UNAVAILABLE,
+            message: format!("cannot make a sandbox: {step}: {error}: {advice}"),
+        }
     }
 }
 

@@ -32,12 +32,15 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Returns the refusal for a failed step, with the exit code of an internal error. `step` is a
-    /// gerund with its object, for example "mounting its files".
-    pub fn internal(step: &str, error: &io::Error) -> Self {
-        Self {
-            code: code::SOFTWARE,
-            message: format!("cannot make a sandbox: {step}: {error}"),
+    /// Returns a function that turns the error of a step into a refusal, with the exit code of an
+    /// internal error. `step` is a gerund with its object, for example "mounting its files".
+    pub fn internal<E: Into<io::Error>>(step: &str) -> impl Fn(E) -> Self + Copy {
+        move |error| {
+            let error: io::Error = error.into();
+            Self {
+                code: code::SOFTWARE,
+                message: format!("cannot make a sandbox: {step}: {error}"),
+            }
         }
     }
 }
@@ -139,7 +142,7 @@ pub fn start_unconfined(program: &Path) -> Result<Sandbox, Refused> {
 }
 
 fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, Refused> {
-    let failed = |error: io::Error| Refused::internal("starting its first process", &error);
+    let failed = Refused::internal::<io::Error>("starting its first process");
     let (to_forwarder, forwarder_end) = Channel::pair().map_err(failed)?;
     let (pid1, pid1_end) = Channel::pair().map_err(failed)?;
     let mut command = Command::new(program);
@@ -172,10 +175,10 @@ impl Sandbox {
         spec: &Spec,
         streams: [BorrowedFd<'_>; 3],
     ) -> Result<(), Refused> {
-        let failed = |error: io::Error| Refused::internal("sending its specification", &error);
         // Errors of the two sends are ignored: a process that failed has sent its refusal, which
         // `next` returns.
-        self.serve(listener);
+        self.forward_to(listener);
+        let failed = Refused::internal("sending its specification");
         let spec = channel::to_memory(spec).map_err(failed)?;
         let [stdin, stdout, stderr] = streams;
         let fds = [spec.as_fd(), stdin, stdout, stderr];
@@ -184,11 +187,7 @@ impl Sandbox {
     }
 
     /// Makes the forwarder connect new connections to another Unix listener.
-    pub fn forward_to(&self, listener: &Path) {
-        self.serve(Some(listener));
-    }
-
-    fn serve(&self, listener: Option<&Path>) {
+    pub fn forward_to(&self, listener: Option<&Path>) {
         let listener = listener.map(Path::to_owned);
         let serve = ToForwarder::Serve { listener };
         // Fails only if the forwarder has ended.
@@ -224,9 +223,7 @@ impl Sandbox {
             }
         }
     }
-}
 
-impl Sandbox {
     /// Waits for the forwarder (up to 500 ms) or the supervisor (up to 5 s) to end after the
     /// command. Kills a forwarder that has not ended by then.
     pub async fn end(mut self) {

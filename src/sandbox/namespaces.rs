@@ -1,7 +1,6 @@
 //! Namespaces of a sandbox, entered by the calling process and its children.
 
 use std::fs;
-use std::io;
 
 use nix::sched::{CloneFlags, unshare};
 
@@ -23,7 +22,7 @@ pub fn enter() -> Result<(), Refused> {
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS,
     )
-    .map_err(|errno| diagnosis::refused("entering new namespaces", &io::Error::from(errno)))?;
+    .map_err(diagnosis::refused("entering new namespaces"))?;
     let (user, group) = (user.as_raw(), group.as_raw());
     // The kernel requires `setgroups` to be denied before an unprivileged process writes its
     // gid_map.
@@ -33,13 +32,12 @@ pub fn enter() -> Result<(), Refused> {
         ("gid_map", format!("{group} {group} 1")),
     ] {
         fs::write(format!("/proc/self/{file}"), text)
-            .map_err(|error| diagnosis::refused(&format!("writing {file}"), &error))?;
+            .map_err(diagnosis::refused(&format!("writing {file}")))?;
     }
     Ok(())
 }
 
 /// Enters a new mount namespace, a copy of the machine's.
 pub fn enter_mounts() -> Result<(), Refused> {
-    unshare(CloneFlags::CLONE_NEWNS)
-        .map_err(|errno| diagnosis::refused("entering a mount namespace", &io::Error::from(errno)))
+    unshare(CloneFlags::CLONE_NEWNS).map_err(diagnosis::refused("entering a mount namespace"))
 }

@@ -3,6 +3,7 @@
 //! Paths are resolved from descriptors and never through a symbolic link, since another sandbox may
 //! replace files of a writable directory while this one is built.
 
+use std::ffi::CStr;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,9 +25,9 @@ use super::spec::{Access, Entry};
 const BASE: &str = "/tmp";
 /// Options of the tmpfs for all scratch directories together: at most half of the machine's memory,
 /// which can be swapped.
-const SCRATCH_OPTIONS: &str = "size=50%,nr_inodes=1m,mode=0755";
+const SCRATCH_OPTIONS: &CStr = c"size=50%,nr_inodes=1m,mode=0755";
 /// Options of the root's own tmpfs, which holds a few directories and links.
-const ROOT_OPTIONS: &str = "size=16m,mode=0755";
+const ROOT_OPTIONS: &CStr = c"size=16m,mode=0755";
 
 /// Devices that programs expect. None gives access to the machine.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -87,35 +88,18 @@ impl Entry {
     }
 }
 
-/// The flags of a mount, added to those that it has outside.
-#[derive(Clone, Copy)]
-struct Attributes {
-    at_most: MountFlags,
-}
+/// The flags of a mount, which are added to those that it has outside.
+const WRITABLE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const READ_ONLY: MountFlags = WRITABLE.union(MountFlags::RDONLY);
+const DEVICE: MountFlags = MountFlags::RDONLY
+    .union(MountFlags::NOSUID)
+    .union(MountFlags::NOEXEC);
 
-impl Attributes {
-    const READ_ONLY: Self = Self::of(
-        MountFlags::RDONLY
-            .union(MountFlags::NOSUID)
-            .union(MountFlags::NODEV),
-    );
-    const WRITABLE: Self = Self::of(MountFlags::NOSUID.union(MountFlags::NODEV));
-    const DEVICE: Self = Self::of(
-        MountFlags::RDONLY
-            .union(MountFlags::NOSUID)
-            .union(MountFlags::NOEXEC),
-    );
-
-    const fn of(at_most: MountFlags) -> Self {
-        Self { at_most }
-    }
-}
-
-impl From<Access> for Attributes {
-    fn from(access: Access) -> Self {
-        match access {
-            Access::ReadOnly => Self::READ_ONLY,
-            Access::Writable => Self::WRITABLE,
+impl Access {
+    fn flags(self) -> MountFlags {
+        match self {
+            Self::ReadOnly => READ_ONLY,
+            Self::Writable => WRITABLE,
         }
     }
 }
@@ -129,34 +113,22 @@ struct Tree {
     /// Device numbers of the file systems that may be written to while the root is built.
     ours: [u64; 2],
     /// The flags of each mount of the new root, which also apply to its submounts.
-    attributes: Vec<(PathBuf, Attributes)>,
+    mounts: Vec<(PathBuf, MountFlags)>,
+    /// The number of files and directories that were made in `scratch` and `parts`.
     parts: usize,
 }
 
 impl Tree {
     fn begin() -> io::Result<Self> {
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let flags = WRITABLE;
         mount("tmpfs", BASE, "tmpfs", flags, Some(c"mode=0755"))?;
         for name in ["old", "new", "scratch", "parts"] {
             fs::create_dir(Path::new(BASE).join(name))?;
         }
         pivot_root(BASE, format!("{BASE}/old"))?;
         std::env::set_current_dir("/")?;
-        let options = |text: &str| std::ffi::CString::new(text).map_err(io::Error::other);
-        mount(
-            "tmpfs",
-            "/new",
-            "tmpfs",
-            flags,
-            Some(options(ROOT_OPTIONS)?.as_c_str()),
-        )?;
-        mount(
-            "tmpfs",
-            "/scratch",
-            "tmpfs",
-            flags,
-            Some(options(SCRATCH_OPTIONS)?.as_c_str()),
-        )?;
+        mount("tmpfs", "/new", "tmpfs", flags, Some(ROOT_OPTIONS))?;
+        mount("tmpfs", "/scratch", "tmpfs", flags, Some(SCRATCH_OPTIONS))?;
         let directory = |path: &str| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             openat(CWD, path, flags, Mode::empty())
@@ -167,7 +139,7 @@ impl Tree {
             old: directory("/old")?,
             new,
             ours,
-            attributes: vec![(PathBuf::from("/"), Attributes::READ_ONLY)],
+            mounts: vec![(PathBuf::from("/"), READ_ONLY)],
             parts: 0,
         };
         tree.add_devices()?;
@@ -183,16 +155,16 @@ impl Tree {
                 self.directory(at.parent().unwrap_or(Path::new("/")))?;
                 symlink(to, inside(at))
             }
-            Entry::Bind { from, at, access } => self.bind(from, at, Attributes::from(*access)),
+            Entry::Bind { from, at, access } => self.bind(from, at, access.flags()),
             Entry::Pin { at, access } => {
                 let target = self.find(at)?;
-                self.attach(&target, &target, at, Attributes::from(*access))
+                self.attach(&target, &target, at, access.flags())
             }
             Entry::Hide { at } => self.hide(at),
             Entry::Replace { at, text } => {
                 let target = self.find(at)?;
                 let part = self.part(|path| fs::write(path, text))?;
-                self.attach(&part, &target, at, Attributes::READ_ONLY)
+                self.attach(&part, &target, at, READ_ONLY)
             }
         }
     }
@@ -205,7 +177,7 @@ impl Tree {
         // Set explicitly, since the inherited umask must not apply to a directory such as /tmp.
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
         let source = openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        self.attach(&source, &target, at, Attributes::WRITABLE)
+        self.attach(&source, &target, at, WRITABLE)
     }
 
     fn file(&mut self, at: &Path, text: &str) -> io::Result<()> {
@@ -214,7 +186,7 @@ impl Tree {
         fs::write(inside(at), text)
     }
 
-    fn bind(&mut self, from: &Path, at: &Path, attributes: Attributes) -> io::Result<()> {
+    fn bind(&mut self, from: &Path, at: &Path, flags: MountFlags) -> io::Result<()> {
         let source = resolve(self.old.as_fd(), from)?;
         let is_directory = is_directory(&source)?;
         let target = match self.find(at) {
@@ -227,7 +199,7 @@ impl Tree {
             },
             found => found?,
         };
-        self.attach(&source, &target, at, attributes)
+        self.attach(&source, &target, at, flags)
     }
 
     fn hide(&mut self, at: &Path) -> io::Result<()> {
@@ -239,7 +211,7 @@ impl Tree {
             true => self.part(|path| fs::create_dir(path))?,
             false => self.part(|path| fs::write(path, ""))?,
         };
-        self.attach(&part, &target, at, Attributes::READ_ONLY)
+        self.attach(&part, &target, at, READ_ONLY)
     }
 
     /// Mounts `source`, with its submounts, over `target`.
@@ -248,7 +220,7 @@ impl Tree {
         source: &OwnedFd,
         target: &OwnedFd,
         at: &Path,
-        attributes: Attributes,
+        flags: MountFlags,
     ) -> io::Result<()> {
         let copy = open_tree(
             source,
@@ -265,7 +237,7 @@ impl Tree {
             c"",
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
         )?;
-        self.attributes.push((at.to_owned(), attributes));
+        self.mounts.push((at.to_owned(), flags));
         Ok(())
     }
 
@@ -324,25 +296,18 @@ impl Tree {
 
     fn add_devices(&mut self) -> io::Result<()> {
         for name in DEVICES {
-            let (from, at) = (Path::new("/dev").join(name), Path::new("/dev").join(name));
-            self.bind(&from, &at, Attributes::DEVICE)?;
+            let path = Path::new("/dev").join(name);
+            self.bind(&path, &path, DEVICE)?;
         }
         for (name, to) in DEVICE_LINKS {
             symlink(to, Path::new("/new/dev").join(name))?;
         }
         self.scratch(Path::new("/dev/shm"), 0o1777)?;
         fs::create_dir("/new/dev/pts")?;
-        mount(
-            "devpts",
-            "/new/dev/pts",
-            "devpts",
-            MountFlags::NOSUID | MountFlags::NOEXEC,
-            Some(c"newinstance,ptmxmode=0666,mode=620"),
-        )?;
-        self.attributes.push((
-            PathBuf::from("/dev/pts"),
-            Attributes::of(MountFlags::NOSUID | MountFlags::NOEXEC),
-        ));
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        let options = c"newinstance,ptmxmode=0666,mode=620";
+        mount("devpts", "/new/dev/pts", "devpts", flags, Some(options))?;
+        self.mounts.push(("/dev/pts".into(), flags));
         Ok(())
     }
 
@@ -351,7 +316,7 @@ impl Tree {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", "/new/proc", "proc", flags, None)?;
         let at = PathBuf::from("/proc");
-        self.attributes.push((at.clone(), Attributes::of(flags)));
+        self.mounts.push((at.clone(), flags));
         for name in READ_ONLY_PROC {
             let at = at.join(name);
             let access = Access::ReadOnly;
@@ -389,18 +354,12 @@ impl Tree {
         std::env::set_current_dir("/")
     }
 
+    /// The flags of the nearest mount at or above a path.
     fn flags(&self, at: &Path) -> MountFlags {
-        let mut entries = self.attributes.iter().enumerate();
-        let first = entries.next();
-        let nearest = entries
-            .filter(|(_, (path, _))| at.starts_with(path))
-            // Of two mounts at one path, the later one is on top.
-            .max_by_key(|(number, (path, _))| (path.components().count(), *number));
-        nearest
-            .or(first)
-            .map_or(Attributes::READ_ONLY.at_most, |(_, (_, attributes))| {
-                attributes.at_most
-            })
+        let above = self.mounts.iter().filter(|(path, _)| at.starts_with(path));
+        // Of two mounts at one path, `max_by_key` returns the later one, which is on top.
+        let nearest = above.max_by_key(|(path, _)| path.components().count());
+        nearest.map_or(READ_ONLY, |(_, flags)| *flags)
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::retry_on_intr;
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, ioctl_tiocsctty, kill_process, kill_process_group,
     set_dumpable_behavior, set_parent_process_death_signal, setsid, wait,
@@ -37,67 +37,71 @@ pub fn run() -> ExitCode {
 }
 
 fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
-    let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-pid1");
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
-        let step = "tying PID 1 to the forwarder's life (PR_SET_PDEATHSIG)";
-        Refused::internal(step, &error.into())
-    })?;
-    let first_message = "receiving the launcher's first message";
-    let (message, fds) = launcher
-        .receive::<ToPid1>()
-        .map_err(failed(first_message))?
-        .ok_or_else(|| Refused::internal(first_message, &ended()))?;
-    let (ToPid1::Start, Ok([spec, stdin, stdout, stderr])) = (message, <[_; 4]>::try_from(fds))
-    else {
-        return Err(Refused::internal(first_message, &ended()));
-    };
-    let spec: Spec = channel::from_memory(spec).map_err(failed("reading its specification"))?;
+    let step = "tying PID 1 to the forwarder's life (PR_SET_PDEATHSIG)";
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(Refused::internal(step))?;
+    let (spec, streams) = receive_start(launcher)?;
     namespaces::enter_mounts()?;
     new_root::build(&spec.files).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => diagnosis::refused("mounting its files", &error),
-        _ => Refused::internal("mounting its files", &error),
+        io::ErrorKind::PermissionDenied => diagnosis::refused("mounting its files")(error),
+        _ => Refused::internal("mounting its files")(error),
     })?;
     rustix::system::sethostname(spec.hostname.as_bytes())
-        .map_err(|error| Refused::internal("setting its host name", &error.into()))?;
+        .map_err(Refused::internal("setting its host name"))?;
     // Keeps other processes of the same user from tracing this one.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .and_then(|()| setsid().map(drop))
-        .map_err(|error| Refused::internal("starting its session", &error.into()))?;
-    let streams = [stdin, stdout, stderr];
+        .map_err(Refused::internal("starting its session"))?;
     let (streams, terminal) = match spec.terminal {
         None => (streams, None),
         Some(wanted) => {
-            let (streams, terminal) =
-                open_terminal(launcher, wanted, streams).map_err(failed("opening its terminal"))?;
+            let opened = open_terminal(launcher, wanted, streams);
+            let (streams, terminal) = opened.map_err(Refused::internal("opening its terminal"))?;
             (streams, Some(terminal))
         }
     };
     privileges::limit_resources()
         .and_then(|()| privileges::drop_capabilities())
         .and_then(|()| system_calls::restrict())
-        .map_err(failed("giving up privileges"))?;
+        .map_err(Refused::internal("giving up privileges"))?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {
         // The command may have read from the terminal before it was in the foreground; the kernel
         // has then stopped it, and SIGCONT continues it.
-        let foreground = tcsetpgrp(terminal, command);
-        foreground
+        tcsetpgrp(terminal, command)
             .and_then(|()| kill_process_group(command, Signal::CONT))
-            .map_err(|error| {
-                Refused::internal("moving its command to the foreground", &error.into())
-            })?;
+            .map_err(Refused::internal("moving its command to the foreground"))?;
     }
     launcher
         .send(&SandboxMessage::Started, &[])
-        .map_err(failed("reporting its start"))?;
+        .map_err(Refused::internal("reporting its start"))?;
     std::thread::spawn(move || pass_signals(&Channel::from_stdin(), command, terminal.as_ref()));
-    reap(launcher, command)
+    let stopped = || {
+        let _ = launcher.send(&SandboxMessage::Stopped, &[]);
+    };
+    let ending = reap(command, WaitOptions::UNTRACED, stopped)?;
+    let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
+    std::process::exit(code::DONE.into());
 }
 
-fn ended() -> io::Error {
-    io::ErrorKind::UnexpectedEof.into()
+/// Receives the launcher's first message: the specification, and the command's standard streams.
+pub(super) fn receive_start<Fd: AsFd>(
+    launcher: &Channel<Fd>,
+) -> Result<(Spec, [OwnedFd; 3]), Refused> {
+    let receive = || {
+        let received = launcher.receive::<ToPid1>()?;
+        let (message, fds) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
+        match (message, <[_; 4]>::try_from(fds)) {
+            (ToPid1::Start, Ok(fds)) => Ok(fds),
+            _ => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+        }
+    };
+    let step = "receiving the launcher's first message";
+    let [spec, stdin, stdout, stderr] = receive().map_err(Refused::internal(step))?;
+    let step = "reading its specification";
+    let spec = channel::from_memory(spec).map_err(Refused::internal(step))?;
+    Ok((spec, [stdin, stdout, stderr]))
 }
 
 /// Opens a pseudo-terminal of the sandbox's own `/dev/pts`, makes it the controlling terminal of
@@ -170,7 +174,8 @@ pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pi
         }
     })?;
     Pid::from_raw(child.id().cast_signed())
-        .ok_or_else(|| Refused::internal("starting its command", &ended()))
+        .ok_or(io::ErrorKind::UnexpectedEof)
+        .map_err(Refused::internal("starting its command"))
 }
 
 /// Forwards signals until the launcher has ended, then ends this process and so the sandbox.
@@ -192,29 +197,23 @@ fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Reaps all processes of the sandbox until the command has ended, then reports how it ended and
-/// exits.
-fn reap(launcher: &Launcher, command: Pid) -> Result<Infallible, Refused> {
+/// Reaps all children of this process until the command has ended, and returns how it ended. Calls
+/// `stopped` when the command is stopped, which is reported only with [`WaitOptions::UNTRACED`].
+pub(super) fn reap(
+    command: Pid,
+    options: WaitOptions,
+    stopped: impl Fn(),
+) -> Result<Ending, Refused> {
     loop {
-        let (pid, status) = match wait(WaitOptions::UNTRACED) {
-            Ok(Some(waited)) => waited,
-            Ok(None) | Err(Errno::INTR) => continue,
-            Err(error) => {
-                return Err(Refused::internal("waiting for its command", &error.into()));
-            }
-        };
-        if pid != command {
+        let waited = retry_on_intr(|| wait(options));
+        let waited = waited.map_err(Refused::internal("waiting for its command"))?;
+        let Some((_, status)) = waited.filter(|(pid, _)| *pid == command) else {
             continue;
-        }
-        let ending = match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
-            (_, Some(signal)) => Ending::Signal(signal),
-            _ => {
-                let _ = launcher.send(&SandboxMessage::Stopped, &[]);
-                continue;
-            }
         };
-        let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
-        std::process::exit(code::DONE.into());
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => return Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX))),
+            (_, Some(signal)) => return Ok(Ending::Signal(signal)),
+            _ => stopped(),
+        }
     }
 }

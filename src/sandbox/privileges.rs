@@ -17,17 +17,17 @@ const MAX_PROCESSES: u64 = 8192;
 const MAX_FILES: u64 = 65_536;
 
 /// The capabilities that PID 1 needs until it drops all: to mount, and to empty the bounding set.
-const OF_PID1: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
+const PID1_CAPABILITIES: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
 
 /// Makes the capabilities of PID 1 ambient, so that the next program that this process executes
 /// keeps them without being root. They are limited to the sandbox's user namespace.
 pub fn pass_on_to_pid1() -> io::Result<()> {
     let mut sets = capabilities(None)?;
-    for capability in OF_PID1 {
+    for capability in PID1_CAPABILITIES {
         sets.inheritable |= capability;
     }
     set_capabilities(None, sets)?;
-    for capability in OF_PID1 {
+    for capability in PID1_CAPABILITIES {
         configure_capability_in_ambient_set(capability, true)?;
     }
     Ok(())

@@ -3,24 +3,22 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait, waitpid,
+    Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid,
 };
 
-use super::channel::{self, Channel};
-use super::handle::{Ending, Refused, SandboxMessage, ToPid1};
+use super::channel::Channel;
+use super::handle::{Refused, SandboxMessage, ToPid1};
 use super::pid1;
-use super::spec::Spec;
 use crate::exit_code as code;
 
 /// Runs as the supervisor. Its standard output is the launcher's channel.
 pub fn run() -> ExitCode {
-    let launcher = match take_launcher() {
+    let launcher = match Channel::take_stdout() {
         Ok(launcher) => Arc::new(launcher),
         Err(_) => return ExitCode::from(code::SOFTWARE),
     };
@@ -30,33 +28,22 @@ pub fn run() -> ExitCode {
     ExitCode::from(code::SOFTWARE)
 }
 
-/// Duplicates the channel from standard output, and replaces standard output by /dev/null.
-fn take_launcher() -> io::Result<Channel> {
-    let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    rustix::stdio::dup2_stdout(fs::File::open("/dev/null")?)?;
-    Ok(channel.into())
-}
-
 fn serve(launcher: &Arc<Channel>) -> Result<Infallible, Refused> {
-    let failed = |error: io::Error| Refused::internal("starting its supervisor", &error);
-    let ended = || failed(io::ErrorKind::UnexpectedEof.into());
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-supervisor");
     // Orphans of the command become children of this process.
-    set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
-    let (message, fds) = launcher.receive().map_err(failed)?.ok_or_else(ended)?;
-    let (ToPid1::Start, Ok([spec, stdin, stdout, stderr])) = (message, <[_; 4]>::try_from(fds))
-    else {
-        return Err(ended());
-    };
-    let spec: Spec = channel::from_memory(spec).map_err(failed)?;
-    let command = pid1::start(&spec.command, [stdin, stdout, stderr])?;
+    set_child_subreaper(Some(getpid())).map_err(Refused::internal("starting its supervisor"))?;
+    let (spec, streams) = pid1::receive_start(launcher)?;
+    let command = pid1::start(&spec.command, streams)?;
     launcher
         .send(&SandboxMessage::Started, &[])
-        .map_err(failed)?;
+        .map_err(Refused::internal("reporting its start"))?;
     let follower = Arc::clone(launcher);
     std::thread::spawn(move || follow(&follower, command));
-    reap(launcher, command)
+    let ending = pid1::reap(command, WaitOptions::empty(), || {})?;
+    let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
+    kill_all();
+    std::process::exit(code::DONE.into());
 }
 
 /// Forwards signals until the launcher has ended, then kills all processes.
@@ -71,31 +58,6 @@ fn follow(launcher: &Channel, command: Pid) {
     }
     kill_all();
     std::process::exit(code::SOFTWARE.into());
-}
-
-/// Reaps the command and its orphans. When the command has ended, reports how, kills the remaining
-/// processes and exits.
-fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
-    loop {
-        let (pid, status) = match wait(WaitOptions::empty()) {
-            Ok(Some(waited)) => waited,
-            Ok(None) | Err(Errno::INTR) => continue,
-            Err(error) => {
-                return Err(Refused::internal("waiting for its command", &error.into()));
-            }
-        };
-        if pid != command {
-            continue;
-        }
-        let ending = match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
-            (_, Some(signal)) => Ending::Signal(signal),
-            _ => continue,
-        };
-        let _ = launcher.send(&SandboxMessage::Ended(ending), &[]);
-        kill_all();
-        std::process::exit(code::DONE.into());
-    }
 }
 
 /// Kills all children until none is left. When a child is killed, its children become children of

@@ -145,9 +145,9 @@ const WITH_MODE: [(i64, u8); 5] = [
     (libc::SYS_mknodat, 2),
     (libc::SYS_mkdirat, 2),
 ];
-/// Calls that use their mode only with a flag of [`MAKING`], and the index of the mode; the flags
-/// are the argument before the mode.
-const OPENING: [(i64, u8); 1] = [(libc::SYS_openat, 3)];
+/// Calls that use their mode only with one of [`CREATE_FLAGS`], and the index of the mode. The
+/// flags are the argument before the mode.
+const WITH_CREATE_MODE: [(i64, u8); 1] = [(libc::SYS_openat, 3)];
 /// Further calls with a mode, which only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const WITH_MODE_HERE: [(i64, u8); 3] = [
@@ -156,14 +156,14 @@ const WITH_MODE_HERE: [(i64, u8); 3] = [
     (libc::SYS_mknod, 1),
 ];
 #[cfg(target_arch = "x86_64")]
-const OPENING_HERE: [(i64, u8); 1] = [(libc::SYS_open, 2)];
+const WITH_CREATE_MODE_HERE: [(i64, u8); 1] = [(libc::SYS_open, 2)];
 #[cfg(target_arch = "aarch64")]
 const WITH_MODE_HERE: [(i64, u8); 0] = [];
 #[cfg(target_arch = "aarch64")]
-const OPENING_HERE: [(i64, u8); 0] = [];
+const WITH_CREATE_MODE_HERE: [(i64, u8); 0] = [];
 /// Flags that create a file. `O_TMPFILE` includes the bit of `O_DIRECTORY`, which alone creates no
 /// file.
-const MAKING: [i32; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
+const CREATE_FLAGS: [i32; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
 /// Installs the filters for this process and its children.
 pub fn restrict() -> io::Result<()> {
@@ -227,8 +227,8 @@ fn with_set_id() -> io::Result<Vec<(i64, Vec<SeccompRule>)>> {
         let each = bits.iter().map(|bit| rule(&[masked(mode, *bit)]));
         rules.push((call, each.collect::<io::Result<_>>()?));
     }
-    for (call, mode) in OPENING.into_iter().chain(OPENING_HERE) {
-        let flags = MAKING.map(|flag| u64::from(flag.unsigned_abs()));
+    for (call, mode) in WITH_CREATE_MODE.into_iter().chain(WITH_CREATE_MODE_HERE) {
+        let flags = CREATE_FLAGS.map(|flag| u64::from(flag.unsigned_abs()));
         let each = flags.iter().flat_map(|flag| {
             bits.iter()
                 .map(|bit| rule(&[masked(mode - 1, *flag), masked(mode, *bit)]))

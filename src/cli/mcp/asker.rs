@@ -9,7 +9,6 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::endpoint::Endpoint;
 use super::http_client::{Answer, HttpClient, HttpError, MAX_MESSAGE};
 use super::rpc::{MAX_PAGES, next_cursor, own_meta, refusal};
 use crate::cli::client::Client;
@@ -30,10 +29,6 @@ pub enum Asker {
 }
 
 impl Asker {
-    pub fn container(endpoint: Endpoint) -> Self {
-        Self::Container(HttpClient::new(endpoint))
-    }
-
     pub fn operator(client: Client, id: &ContainerId) -> Self {
         Self::Operator {
             client: client.with_timeout(ANSWER_TIMEOUT),
@@ -93,7 +88,13 @@ impl Asker {
                     "params": params,
                 });
                 let answer = client.call(Method::POST, path, Some(&body)).await?;
-                read_outcome(&answer.to_string())?
+                match Message::parse(answer.to_string().as_bytes(), usize::MAX) {
+                    Ok(Message::Response { outcome, .. }) => outcome,
+                    _ => {
+                        let message = "the server's answer is not a JSON-RPC response";
+                        return Err(Failure::internal(message));
+                    }
+                }
             }
         };
         outcome.map_err(|error| denied(&error))
@@ -152,16 +153,6 @@ async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
         code::UNAVAILABLE,
         "the gateway closed the connection before it answered",
     ))
-}
-
-fn read_outcome(text: &str) -> Result<Outcome, Failure> {
-    match Message::parse(text.as_bytes(), usize::MAX) {
-        Ok(Message::Response { outcome, .. }) => Ok(outcome),
-        _ => Err(Failure::new(
-            code::SOFTWARE,
-            "the server's answer is not a JSON-RPC response",
-        )),
-    }
 }
 
 fn unreachable(error: HttpError) -> Failure {

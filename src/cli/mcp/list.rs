@@ -1,6 +1,5 @@
 //! `mcp list`: lists the tools that a container sees.
 
-use clap::Args;
 use serde_json::{Value, json};
 
 use super::OnBehalf;
@@ -9,22 +8,13 @@ use crate::cli::exit::{Failure, print, printable};
 /// The number of characters to which a description is truncated.
 const MAX_DESCRIPTION: usize = 100;
 
-/// The container whose tools are listed.
-#[derive(Args, Debug)]
-pub struct ListTools {
-    #[command(flatten)]
-    by: OnBehalf,
-}
-
-impl ListTools {
-    pub(super) async fn run(self) -> Result<(), Failure> {
-        let json = self.by.output.json;
-        let tools = self.by.asker()?.tools().await?;
-        match json {
-            true => print(json!({ "tools": tools })),
-            false if tools.is_empty() => print("no tools"),
-            false => print(lines(&tools)),
-        }
+pub(super) async fn run(container: OnBehalf) -> Result<(), Failure> {
+    let json = container.output.json;
+    let tools = container.asker()?.tools().await?;
+    match json {
+        true => print(json!({ "tools": tools })),
+        false if tools.is_empty() => print("no tools"),
+        false => print(lines(&tools)),
     }
 }
 

@@ -19,6 +19,7 @@ pub use call::parse_arguments;
 
 use asker::Asker;
 use endpoint::{DEFAULT_URL, Endpoint};
+use http_client::HttpClient;
 
 /// Subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
@@ -26,7 +27,7 @@ pub enum McpCommand {
     /// Relay MCP between stdin and stdout and the gateway
     Stdio(Gateway),
     /// List the tools that a container sees
-    List(list::ListTools),
+    List(OnBehalf),
     /// Call a tool
     Call(call::CallTool),
     /// Accept the changed definition of a tool
@@ -58,7 +59,7 @@ impl Gateway {
 
 /// The container on whose behalf a request is sent, and the way to send it.
 #[derive(Args, Debug)]
-struct OnBehalf {
+pub struct OnBehalf {
     /// On behalf of this container, as an operator [default: of the container that this runs in]
     #[arg(long, value_name = "ID", value_parser = parse_id, conflicts_with = "url")]
     container: Option<ContainerId>,
@@ -72,7 +73,7 @@ impl OnBehalf {
     fn asker(self) -> Result<Asker, Failure> {
         match &self.container {
             Some(id) => Ok(Asker::operator(self.output.target.client(), id)),
-            None => Ok(Asker::container(self.gateway.endpoint()?)),
+            None => Ok(Asker::Container(HttpClient::new(self.gateway.endpoint()?))),
         }
     }
 }
@@ -81,7 +82,7 @@ impl McpCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Stdio(gateway) => stdio::run(gateway.endpoint()?).await,
-            Self::List(list) => list.run().await,
+            Self::List(container) => list::run(container).await,
             Self::Call(call) => call.run().await,
             Self::Accept(accept) => accept.run().await,
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
+use time::macros::format_description;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::Child;
@@ -28,7 +29,7 @@ pub const APPLIANCE: &str = "run-appliance";
 const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
 /// An unlocked state directory older than this belongs to a run that has ended. A younger one may
 /// belong to a run that is about to lock it.
-const SETTLED: Duration = Duration::from_secs(5);
+const LOCK_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// The number of runs whose logs are kept, if each run has two log files.
 const KEPT_RUNS: usize = 500;
 
@@ -170,7 +171,7 @@ pub fn run() -> std::process::ExitCode {
         Ok(Some((options, _))) => options,
         Ok(None) | Err(_) => return Failure::internal("only `run` starts this command").report(),
     };
-    let runtime = match app::runtime() {
+    let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
             let message = format_args!("the runtime cannot be started: {error}");
@@ -223,7 +224,7 @@ fn remove_ended(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let path = entry.path();
         let age = entry.metadata().and_then(|found| found.modified());
-        let is_old = age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > SETTLED));
+        let is_old = age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LOCK_GRACE_PERIOD));
         let has_ended = File::open(&path).is_ok_and(|lock| lock.try_lock().is_ok());
         if is_old && has_ended {
             let _ = fs::remove_dir_all(path);
@@ -281,17 +282,10 @@ fn write_shipped(state: &Path) -> io::Result<PathBuf> {
 /// A unique name for the logs of a run, from time and process id. Names sort by time.
 fn run_name() -> String {
     let now = time::OffsetDateTime::now_utc();
-    let (date, time) = (now.date(), now.time());
-    format!(
-        "{:04}{:02}{:02}T{:02}{:02}{:02}Z-{}",
-        date.year(),
-        u8::from(date.month()),
-        date.day(),
-        time.hour(),
-        time.minute(),
-        time.second(),
-        std::process::id()
-    )
+    let format = format_description!("[year][month][day]T[hour][minute][second]Z");
+    // Cannot fail: a date and a time have all components of the format.
+    let time = now.format(format).unwrap_or_default();
+    format!("{time}-{}", std::process::id())
 }
 
 /// Removes the oldest logs, so that the newest 2 × [`KEPT_RUNS`] files remain.

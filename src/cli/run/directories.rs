@@ -182,7 +182,14 @@ pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
         }
     };
     let state = base.join("unified-proxy");
-    make_private(&state.join("runs"))?;
+    let runs = state.join("runs");
+    let mut private = fs::DirBuilder::new();
+    let made = private.recursive(true).mode(0o700).create(&runs);
+    made.map_err(|error| {
+        let runs = runs.display();
+        let message = format_args!("the directory {runs} cannot be created: {error}");
+        Failure::new(code::CONFIG, message)
+    })?;
     let state = canonical_or_same(&state);
     match directories
         .writable
@@ -199,18 +206,4 @@ pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
             ),
         )),
     }
-}
-
-fn make_private(path: &Path) -> Result<(), Failure> {
-    let made = fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path);
-    made.map_err(|error| {
-        let message = format_args!(
-            "the directory {} cannot be created: {error}",
-            path.display()
-        );
-        Failure::new(code::CONFIG, message)
-    })
 }

@@ -45,7 +45,12 @@ pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
     };
     let values = text.lines().filter_map(|line| {
         let (key, value) = line.split_once('=')?;
-        let value = value.trim().trim_matches('"');
+        // A quoted value may contain the characters that begin a comment.
+        let value = match value.trim().strip_prefix('"') {
+            Some(quoted) => quoted.split('"').next(),
+            None => value.split(['#', ';']).next(),
+        };
+        let value = value.unwrap_or_default().trim();
         // A key may follow its section header on the same line.
         let key = key.rsplit(']').next().unwrap_or(key).trim();
         match key.to_ascii_lowercase().as_str() {
@@ -85,6 +90,7 @@ mod tests {
         let git = work.path().join(".git");
         fs::create_dir(&git).unwrap();
         let text = "[core]\n\thooksPath = .hooks\n[include] path = ../.gitconfig\n\
+                    [core]\n\thooksPath = .more # ours\n[include] path = \"../.git;config\" ; x\n\
                     [include]\n\tpath = /etc/gitconfig\n[alias]\n\tx = y\n";
         fs::write(git.join("config"), text).unwrap();
         assert_eq!(
@@ -92,6 +98,8 @@ mod tests {
             [
                 (work.path().join(".hooks"), None),
                 (work.path().join(".gitconfig"), Some("")),
+                (work.path().join(".more"), None),
+                (work.path().join(".git;config"), Some("")),
             ]
         );
     }

@@ -23,7 +23,7 @@ use super::programs::trusted_program;
 use super::protected::Protected;
 use super::registration::{RENEWAL, Registration};
 use super::report::Report;
-use super::signals::{Passed, Signals};
+use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
@@ -149,7 +149,7 @@ impl Parts {
         }
         let registration = Registration::begin(socket.clone(), run).await?;
         let watched = match run.server {
-            Some(_) => Some(WatchedFlows::open(&socket, registration.id()).await?),
+            Some(_) => Some(WatchedFlows::open(&socket, &registration.id).await?),
             None => None,
         };
         let mut renewal = tokio::time::interval(RENEWAL);
@@ -174,7 +174,7 @@ impl Parts {
         directories: &RunDirectories,
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
-        let settings = self.registration.settings().await?;
+        let settings = self.registration.client.settings().await?;
         let mut protected = self.protected.entries();
         protected.extend(covers(&directories.writable));
         let prepared = std::mem::take(&mut self.prepared);
@@ -191,7 +191,7 @@ impl Parts {
         // closes its own.
         drop(streams.streams);
         let mut terminal = streams.terminal;
-        let ended = self.attend(terminal.as_mut(), signals).await;
+        let ended = self.forward_events(terminal.as_mut(), signals).await;
         // After an error, the command may still run and hold the other ends of the relays.
         if ended.is_ok() {
             streams.relays.finish().await;
@@ -204,7 +204,7 @@ impl Parts {
 
     /// Forwards events and signals until the command has ended, and returns its exit code. Fails if
     /// the sandbox or the appliance fails, or if a protected file is replaced.
-    async fn attend(
+    async fn forward_events(
         &mut self,
         mut terminal: Option<&mut HostTerminal>,
         signals: &mut Signals,
@@ -221,11 +221,11 @@ impl Parts {
                     Event::Stopped => stop_ourselves(terminal.as_deref()),
                     Event::Ended(ending) => return Ok(ending.exit_code()),
                 },
-                passed = signals.next() => match passed {
-                    Passed::Size => if let Some(terminal) = &terminal {
+                signal = signals.next() => match signal {
+                    SignalEvent::Size => if let Some(terminal) = &terminal {
                         terminal.resize();
                     },
-                    Passed::Signal { number, to } => {
+                    SignalEvent::Signal { number, to } => {
                         if number == rustix::process::Signal::CONT.as_raw()
                             && let Some(terminal) = &terminal
                         {
@@ -242,7 +242,7 @@ impl Parts {
                     // expires. The timeout limits how long a server that hangs delays events.
                     let renewed = timeout(RENEWAL_TIMEOUT, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
-                        self.sandbox.forward_to(&self.registration.listener);
+                        self.sandbox.forward_to(Some(&self.registration.listener));
                     }
                 }
             }
@@ -311,7 +311,7 @@ fn announce(logins: &Logins) {
         ),
     };
     // A write error is ignored: there is no other output for the text.
-    for text in logins.left_out().into_iter().chain([text]) {
+    for text in logins.left_out.iter().chain([&text]) {
         let _ = writeln!(io::stderr(), "unified-proxy: {text}");
     }
 }

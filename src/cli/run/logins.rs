@@ -74,8 +74,8 @@ pub struct Logins {
     keys: Vec<&'static str>,
     /// The token of `GH_TOKEN` or of gh; `None` if `GITHUB_TOKEN` is set.
     github_token: Option<String>,
-    /// Whether a login of Gemini was left out for lack of its client secret.
-    gemini_lacks_secret: bool,
+    /// For each login that was found and is not used, the reason, for the user.
+    pub left_out: Vec<String>,
 }
 
 /// The variable with Gemini's client secret, which is not part of its login.
@@ -84,22 +84,27 @@ const GEMINI_SECRET: &str = "GEMINI_CLIENT_SECRET";
 impl Logins {
     /// Finds the logins and keys of this user. `gh` is the path of that program, if there is one.
     pub fn find(home: Option<&Path>, gh: Option<&Path>) -> Self {
-        let mut hosts: Vec<&str> = Vec::new();
         let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
-        let mut gemini_lacks_secret = false;
-        let mut files = Vec::new();
+        let mut files: Vec<(&Login, PathBuf)> = Vec::new();
+        let mut left_out = Vec::new();
         for login in &LOGINS {
             let path = home.map(|home| home.join(login.file));
             let Some(path) = path.filter(|path| path.is_file()) else {
                 continue;
             };
-            if login.provider == "gemini" && !is_set(&GEMINI_SECRET) {
-                gemini_lacks_secret = true;
-                continue;
-            }
+            let name = login.provider;
             // Codex and OpenCode use the same host, which can have only one credential.
-            if !hosts.contains(&login.host) {
-                hosts.push(login.host);
+            let same_host = files.iter().find(|(used, _)| used.host == login.host);
+            if name == "gemini" && !is_set(&GEMINI_SECRET) {
+                let why = format!("set the variable {GEMINI_SECRET}");
+                left_out.push(format!("the login of {name} is not used: {why}"));
+            } else if let Some((used, _)) = same_host {
+                let why = format!(
+                    "that of {} is for the same host, {}",
+                    used.provider, used.host
+                );
+                left_out.push(format!("the login of {name} is not used: {why}"));
+            } else {
                 files.push((login, path));
             }
         }
@@ -115,7 +120,7 @@ impl Logins {
             files,
             keys,
             github_token,
-            gemini_lacks_secret,
+            left_out,
         }
     }
 
@@ -126,12 +131,6 @@ impl Logins {
         let keys = self.keys.iter().map(|key| format!("${key}"));
         let gh = self.github_token.iter().map(|_| "gh".to_owned());
         files.chain(keys).chain(gh).collect()
-    }
-
-    /// Says why the login of Gemini is not used; `None` if it is used or does not exist.
-    pub fn left_out(&self) -> Option<String> {
-        let why = format!("the login of gemini is not used: set the variable {GEMINI_SECRET}");
-        self.gemini_lacks_secret.then_some(why)
     }
 
     /// Returns the text of a `credentials.yaml` with the shipped entries and the logins. It
@@ -186,4 +185,28 @@ fn gh_token(gh: &Path) -> Option<String> {
     let token = String::from_utf8(output.stdout).ok()?;
     let token = token.trim();
     (output.status.success() && !token.is_empty()).then(|| token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_login_for_the_host_of_another_login_is_left_out_with_the_reason() {
+        let home = tempfile::tempdir().unwrap();
+        for file in [".codex/auth.json", ".local/share/opencode/auth.json"] {
+            let path = home.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "{}").unwrap();
+        }
+        let logins = Logins::find(Some(home.path()), None);
+        let used: Vec<_> = logins.files.iter().map(|(login, _)| login.name).collect();
+        assert_eq!(used, ["codex-login"]);
+        assert_eq!(
+            logins.left_out,
+            ["the login of opencode is not used: that of codex is for the same host, chatgpt.com"]
+        );
+    }
 }

@@ -60,7 +60,7 @@ impl Placeholders {
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        let _order = order(&folder)?;
+        let _lock = lock_records(&folder)?;
         let (file, _) = tempfile::Builder::new()
             .prefix("run-")
             .tempfile_in(&folder)?
@@ -82,7 +82,7 @@ impl Placeholders {
     /// Makes the placeholders. Returns the paths that this user may not create; the command may not
     /// create them either.
     pub fn make(&mut self, missing: Vec<Missing>) -> io::Result<Vec<PathBuf>> {
-        let _order = order(&self.folder)?;
+        let _lock = lock_records(&self.folder)?;
         // Recorded before the placeholders are made, so that a killed run leaves no unrecorded one.
         self.contents.made = missing;
         self.write()?;
@@ -113,7 +113,7 @@ impl Placeholders {
     /// Removes the placeholders of this run and of ended runs, except those in directories that
     /// live runs show.
     fn clean(&self) -> io::Result<()> {
-        let _order = order(&self.folder)?;
+        let _lock = lock_records(&self.folder)?;
         // From here on, this run counts as ended.
         self.file.unlock()?;
         let (mut shown, mut ended) = (Vec::new(), Vec::new());
@@ -158,7 +158,7 @@ impl Drop for Placeholders {
 }
 
 /// Locks the records against other runs until the file is dropped.
-fn order(folder: &Path) -> io::Result<File> {
+fn lock_records(folder: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -162,7 +162,7 @@ impl Protected {
         }
         for (path, text) in git_directory::named_by_config(git) {
             if let (Some(tree), Some(above)) = (git.parent(), path.parent()) {
-                self.pin_way(tree, above);
+                self.pin_between(tree, above);
             }
             self.add(path, text)?;
         }
@@ -185,7 +185,7 @@ impl Protected {
                 continue;
             }
             if git_directory::looks_like_one(&path) {
-                self.pin_way(directory, &path);
+                self.pin_between(directory, &path);
                 self.add_git(&path)?;
             } else {
                 self.pinned.insert(path.clone());
@@ -208,21 +208,21 @@ impl Protected {
             if kind.is_socket() || name == OWN_STATE {
                 self.hidden.insert(path);
             } else if name == ".git" {
-                self.pin_way(root, directory);
+                self.pin_between(root, directory);
                 match kind.is_dir() && !is_empty(&path) {
                     true => self.add_git(&path)?,
                     // A file with the path of the git directory, or an empty directory.
                     false => self.add(path, None)?,
                 }
             } else if is_obeyed(name) && !kind.is_symlink() {
-                self.pin_way(root, directory);
+                self.pin_between(root, directory);
                 self.add(path.clone(), None)?;
                 if kind.is_dir() {
                     self.hide_sockets(&path, depth)?;
                 }
             } else if kind.is_dir() {
                 if git_directory::is_one(&path) {
-                    self.pin_way(root, directory);
+                    self.pin_between(root, directory);
                     self.add_git(&path)?;
                 }
                 self.walk(root, &path, depth + 1)?;
@@ -232,7 +232,7 @@ impl Protected {
     }
 
     /// Pins the directories between `root` and `directory`, including the latter.
-    fn pin_way(&mut self, root: &Path, directory: &Path) {
+    fn pin_between(&mut self, root: &Path, directory: &Path) {
         let way = directory.ancestors().take_while(|path| *path != root);
         self.pinned.extend(way.map(Path::to_owned));
     }

@@ -9,7 +9,6 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::Run;
-use crate::admin::SandboxSettings;
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
 
@@ -23,8 +22,8 @@ const RUN_LEASE: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// The registered container of a run.
 pub struct Registration {
-    client: Client,
-    id: String,
+    pub client: Client,
+    pub id: String,
     repos: Vec<String>,
     mode: String,
     lifetime: Duration,
@@ -76,20 +75,6 @@ impl Registration {
         let moved = listener != self.listener;
         self.listener = listener;
         Ok(moved)
-    }
-
-    /// The container's id.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// The server's settings: its certificates and the credentials that it injects.
-    pub async fn settings(&self) -> Result<SandboxSettings, Failure> {
-        let answer = self
-            .client
-            .call(Method::GET, "/internal/sandbox", None)
-            .await?;
-        serde_json::from_value(answer).map_err(Failure::internal)
     }
 
     /// Unregisters the container, which ends its lease.

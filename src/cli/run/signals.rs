@@ -12,12 +12,12 @@ use crate::sandbox::Signalled;
 
 /// Signals that are usually sent to the whole foreground process group: by the terminal for a key,
 /// or by a shell for job control.
-const OF_KEYS: [Number; 4] = [Number::INT, Number::QUIT, Number::TSTP, Number::CONT];
+const TO_FOREGROUND: [Number; 4] = [Number::INT, Number::QUIT, Number::TSTP, Number::CONT];
 /// Signals that are usually sent to one process.
-const OF_PROCESSES: [Number; 4] = [Number::HUP, Number::TERM, Number::USR1, Number::USR2];
+const TO_COMMAND: [Number; 4] = [Number::HUP, Number::TERM, Number::USR1, Number::USR2];
 
 /// A signal that arrived.
-pub enum Passed {
+pub enum SignalEvent {
     /// The size of the terminal has changed.
     Size,
     /// A signal to forward to the command.
@@ -32,7 +32,7 @@ impl Signals {
     /// `nohup`, stays ignored, by the command as well. Must be called within a runtime.
     pub fn listen() -> io::Result<Self> {
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
-        let all = OF_KEYS.into_iter().chain(OF_PROCESSES);
+        let all = TO_FOREGROUND.into_iter().chain(TO_COMMAND);
         let all = all.filter(|number| !is_in(ignored, *number));
         let all = all.chain([Number::WINCH]);
         let listening = all.map(|number| {
@@ -47,7 +47,7 @@ impl Signals {
     pub async fn interrupted(&mut self) -> u8 {
         let ends = [Number::HUP, Number::INT, Number::QUIT, Number::TERM];
         loop {
-            if let Passed::Signal { number, .. } = self.next().await
+            if let SignalEvent::Signal { number, .. } = self.next().await
                 && ends.iter().any(|end| end.as_raw() == number)
             {
                 return u8::try_from(number).unwrap_or(0).saturating_add(128);
@@ -56,7 +56,7 @@ impl Signals {
     }
 
     /// Waits for the next signal. Cancel safe.
-    pub async fn next(&mut self) -> Passed {
+    pub async fn next(&mut self) -> SignalEvent {
         let number = poll_fn(|context| {
             for (number, signal) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {
@@ -66,13 +66,13 @@ impl Signals {
             Poll::Pending
         })
         .await;
-        let to = match OF_KEYS.contains(&number) {
+        let to = match TO_FOREGROUND.contains(&number) {
             true => Signalled::Foreground,
             false => Signalled::Command,
         };
         match number {
-            Number::WINCH => Passed::Size,
-            number => Passed::Signal {
+            Number::WINCH => SignalEvent::Size,
+            number => SignalEvent::Signal {
                 number: number.as_raw(),
                 to,
             },

@@ -41,26 +41,27 @@ impl Streams {
         ];
         let [stdin, stdout, stderr] = ours.map(|stream| stream.try_clone_to_owned());
         let [mut stdin, mut stdout, mut stderr] = [stdin?, stdout?, stderr?];
-        let [mut reads, writes, complains] = ours.map(isatty);
+        let [mut tty_in, tty_out, tty_err] = ours.map(isatty);
         let mut relays = Relays::default();
-        let of_terminal = [(reads, &stdin), (writes, &stdout), (complains, &stderr)];
+        let of_terminal = [(tty_in, &stdin), (tty_out, &stdout), (tty_err, &stderr)];
         let any = of_terminal.iter().find(|(is_terminal, _)| *is_terminal);
-        let terminal = match any {
-            Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), reads && writes)?),
+        let mut terminal = match any {
+            Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), tty_in && tty_out)?),
             None => None,
         };
         // In a pipeline such as `run … | less`, the program at the end reads the keyboard.
-        if reads && kind(&stdout)?.is_fifo() {
+        if tty_in && kind(&stdout)?.is_fifo() {
             stdin = File::open("/dev/null")?.into();
-            reads = false;
+            tty_in = false;
         }
         stdin = relays.input(stdin)?;
         stdout = relays.output(stdout)?;
         stderr = relays.output(stderr)?;
-        let wanted = terminal.as_ref().map(|terminal| {
+        let wanted = terminal.as_mut().map(|terminal| {
+            terminal.has_input = tty_in;
             let (rows, columns) = terminal.size();
             sandbox::Terminal {
-                streams: [reads, writes, complains],
+                streams: [tty_in, tty_out, tty_err],
                 rows,
                 columns,
                 interactive: terminal.interactive,
@@ -69,7 +70,7 @@ impl Streams {
         Ok(Self {
             streams: [stdin, stdout, stderr],
             wanted,
-            terminal: terminal.map(|terminal| terminal.for_input(reads)),
+            terminal,
             relays,
         })
     }
@@ -172,11 +173,6 @@ impl HostTerminal {
             has_input: true,
             relay: None,
         })
-    }
-
-    fn for_input(mut self, has_input: bool) -> Self {
-        self.has_input = has_input;
-        self
     }
 
     fn size(&self) -> (u16, u16) {

@@ -41,22 +41,15 @@ pub fn entries(
 
 /// The entries of the directories of the run, parents before their subdirectories.
 fn work(directories: &RunDirectories) -> Vec<Entry> {
-    let bind = |path: &PathBuf, access| Entry::Bind {
+    let (writable, readable) = (directories.writable.iter(), directories.readable.iter());
+    let writable = writable.map(|path| (path, Access::Writable));
+    let readable = readable.map(|path| (path, Access::ReadOnly));
+    let mut work: Vec<_> = writable.chain(readable).collect();
+    work.sort_by_key(|(path, _)| path.components().count());
+    let bind = |(path, access): (&PathBuf, Access)| Entry::Bind {
         from: path.clone(),
         at: path.clone(),
         access,
     };
-    let writable = directories
-        .writable
-        .iter()
-        .map(|path| (path, Access::Writable));
-    let readable = directories
-        .readable
-        .iter()
-        .map(|path| (path, Access::ReadOnly));
-    let mut work: Vec<_> = writable.chain(readable).collect();
-    work.sort_by_key(|(path, _)| path.components().count());
-    work.into_iter()
-        .map(|(path, access)| bind(path, access))
-        .collect()
+    work.into_iter().map(bind).collect()
 }

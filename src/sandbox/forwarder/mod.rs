@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 
 use super::channel::Channel;
-use super::handle::{Refused, SandboxMessage, ToForwarder};
+use super::handle::{Refused, SELF_EXE, SandboxMessage, ToForwarder};
 use super::{GATEWAY_PORT, PID1, PROXY_PORT, diagnosis, loopback, namespaces, privileges};
 use crate::exit_code as code;
 
@@ -40,32 +40,30 @@ pub fn run() -> ExitCode {
 }
 
 fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
-    let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-forwarder");
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
-        let step = "tying the forwarder to the launcher's life (PR_SET_PDEATHSIG)";
-        Refused::internal(step, &error.into())
-    })?;
+    let step = "tying the forwarder to the launcher's life (PR_SET_PDEATHSIG)";
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(Refused::internal(step))?;
     namespaces::enter()?;
-    loopback::bring_up()
-        .map_err(|error| diagnosis::refused("bringing up its loopback interface", &error))?;
+    loopback::bring_up().map_err(diagnosis::refused("bringing up its loopback interface"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(failed("starting the forwarder's runtime"))?;
+        .map_err(Refused::internal("starting the forwarder's runtime"))?;
     runtime.block_on(async {
         let sockets = Sockets::open()
             .await
-            .map_err(|error| diagnosis::refused("binding its listeners", &error))?;
-        privileges::pass_on_to_pid1().map_err(failed("passing capabilities to its PID 1"))?;
-        let mut pid1 = start_pid1().map_err(failed("starting its PID 1"))?;
-        privileges::raise_open_files().map_err(failed("raising its limit of open files"))?;
+            .map_err(diagnosis::refused("binding its listeners"))?;
+        privileges::pass_on_to_pid1()
+            .map_err(Refused::internal("passing capabilities to its PID 1"))?;
+        let mut pid1 = start_pid1().map_err(Refused::internal("starting its PID 1"))?;
+        privileges::raise_open_files()
+            .map_err(Refused::internal("raising its limit of open files"))?;
         // The ports are bound and PID 1 is started: no step from here on needs a privilege.
-        privileges::drop_capabilities().map_err(failed("giving up privileges"))?;
+        privileges::drop_capabilities().map_err(Refused::internal("giving up privileges"))?;
         let told = launcher
             .receive()
-            .map_err(failed("receiving the launcher's first message"))?;
+            .map_err(Refused::internal("receiving the launcher's first message"))?;
         let Some((ToForwarder::Serve { listener }, _)) = told else {
             return Ok(());
         };
@@ -81,9 +79,9 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             }
         };
         let ended = tokio::select! {
-            ended = pid1.wait() => ended.map_err(failed("waiting for its PID 1")),
+            ended = pid1.wait() => ended.map_err(Refused::internal("waiting for its PID 1")),
             followed = follow(launcher, &way_out) => {
-                followed.map_err(failed("receiving a message from the launcher"))
+                followed.map_err(Refused::internal("receiving a message from the launcher"))
             }
             never = serving => match never {},
         };
@@ -121,19 +119,16 @@ async fn follow(
     Ok(ExitStatus::default())
 }
 
-/// Starts PID 1 with this process's standard output as its standard input. Then replaces that
-/// output by /dev/null: PID 1 is then the only process with this end of the channel, and the
-/// launcher reads end-of-file when PID 1 exits.
+/// Starts PID 1 with this process's standard output as its standard input. PID 1 is then the only
+/// process with this end of the channel, so the launcher reads end-of-file when PID 1 exits.
 fn start_pid1() -> io::Result<tokio::process::Child> {
-    let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    let mut command = std::process::Command::new("/proc/self/exe");
+    let mut command = std::process::Command::new(SELF_EXE);
     command.arg0("unified-proxy").arg(PID1).env_clear();
-    command.stdin(channel).stdout(std::process::Stdio::null());
+    command
+        .stdin(Channel::take_stdout()?.into_inner())
+        .stdout(std::process::Stdio::null());
     let mut command = tokio::process::Command::from(command);
-    let child = command.kill_on_drop(true).spawn()?;
-    let null = std::fs::File::open("/dev/null")?;
-    rustix::stdio::dup2_stdout(null)?;
-    Ok(child)
+    command.kill_on_drop(true).spawn()
 }
 
 /// The sockets on 127.0.0.1 inside the sandbox.

@@ -1,13 +1,13 @@
 //! The files of this machine that every sandbox sees.
 
 mod programs;
-mod relative_sockets;
 mod sockets;
 mod system;
 
 use std::path::{Component, Path, PathBuf};
 
 pub use programs::programs;
+pub use sockets::hidden_sockets;
 pub use system::{CERTIFICATES, own, system};
 
 use super::{Access, Entry};
@@ -19,14 +19,6 @@ pub fn read_only(from: &Path, at: &Path) -> Entry {
         at: at.to_owned(),
         access: Access::ReadOnly,
     }
-}
-
-/// Entries that hide the host's Unix sockets below the bind mounts. `searched` are mounted
-/// directories that the caller has searched for sockets. Fails if there are too many files to search.
-pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Entry>, String> {
-    let mut hidden = sockets::hidden_sockets(entries);
-    hidden.extend(relative_sockets::hidden_sockets(entries, searched)?);
-    Ok(hidden)
 }
 
 /// Removes `..` from a path lexically, since the path need not exist.

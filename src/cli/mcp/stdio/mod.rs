@@ -21,11 +21,11 @@ use crate::cli::exit::Failure;
 
 /// Time limit for requests under way after the end of stdin. Clients send SIGTERM after about 2 s,
 /// which ends the wait.
-const LAST_ANSWERS: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for ending the session at the gateway.
-const FAREWELL: Duration = Duration::from_millis(500);
+const SESSION_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for writing the last lines to stdout.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Relays messages until stdin ends, stdout is closed, or SIGTERM or SIGINT arrives.
 pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
         while let Some(line) = input.recv().await {
             bridge.take(line).await;
         }
-        bridge.finish(LAST_ANSWERS).await;
+        bridge.finish(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
         () = relaying => {}
@@ -48,10 +48,10 @@ pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
         _ = interrupt.recv() => {}
     }
     // If the gateway does not answer, the session ends with the lease.
-    let _ = timeout(FAREWELL, bridge.end()).await;
+    let _ = timeout(SESSION_END_TIMEOUT, bridge.end()).await;
     drop(bridge);
     if !written.is_terminated() {
-        let _ = timeout(LAST_LINES, written).await;
+        let _ = timeout(FLUSH_TIMEOUT, written).await;
     }
     Ok(())
 }

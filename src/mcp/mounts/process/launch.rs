@@ -49,10 +49,8 @@ impl Spawner {
     pub(super) async fn spawn(&self, confine: Confine) -> Result<Sandbox, Refused> {
         let (reply, started) = oneshot::channel();
         let lost = || {
-            Refused::internal(
-                "starting its first process",
-                &std::io::Error::other("the thread that starts children is gone"),
-            )
+            let gone = std::io::Error::other("the thread that starts children is gone");
+            Refused::internal("starting its first process")(gone)
         };
         let request = Request { confine, reply };
         self.0.send(request).map_err(|_| lost())?;

@@ -17,7 +17,7 @@ use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, write_response};
 /// Delay before a stream is requested again, unless the gateway sets one.
 const RECONNECT: Duration = Duration::from_secs(1);
 /// Number of consecutive reconnections without an event after which a stream is given up.
-const FRUITLESS: u32 = 5;
+const MAX_FRUITLESS: u32 = 5;
 
 impl Bridge {
     /// Reads the response to a request, and relays the messages before it. The response gets the
@@ -76,7 +76,7 @@ impl Bridge {
 
     /// Reads the stream of a request up to the response. If the connection ends before, resumes the
     /// stream over another connection. Fails if that is not possible, since there is no session or
-    /// the gateway sent no event id, or after [`FRUITLESS`] reconnections without an event.
+    /// the gateway sent no event id, or after [`MAX_FRUITLESS`] reconnections without an event.
     async fn follow(
         &self,
         mut answer: Answer,
@@ -96,7 +96,7 @@ impl Bridge {
             }
             fruitless += 1;
             let session = session.ok_or(CallFailure::Closed)?;
-            if reader.last_event_id().is_none() || fruitless > FRUITLESS {
+            if reader.last_event_id().is_none() || fruitless > MAX_FRUITLESS {
                 return Err(CallFailure::Closed);
             }
             sleep(reader.retry().unwrap_or(RECONNECT)).await;
