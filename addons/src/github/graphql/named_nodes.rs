@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::objection;
+use super::{malformed, objection};
 use crate::contract::{Container, Denial, Verdict};
 use crate::github::content::{self, Objection, ObjectionAt, objection_at};
 use crate::github::denials::Denials;
@@ -47,21 +47,20 @@ impl NamedNodes {
     /// Adds one id or a list of them; null adds none. Denies an id that is not a string, and more
     /// than [`MAX_NODES`] ids in all.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
-        self.nodes
-            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.nodes.extend(ids_of(ids)?);
         self.bounded()
     }
 
     fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
-        self.people
-            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.people.extend(ids_of(ids)?);
         self.bounded()
     }
 
     fn bounded(&self) -> Result<(), Denial> {
         if self.nodes.len() + self.people.len() > MAX_NODES {
-            let why = format!("more than {MAX_NODES} nodes are named by id");
-            return Err(super::malformed(&why));
+            return Err(malformed(format_args!(
+                "more than {MAX_NODES} nodes are named by id"
+            )));
         }
         Ok(())
     }
@@ -129,8 +128,7 @@ impl NamedNodes {
                 self.add_nodes(value)?;
             }
             if key == "labelIds" {
-                self.labels
-                    .extend(ids_of(value)?.into_iter().map(str::to_owned));
+                self.labels.extend(ids_of(value)?);
             }
             self.add_value(value, asks_people)?;
         }
@@ -235,14 +233,15 @@ fn foreign(key: &str) -> ObjectionAt {
 }
 
 /// Reads a list of ids, or a single id, which GraphQL coerces to a list; null is an empty list.
-fn ids_of(value: &Value) -> Result<Vec<&str>, Denial> {
+fn ids_of(value: &Value) -> Result<Vec<String>, Denial> {
     let items = match value {
         Value::Null => return Ok(Vec::new()),
         Value::Array(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
-    let ids: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-    ids.ok_or_else(|| super::malformed("a node id must be a string"))
+    let ids = items.iter().map(|id| id.as_str().map(str::to_owned));
+    ids.collect::<Option<_>>()
+        .ok_or_else(|| malformed("a node id must be a string"))
 }
 
 fn is_id(key: &str) -> bool {
