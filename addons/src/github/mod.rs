@@ -27,7 +27,7 @@ use crate::contract::{
     Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
     Order, Request, Slot, Step, Verdict, names,
 };
-use crate::header_names::{folds_to, remove_fields};
+use crate::forges::{send_anonymously, with_message};
 use denials::Denials;
 pub use forge::Forge;
 use forge::Requester;
@@ -128,7 +128,7 @@ impl Github {
             Target::Numbered { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
                 let judging = self.judge_numbered(flow, request, requester, id, rest);
-                return Ok(Step::wait(async { judging.await.map_err(as_github_says) }));
+                return Ok(Step::wait(async { judging.await.map_err(with_message) }));
             }
         }
         Ok(Step::PASS)
@@ -172,14 +172,23 @@ impl Github {
             let what = "send GraphQL in the body of a POST, without a query string";
             return Err(Denial::malformed(what));
         }
-        let judge = GraphqlJudge {
-            mutations: Arc::clone(&self.mutations),
-            mentions: Arc::clone(&self.mentions),
-            forge: Arc::clone(&self.forge),
-            requester,
+        let (mutations, mentions) = (Arc::clone(&self.mutations), Arc::clone(&self.mentions));
+        let forge = Arc::clone(&self.forge);
+        let judge = move |body: Buffered| async move {
+            let (container, rules) = (Arc::clone(&requester.container), Arc::clone(&mentions));
+            // Computed on another thread: fragments make a small query as expensive as a large one.
+            let named_nodes = body
+                .compute(move |body| graphql::judge(body, &mutations, &rules, &container))
+                .await?;
+            let ids = named_nodes.ids();
+            if ids.is_empty() {
+                return Ok(());
+            }
+            let nodes = forge.nodes(&requester, &ids).await?;
+            named_nodes.judge(nodes, &mentions, &requester.container)
         };
         send_as_json(request);
-        request.judge_body(graphql::MAX_BODY, judge);
+        request.judge_body(graphql::MAX_BODY, ApiJudge(judge));
         Ok(())
     }
 
@@ -227,25 +236,13 @@ fn below_api(path: &str) -> Option<String> {
     })
 }
 
-/// Adds the sentence as `message`, the only key that GitHub's own clients show.
-fn as_github_says(denial: Denial) -> Denial {
-    let message = denial.sentence().to_owned();
-    denial.with("message", message)
-}
-
-/// Notes why a request is permitted. A public read loses the client's credentials and gets none
-/// from the proxy.
+/// Notes why a request is permitted. A public read is sent without a credential.
 fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     match access {
         Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
         Access::Public => {
             flow.note(|| "a public repository is read without a credential".to_owned());
-            flow.put_slot(Anonymous);
-            remove_fields(&mut request.headers, |name| {
-                ["authorization", "cookie"]
-                    .iter()
-                    .any(|field| folds_to(name, field))
-            });
+            send_anonymously(flow, request);
         }
     }
 }
@@ -285,21 +282,21 @@ fn is_form(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Judges a GraphQL body, then the nodes that it names by id.
-struct GraphqlJudge {
-    mutations: Arc<Mutations>,
-    mentions: Arc<Mentions>,
-    forge: Arc<Forge>,
-    requester: Requester,
-}
+/// Judges a request's body and sends it unchanged. Denials get a `message`, the only key that
+/// GitHub's own clients show.
+struct ApiJudge<F>(F);
 
-impl BodyJudge<Request> for GraphqlJudge {
+impl<F, V> BodyJudge<Request> for ApiJudge<F>
+where
+    F: FnOnce(Buffered) -> V + Send + 'static,
+    V: Future<Output = Verdict> + Send + 'static,
+{
     fn addon(&self) -> &'static str {
         NAME
     }
 
     fn for_client(&self, denial: Denial) -> Denial {
-        as_github_says(denial)
+        with_message(denial)
     }
 
     fn judge<'a>(
@@ -309,27 +306,10 @@ impl BodyJudge<Request> for GraphqlJudge {
         body: Buffered,
     ) -> BoxFuture<'a, Result<Bytes, Denial>> {
         Box::pin(async move {
-            self.check(&body).await.map_err(as_github_says)?;
-            Ok(body.bytes().clone())
+            let bytes = body.bytes().clone();
+            (self.0)(body).await.map_err(with_message)?;
+            Ok(bytes)
         })
-    }
-}
-
-impl GraphqlJudge {
-    async fn check(self: Box<Self>, body: &Buffered) -> Verdict {
-        let container = Arc::clone(&self.requester.container);
-        let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
-        let mentions = Arc::clone(&self.mentions);
-        // Computed on another thread: fragments make a small query as expensive as a large one.
-        let named_nodes = body
-            .compute(move |body| graphql::judge(body, &mutations, &mentions, &asking))
-            .await?;
-        let ids = named_nodes.ids();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let nodes = self.forge.nodes(&self.requester, &ids).await?;
-        named_nodes.judge(nodes, &self.mentions, &container)
     }
 }
 
@@ -359,7 +339,7 @@ impl Addon for Github {
         }
         match self.judge_request(*service, flow, request) {
             Ok(step) => step,
-            Err(denial) => Err(as_github_says(denial)).into(),
+            Err(denial) => Err(with_message(denial)).into(),
         }
     }
 }
