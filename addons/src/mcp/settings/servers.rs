@@ -361,8 +361,9 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
         }
         let text = value.any_text()?;
         if HeaderValue::from_str(text).is_err() {
-            value
-                .refuse("has a character that cannot stand in a header (a line break at its end?)");
+            value.refuse(
+                "has a character that a header must not contain (a line break at its end?)",
+            );
             return None;
         }
         Some((key.name.to_ascii_lowercase(), hidden(text)))
