@@ -154,7 +154,8 @@ impl Running {
 
 /// The last line of the response, which says how the command ended.
 fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
-    let line = match (reason, &report) {
+    let outcome = report.map(|report| report.outcome);
+    let line = match (reason, &outcome) {
         (Stop::ShuttingDown, _) => Line::Error {
             message: "the sidecar is shutting down; the command was ended",
         },
@@ -166,23 +167,11 @@ fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
         (_, None) => Line::Error {
             message: "the supervisor of the command was killed; the command was ended",
         },
-        (
-            _,
-            Some(Report {
-                outcome: Ok(exit_code),
-                ..
-            }),
-        ) => Line::Done {
+        (_, Some(Ok(exit_code))) => Line::Done {
             exit_code: *exit_code,
             timed_out: reason == Stop::TimedOut,
         },
-        (
-            _,
-            Some(Report {
-                outcome: Err(message),
-                ..
-            }),
-        ) => Line::Error { message },
+        (_, Some(Err(message))) => Line::Error { message },
     };
     line.encode()
 }
