@@ -34,7 +34,7 @@ use forge::Requester;
 pub use graphql::Mutations;
 pub use mentions::Mentions;
 pub use patterns::Patterns;
-use rest::{Access, InRepo, Rest};
+use rest::{Access, RepoPath, Rest};
 pub use settings::GithubSettings;
 use target::Target;
 
@@ -118,23 +118,24 @@ impl Github {
             Target::Graphql => self.judge_graphql(request, requester)?,
             Target::Repo { owner, name, rest } => {
                 let rest = &rest;
-                let repo = InRepo { owner, name, rest };
+                let repo = RepoPath { owner, name, rest };
                 let access = self.rest.judge(&repo, request, &container)?;
                 admit(flow, request, access);
             }
-            Target::Nameless(segments) => {
-                self.rest.judge_nameless(&segments, request, &container)?;
+            Target::NoRepo(segments) => {
+                self.rest
+                    .judge_without_repo(&segments, request, &container)?;
             }
-            Target::Numbered { id, rest } => {
+            Target::RepoById { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
-                let judging = self.judge_numbered(flow, request, requester, id, rest);
+                let judging = self.judge_repo_by_id(flow, request, requester, id, rest);
                 return Ok(Step::wait(async { judging.await.map_err(with_message) }));
             }
         }
         Ok(Step::PASS)
     }
 
-    async fn judge_numbered(
+    async fn judge_repo_by_id(
         &self,
         flow: &mut Flow,
         request: &mut Request,
@@ -149,18 +150,18 @@ impl Github {
         };
         // An unknown number and a repository that is not listed get the same denial, without a
         // name: the container must not learn which repositories the proxy's credential can read.
-        let not_theirs =
+        let not_listed =
             || Denials::no_repo(format!("the repository with the number {id} is not listed"));
         let repo = asked.await?;
-        let repo = repo.ok_or_else(not_theirs)?.to_ascii_lowercase();
-        let (owner, name) = repo.split_once('/').ok_or_else(not_theirs)?;
+        let repo = repo.ok_or_else(not_listed)?.to_ascii_lowercase();
+        let (owner, name) = repo.split_once('/').ok_or_else(not_listed)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
         let rest = &rest;
         let judged = self
             .rest
-            .judge(&InRepo { owner, name, rest }, request, &container);
+            .judge(&RepoPath { owner, name, rest }, request, &container);
         let access = match judged {
-            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_theirs()),
+            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_listed()),
             judged => judged?,
         };
         admit(flow, request, access);

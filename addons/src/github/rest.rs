@@ -37,13 +37,13 @@ pub(super) enum Access {
 }
 
 /// A repository as named in a path, in lower case, with the segments after it.
-pub(super) struct InRepo<'a> {
+pub(super) struct RepoPath<'a> {
     pub(super) owner: &'a str,
     pub(super) name: &'a str,
     pub(super) rest: &'a [&'a str],
 }
 
-impl InRepo<'_> {
+impl RepoPath<'_> {
     /// Returns the path that is compared with the patterns.
     fn path(&self) -> String {
         let mut path = format!("/repos/{}/{}", self.owner, self.name);
@@ -84,7 +84,7 @@ impl Rest {
     /// read.
     pub(super) fn judge(
         &self,
-        repo: &InRepo<'_>,
+        repo: &RepoPath<'_>,
         request: &mut Request,
         container: &Arc<Container>,
     ) -> Result<Access, Denial> {
@@ -148,7 +148,7 @@ impl Rest {
     }
 
     /// Judges a request that names no repository. Only listed reads and configured patterns pass.
-    pub(super) fn judge_nameless(
+    pub(super) fn judge_without_repo(
         &self,
         segments: &[&str],
         request: &Request,
@@ -188,7 +188,7 @@ impl Rest {
         &self,
         request: &mut Request,
         write: &'static Write,
-        repo: &InRepo<'_>,
+        repo: &RepoPath<'_>,
         container: &Arc<Container>,
     ) -> Verdict {
         if request.query.is_some() {

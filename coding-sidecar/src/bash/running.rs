@@ -19,10 +19,10 @@ use crate::connection::Stream;
 
 /// The most time for a supervisor to kill a command before the supervisor is killed; longer than
 /// the supervisor's own limit of 10 s.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(12);
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(12);
 /// The most time for each further piece of output once the supervisor has ended. By then the pipes
 /// have ended, unless a process that could not be killed holds them open.
-const REST_PATIENCE: Duration = Duration::from_millis(500);
+const REST_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
 
@@ -108,7 +108,7 @@ impl Running {
             // A command may have stopped its supervisor.
             let _ = kill_process(self.id, Signal::CONT);
         }
-        if timeout(SUPERVISOR_PATIENCE, self.child.wait())
+        if timeout(SUPERVISOR_TIMEOUT, self.child.wait())
             .await
             .is_err()
         {
@@ -142,7 +142,7 @@ impl Running {
                     else => None,
                 }
             };
-            match timeout(REST_PATIENCE, next).await {
+            match timeout(REST_TIMEOUT, next).await {
                 Ok(Some(line)) => place.send(line),
                 // One of the streams ended.
                 Ok(None) => {}

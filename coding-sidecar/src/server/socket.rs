@@ -21,9 +21,9 @@ use rustix::process::umask;
 const BACKLOG: i32 = 256;
 /// How long to wait for the lock of the folder. A sidecar holds it only for milliseconds, while it
 /// starts.
-const FOLDER_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to lock the folder.
-const FOLDER_POLL: Duration = Duration::from_millis(20);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The socket's file. Dropping this removes the file, unless it was replaced.
 pub struct SocketFile {
@@ -97,11 +97,11 @@ fn lock_folder(path: &Path) -> Result<File, String> {
         ),
         other => format!("cannot open the socket's folder {shown}: {other}"),
     })?;
-    let deadline = Instant::now() + FOLDER_PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(File::from(folder)),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(FOLDER_POLL),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(LOCK_RETRY),
             Err(Errno::WOULDBLOCK) => {
                 return Err(format!(
                     "another process holds a lock on the folder {shown}"

@@ -57,7 +57,7 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
 
 fn readable(headers: &HeaderMap) -> Verdict {
     if has_encoding(headers) {
-        let sentence = "Unsupported encoding: a batch of LFS must be readable";
+        let sentence = "Unsupported encoding: an LFS batch must not be compressed";
         return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("LFS batch"));
     }
     Ok(())

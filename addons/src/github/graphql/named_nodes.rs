@@ -16,7 +16,7 @@ const PEOPLE: [&str; 4] = ["actorIds", "assigneeIds", "botIds", "userIds"];
 
 /// Keys with ids that are not looked up: teams belong to the repository's organization, and
 /// `clientMutationId` names no node.
-const NOT_ASKED: [&str; 2] = ["clientMutationId", "teamIds"];
+const NOT_LOOKED_UP: [&str; 2] = ["clientMutationId", "teamIds"];
 
 /// The most nodes that one body may name by id, as many as GitHub resolves in one query.
 const MAX_NODES: usize = 100;
@@ -84,8 +84,8 @@ impl NamedNodes {
             }
         }
         // Removing an assignee or a reviewer starts no agent.
-        let asks_people = !mentions.is_empty() && !mutation.starts_with("remove");
-        self.add_members(arguments, asks_people)
+        let looks_up_people = !mentions.is_empty() && !mutation.starts_with("remove");
+        self.add_members(arguments, looks_up_people)
     }
 
     /// Adds the branches and repositories of a pull request. Objects to a branch with an owner, or
@@ -117,11 +117,11 @@ impl NamedNodes {
     fn add_members(
         &mut self,
         members: &Map<String, Value>,
-        asks_people: bool,
+        looks_up_people: bool,
     ) -> Result<(), Denial> {
         for (key, value) in members {
             if PEOPLE.contains(&key.as_str()) {
-                if asks_people {
+                if looks_up_people {
                     self.add_people(value)?;
                 }
             } else if is_id(key) {
@@ -130,17 +130,17 @@ impl NamedNodes {
             if key == "labelIds" {
                 self.labels.extend(ids_of(value)?);
             }
-            self.add_value(value, asks_people)?;
+            self.add_value(value, looks_up_people)?;
         }
         Ok(())
     }
 
-    fn add_value(&mut self, value: &Value, asks_people: bool) -> Result<(), Denial> {
+    fn add_value(&mut self, value: &Value, looks_up_people: bool) -> Result<(), Denial> {
         match value {
-            Value::Object(members) => self.add_members(members, asks_people),
+            Value::Object(members) => self.add_members(members, looks_up_people),
             Value::Array(items) => items
                 .iter()
-                .try_for_each(|item| self.add_value(item, asks_people)),
+                .try_for_each(|item| self.add_value(item, looks_up_people)),
             _ => Ok(()),
         }
     }
@@ -151,7 +151,7 @@ impl NamedNodes {
     }
 
     /// Judges the forge's answers for [`NamedNodes::ids`], in the same order. Denies unknown nodes,
-    /// nodes and branches of other repositories, labels that bots obey, and agents.
+    /// nodes and branches of other repositories, labels on which bots act, and agents.
     pub(in crate::github) fn judge(
         &self,
         nodes: Vec<Option<Node>>,
@@ -246,5 +246,5 @@ fn ids_of(value: &Value) -> Result<Vec<String>, Denial> {
 
 fn is_id(key: &str) -> bool {
     let named = key == "id" || key == "ids" || key.ends_with("Id") || key.ends_with("Ids");
-    (named || key == "inReplyTo") && !NOT_ASKED.contains(&key)
+    (named || key == "inReplyTo") && !NOT_LOOKED_UP.contains(&key)
 }

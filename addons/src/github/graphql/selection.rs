@@ -52,7 +52,7 @@ impl<'a> Walk<'a> {
             let input = walk.arguments(field)?;
             walk.named_nodes
                 .add_input(&field.name, &input, mentions, walk.container)?;
-            walk.inside(&field.selections, Place::Inside, depth + 1)
+            walk.nested_fields(&field.selections, Place::Inside, depth + 1)
         })
     }
 
@@ -108,10 +108,10 @@ impl<'a> Walk<'a> {
                 ));
             }
         };
-        self.inside(&field.selections, place, depth + 1)
+        self.nested_fields(&field.selections, place, depth + 1)
     }
 
-    fn inside(
+    fn nested_fields(
         &mut self,
         selections: &'a [Selection],
         place: Place,
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
                 let why = "it leads out of the repository; outside, a query may only read fields that have no selection";
                 Denials::leads_out(&field.name, why)
             })?;
-            walk.inside(&field.selections, next, depth + 1)
+            walk.nested_fields(&field.selections, next, depth + 1)
         })
     }
 

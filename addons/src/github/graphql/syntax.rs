@@ -80,7 +80,7 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Denial>
                 document.operations.push(operation(&node)?);
             }
             cst::Definition::FragmentDefinition(node) => {
-                let name = some(node.fragment_name().and_then(|name| name.name()))?;
+                let name = required(node.fragment_name().and_then(|name| name.name()))?;
                 let selections = selections(node.selection_set())?;
                 if document
                     .fragments
@@ -123,7 +123,7 @@ fn count_tokens(text: &str, most: usize) -> Result<usize, Denial> {
     Ok(count)
 }
 
-fn some<T>(part: Option<T>) -> Result<T, Denial> {
+fn required<T>(part: Option<T>) -> Result<T, Denial> {
     part.ok_or_else(|| malformed("the document is not complete"))
 }
 
@@ -142,13 +142,13 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, Denial> {
     let mut defaults = HashMap::new();
     let definitions = node.variable_definitions().into_iter();
     for definition in definitions.flat_map(|list| list.variable_definitions()) {
-        let name = some(definition.variable().and_then(|variable| variable.name()))?;
+        let name = required(definition.variable().and_then(|variable| variable.name()))?;
         let name = text_of(&name);
         if !names.insert(name.clone()) {
             return Err(malformed("a variable is defined twice"));
         }
         if let Some(default) = definition.default_value() {
-            defaults.insert(name, value(some(default.value())?)?);
+            defaults.insert(name, value(required(default.value())?)?);
         }
     }
     Ok(Operation {
@@ -160,12 +160,12 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, Denial> {
 
 fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Denial> {
     let mut found = Vec::new();
-    for selection in some(set)?.selections() {
+    for selection in required(set)?.selections() {
         found.push(match selection {
             cst::Selection::Field(node) => Selection::Field(field(&node)?),
             cst::Selection::FragmentSpread(node) => {
                 let name = node.fragment_name().and_then(|name| name.name());
-                Selection::Spread(text_of(&some(name)?))
+                Selection::Spread(text_of(&required(name)?))
             }
             cst::Selection::InlineFragment(node) => {
                 Selection::Inline(selections(node.selection_set())?)
@@ -182,12 +182,12 @@ fn field(node: &cst::Field) -> Result<Field, Denial> {
         .into_iter()
         .flat_map(|list| list.arguments())
     {
-        let name = text_of(&some(argument.name())?);
-        arguments.push((name, value(some(argument.value())?)?));
+        let name = text_of(&required(argument.name())?);
+        arguments.push((name, value(required(argument.value())?)?));
     }
     unique(&arguments)?;
     Ok(Field {
-        name: text_of(&some(node.name())?),
+        name: text_of(&required(node.name())?),
         arguments,
         selections: match node.selection_set() {
             Some(set) => selections(Some(set))?,
@@ -198,9 +198,9 @@ fn field(node: &cst::Field) -> Result<Field, Denial> {
 
 fn value(node: cst::Value) -> Result<Value, Denial> {
     Ok(match node {
-        cst::Value::Variable(node) => Value::Variable(text_of(&some(node.name())?)),
+        cst::Value::Variable(node) => Value::Variable(text_of(&required(node.name())?)),
         cst::Value::StringValue(node) => Value::Text(node.into()),
-        cst::Value::EnumValue(node) => Value::Text(text_of(&some(node.name())?)),
+        cst::Value::EnumValue(node) => Value::Text(text_of(&required(node.name())?)),
         cst::Value::NullValue(_) => Value::Null,
         cst::Value::FloatValue(_) | cst::Value::IntValue(_) | cst::Value::BooleanValue(_) => {
             Value::Plain
@@ -211,8 +211,8 @@ fn value(node: cst::Value) -> Result<Value, Denial> {
         cst::Value::ObjectValue(node) => {
             let mut members = Vec::new();
             for member in node.object_fields() {
-                let name = text_of(&some(member.name())?);
-                members.push((name, value(some(member.value())?)?));
+                let name = text_of(&required(member.name())?);
+                members.push((name, value(required(member.value())?)?));
             }
             unique(&members)?;
             Value::Object(members)
