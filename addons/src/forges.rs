@@ -1,4 +1,5 @@
-//! Git forges and their hosts, from `git` in `policy.yaml`. Several addons use them.
+//! Git forges and their hosts, from `git` in `policy.yaml`, and functions that the addons `github`
+//! and `git` share.
 
 use std::collections::HashSet;
 
