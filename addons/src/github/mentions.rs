@@ -108,8 +108,8 @@ fn rendered(text: &str, mut tags: Tags) -> Cow<'_, str> {
 }
 
 /// Parses a numeric character reference (`&#64;`, `&#x40;`) or `&commat;`, the only named one that
-/// is decoded. Returns the character and the rest. The semicolon of a numeric reference is optional,
-/// as in HTML.
+/// is decoded. Returns the character and the rest. The semicolon of a numeric reference is
+/// optional, as in HTML.
 fn reference(markup: &str) -> Option<(char, &str)> {
     if let Some(rest) = markup.strip_prefix("&commat;") {
         return Some(('@', rest));

@@ -139,8 +139,8 @@ fn remove_stale(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Connects without waiting. Fails with `ECONNREFUSED` only if no server listens; with another error
-/// if a server's backlog is full.
+/// Connects without waiting. Fails with `ECONNREFUSED` only if no server listens; if a server's
+/// backlog is full, the error is another one.
 fn probe(path: &Path) -> Result<(), Errno> {
     connect(unix_socket()?, &SocketAddrUnix::new(path)?)
 }
