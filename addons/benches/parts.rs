@@ -59,7 +59,7 @@ fn matcher(criterion: &mut Criterion) {
 fn git() -> Git {
     let settings = GitSettings {
         hosts: Host::parse("github.com").into_iter().collect(),
-        bot_branch_prefixes: Vec::new(),
+        bot_branch_prefixes: Arc::default(),
         allow_branch_deletion: false,
         public_reads: false,
         report_push_denials: true,

@@ -1,9 +1,11 @@
-//! Git forges and their hosts, from `git` in `policy.yaml`. Several addons use them.
+//! Git forges and their hosts, from `git` in `policy.yaml`, and functions that the addons `github`
+//! and `git` share.
 
 use std::collections::HashSet;
 
-use crate::contract::Host;
 use crate::contract::settings::{Files, Setting};
+use crate::contract::{Anonymous, Denial, Flow, Host, Request};
+use crate::header_names::{folds_to, remove_fields};
 
 /// The hosts of one forge. An API without its own host is on `host`, below `/api`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +83,26 @@ impl ForgeHosts {
         let others = [&self.api, &self.uploads, &self.raw, &self.codeload];
         std::iter::once(&self.host).chain(others.into_iter().flatten())
     }
+}
+
+/// Sends a request without a credential: removes the client's own, and keeps the proxy from adding
+/// another one.
+pub(crate) fn send_anonymously(flow: &mut Flow, request: &mut Request) {
+    const NAMES: [&str; 2] = ["authorization", "cookie"];
+    flow.put_slot(Anonymous);
+    remove_fields(&mut request.headers, |name| {
+        NAMES.iter().any(|one| folds_to(name, one))
+    });
+}
+
+/// Adds the sentence of a denial as `message`, which clients of GitHub's APIs and git-lfs show,
+/// unless the denial has a `message`. Without one, git-lfs reports a 403 as a wrong password.
+pub(crate) fn with_message(denial: Denial) -> Denial {
+    if denial.detail("message").is_some() {
+        return denial;
+    }
+    let message = denial.sentence().to_owned();
+    denial.with("message", message)
 }
 
 /// Reads `git.public_reads`: whether a container may read repositories that it has not registered,

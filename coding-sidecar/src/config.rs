@@ -142,11 +142,14 @@ impl<V: Fn(&str) -> Option<OsString>> Reader<V> {
     fn text(&mut self, name: &str) -> Option<String> {
         match self.raw(name)?.into_string() {
             Ok(text) => Some(text),
-            Err(_) => {
-                self.errors.push(format!("{name} is not UTF-8"));
-                None
-            }
+            Err(_) => self.refuse(format!("{name} is not UTF-8")),
         }
+    }
+
+    /// Records an error, and returns `None`, since the setting has no valid value.
+    fn refuse<T>(&mut self, error: String) -> Option<T> {
+        self.errors.push(error);
+        None
     }
 
     fn path(&mut self, name: &str, default: &str) -> PathBuf {
@@ -191,41 +194,31 @@ impl<V: Fn(&str) -> Option<OsString>> Reader<V> {
 
     fn tcp(&mut self) -> Option<TcpAddress> {
         let (host, port) = (self.text("TCP_HOST"), self.text("TCP_PORT"));
+        let only = |set: &str, unset: &str| {
+            format!("{set} is set and {unset} is not: set both or neither")
+        };
         match (host, port) {
             (None, None) => None,
             (Some(host), Some(port)) => match port.parse() {
                 Ok(port) => Some(TcpAddress { host, port }),
-                Err(_) => {
-                    self.errors.push(format!(
-                        "TCP_PORT is {port:?}: write a number from 0 to 65535"
-                    ));
-                    None
-                }
+                Err(_) => self.refuse(format!(
+                    "TCP_PORT is {port:?}: write a number from 0 to 65535"
+                )),
             },
-            (Some(_), None) => {
-                self.errors
-                    .push("TCP_HOST is set and TCP_PORT is not: set both or neither".to_owned());
-                None
-            }
-            (None, Some(_)) => {
-                self.errors
-                    .push("TCP_PORT is set and TCP_HOST is not: set both or neither".to_owned());
-                None
-            }
+            (Some(_), None) => self.refuse(only("TCP_HOST", "TCP_PORT")),
+            (None, Some(_)) => self.refuse(only("TCP_PORT", "TCP_HOST")),
         }
     }
 
     fn token(&mut self) -> Option<Token> {
         let text = self.text(TOKEN_VARIABLE)?;
-        let token = Token::new(&text);
-        if token.is_none() {
-            // The message does not quote the value, which is a secret even if it is damaged.
-            self.errors.push(format!(
+        // The message does not quote the value, which is a secret even if it is damaged.
+        Token::new(&text).or_else(|| {
+            self.refuse(format!(
                 "{TOKEN_VARIABLE} has a blank, a control or a non-ASCII character, which the header \
-                 Authorization cannot carry"
-            ));
-        }
-        token
+                 Authorization must not contain"
+            ))
+        })
     }
 }
 

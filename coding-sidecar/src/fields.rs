@@ -1,8 +1,12 @@
-//! Deserializes fields of requests in the forms in which language models write them.
+//! Fields of requests: deserializes them in the forms in which language models write them, and
+//! bounds them.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
+
+use crate::failure::Failure;
+use crate::truncation::OUTPUT_LINES_MAX;
 
 /// Deserializes a number of lines or entries; null is `None`. Accepts a float without a fraction,
 /// such as `10.0`.
@@ -23,6 +27,17 @@ fn whole(float: f64) -> Option<u64> {
     (float.fract() == 0.0)
         .then(|| format!("{float:.0}").parse().ok())
         .flatten()
+}
+
+/// Returns the request's limit, or `default` if it has none, but at most [`OUTPUT_LINES_MAX`].
+/// Fails if the request's limit is 0.
+pub(crate) fn limit(requested: Option<u64>, default: u64) -> Result<usize, Failure> {
+    match requested {
+        Some(0) => Err(Failure::Request("limit must be at least 1".into())),
+        limit => Ok(usize::try_from(limit.unwrap_or(default))
+            .unwrap_or(usize::MAX)
+            .min(OUTPUT_LINES_MAX)),
+    }
 }
 
 /// Deserializes a boolean; null is false.

@@ -30,7 +30,7 @@ pub use crate::bash::supervise;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The most time that the process waits at its end for file operations, which were cancelled.
-const OPERATIONS_PATIENCE: Duration = Duration::from_secs(2);
+const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -51,7 +51,7 @@ pub fn run(config: Config) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start the runtime: {error}"))?;
     let outcome = runtime.block_on(server::serve(config, workspace));
-    runtime.shutdown_timeout(OPERATIONS_PATIENCE);
+    runtime.shutdown_timeout(OPERATIONS_TIMEOUT);
     outcome
 }
 

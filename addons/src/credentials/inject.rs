@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, Entry};
+use http::header::{ACCEPT_ENCODING, Entry};
 use http::{HeaderName, HeaderValue, Method};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use super::clean::ClientCredentials;
-use super::secret::{Prepared, Ready};
-use super::token::{Token, TokenForm, TokenSource};
+use super::secret::{Fields, Prepared};
+use super::token::Token;
 use super::{Credential, CredentialKind, Guarded, placeholder};
 use crate::contract::{
     Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme, Step, Verdict,
@@ -19,6 +19,7 @@ use crate::header_names::{folds_to, remove_fields};
 
 /// Limit on a request's wait for a token. Longer than the limits of the sources' own requests (to
 /// GitHub 25 s, to a token endpoint 20 s), so that these fail first and the denial names the cause.
+/// Only the wait for a token file that another process has locked can take longer.
 const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The credentials of one host, for any of its ports.
@@ -122,18 +123,28 @@ impl HostCredentials {
             guarded.scrubbers.push(Arc::clone(&prepared.scrubber));
         }
         for (credential, token) in chosen.iter().zip(tokens) {
-            let ready = self.ready(credential, &prepared)?;
-            flow.note(|| format!("credential {} would be added", ready.name));
+            let name = &credential.name;
+            flow.note(|| format!("credential {name} would be added"));
             let added = match (&credential.kind, token) {
                 (CredentialKind::Token { form, source, .. }, Some(token)) => {
-                    guarded.inject(source, token);
+                    guarded.scrubbers.push(Arc::clone(token.scrubber()));
+                    let injected = (Arc::clone(source), Arc::clone(token));
+                    guarded.injected.push(injected);
                     add(flow, request, token.fields(*form))
                 }
                 (CredentialKind::Token { .. }, None) => false,
-                _ => add(flow, request, ready.fields()?),
+                _ => {
+                    let fields = self.fields(credential, &prepared)?.as_ref();
+                    let fields = fields.map_err(|why| unavailable(name, why))?;
+                    add(
+                        flow,
+                        request,
+                        fields.iter().map(|(name, value)| (name, value)),
+                    )
+                }
             };
             if added {
-                flow.add_credential(&ready.name);
+                flow.add_credential(name);
             }
         }
         if !guarded.scrubbers.is_empty() {
@@ -146,14 +157,14 @@ impl HostCredentials {
         Ok(())
     }
 
-    fn ready<'p>(
+    fn fields<'p>(
         &self,
         credential: &Arc<Credential>,
         prepared: &'p Prepared,
-    ) -> Result<&'p Ready, Denial> {
-        let mut of_all = self.credentials.iter().zip(&prepared.credentials);
+    ) -> Result<&'p Fields, Denial> {
+        let mut of_all = self.credentials.iter().zip(&prepared.fields);
         let found = of_all.find(|(other, _)| Arc::ptr_eq(other, credential));
-        found.map(|(_, ready)| ready).ok_or_else(Denial::internal)
+        found.map(|(_, fields)| fields).ok_or_else(Denial::internal)
     }
 
     /// The prepared credentials; prepares them again if a source changed. The read lock must not be
@@ -204,31 +215,6 @@ fn add<'f>(
         added = true;
     }
     added
-}
-
-impl Ready {
-    fn fields(&self) -> Result<impl Iterator<Item = (&HeaderName, &HeaderValue)>, Denial> {
-        let fields = self.fields.as_ref();
-        let fields = fields.map_err(|why| unavailable(&self.name, why))?;
-        Ok(fields.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-impl Guarded {
-    fn inject(&mut self, source: &Arc<dyn TokenSource>, token: &Arc<Token>) {
-        self.scrubbers.push(Arc::clone(token.scrubber()));
-        self.injected.push((Arc::clone(source), Arc::clone(token)));
-    }
-}
-
-impl Token {
-    fn fields(&self, form: TokenForm) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-        let extra_fields = self
-            .extra_fields()
-            .iter()
-            .map(|(name, value)| (name, value));
-        std::iter::once((&AUTHORIZATION, self.authorization(form))).chain(extra_fields)
-    }
 }
 
 impl Credential {

@@ -25,51 +25,38 @@ pub(super) struct Prepared {
     /// The version of each source, taken before the read, so that a change during the read causes
     /// another read.
     versions: Vec<u64>,
-    /// Each credential, in the order of the entries.
-    pub(super) credentials: Vec<Ready>,
+    /// The fields of each credential, in the order of the entries.
+    pub(super) fields: Vec<Fields>,
     /// Scrubs every secret that could be read.
     pub(super) scrubber: Arc<Scrubber>,
 }
 
-/// One credential.
-pub(super) struct Ready {
-    pub(super) name: Arc<str>,
-    /// The fields that the credential adds to a request, or the reason why its secret is unusable.
-    pub(super) fields: Result<Vec<(HeaderName, HeaderValue)>, String>,
-}
+/// The fields that a credential adds to a request, or the reason why its secret is unusable.
+pub(super) type Fields = Result<Vec<(HeaderName, HeaderValue)>, String>;
 
 impl Prepared {
     /// Reads every secret. A secret that cannot be read makes only its own credential unusable.
     /// Fails if no scrubber can be built for the secrets.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
-        let mut ready = Vec::new();
+        let mut fields = Vec::new();
         let mut forms = Forms::default();
         for credential in credentials {
-            let mut made = Ok(Vec::new());
-            for (name, source) in credential.kind.sources() {
+            let Credential { kind, name, .. } = &**credential;
+            let made = kind.sources().map(|(field, source)| {
                 versions.push(source.version());
-                let header = source.read().and_then(|secret| {
-                    let secret = checked(&secret)?;
-                    credential
-                        .kind
-                        .add_forms(secret, &credential.name, &mut forms);
-                    Ok((name.clone(), credential.kind.header_value(secret)?))
-                });
-                match (header, &mut made) {
-                    (Ok(header), Ok(made)) => made.push(header),
-                    (Err(why), Ok(_)) => made = Err(why),
-                    (_, Err(_)) => {}
-                }
-            }
-            ready.push(Ready {
-                name: Arc::from(&*credential.name),
-                fields: made,
+                let secret = source.read()?;
+                let secret = checked(&secret)?;
+                kind.add_forms(secret, name, &mut forms);
+                Ok((field.clone(), kind.header_value(secret)?))
             });
+            // Collected first: an unusable secret must not keep the others from being scrubbed.
+            let made: Vec<Result<_, String>> = made.collect();
+            fields.push(made.into_iter().collect());
         }
         Ok(Self {
             versions,
-            credentials: ready,
+            fields,
             scrubber: Arc::new(Scrubber::new(forms)?),
         })
     }

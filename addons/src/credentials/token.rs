@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue};
 
 use super::forms::Forms;
@@ -87,15 +88,17 @@ impl Token {
         Ok(self)
     }
 
-    pub(super) fn authorization(&self, form: TokenForm) -> &HeaderValue {
-        match form {
+    /// The fields that are sent: `Authorization` in this form, and those of [`Token::with_field`].
+    pub(super) fn fields(
+        &self,
+        form: TokenForm,
+    ) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        let authorization = match form {
             TokenForm::Bearer => &self.bearer,
             TokenForm::Basic => &self.basic,
-        }
-    }
-
-    pub(super) fn extra_fields(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.extra_fields
+        };
+        let extra_fields = self.extra_fields.iter().map(|(name, value)| (name, value));
+        std::iter::once((&AUTHORIZATION, authorization)).chain(extra_fields)
     }
 
     pub(super) fn scrubber(&self) -> &Arc<Scrubber> {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 
-use super::github_app::{AppSettings, AppSource, AppTokens};
-use super::oauth::{OauthSettings, OauthSource, OauthTokens};
-use super::{Credential, CredentialEntry, CredentialKind, KindSettings, TokenForm};
+use super::github_app::{AppSettings, AppTokens};
+use super::oauth::{OauthSettings, OauthTokens};
+use super::{
+    Credential, CredentialEntry, CredentialKind, KindSettings, TokenForm, TokenSource as _,
+};
 use crate::contract::{Host, SystemPorts};
 
 /// The OAuth logins and GitHub Apps. An entry that a reload did not change keeps its tokens, so
@@ -74,7 +76,7 @@ impl TokenSources {
                 let of_form = |(form, hosts)| {
                     let kind = CredentialKind::Token {
                         form,
-                        source: Arc::new(AppSource(Arc::clone(&tokens))),
+                        source: Arc::new(Arc::clone(&tokens)),
                         login: None,
                     };
                     credential(entry, kind, hosts)
@@ -101,7 +103,7 @@ impl TokenSources {
         });
         CredentialKind::Token {
             form: TokenForm::Bearer,
-            source: Arc::new(OauthSource(tokens)),
+            source: Arc::new(tokens),
             login: Some(settings.login.clone()),
         }
     }

@@ -16,28 +16,27 @@ mod size;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
+use http::{HeaderMap, HeaderValue};
 
 use crate::contract::{
     Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
     Response, Step, Verdict, names,
 };
-use crate::header_names::{folds_to, remove_fields};
+use crate::forges::{send_anonymously, with_message};
 pub use discovery::as_git_shows;
-use lfs::BatchRules;
 pub use lfs::Reachable;
 pub use metrics::GitMetrics;
 use operation::Operation;
 use paths::{Call, RepoPath};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 pub use settings::GitSettings;
+use size::Limit;
 
 /// The addon. It judges every request to a git host, except those to an API on the same host. On
 /// every host, it replaces the placeholders of LFS transfers by their tokens.
 pub struct Git {
     settings: GitSettings,
-    prefixes: Arc<[String]>,
     reachable: Arc<Reachable>,
     metrics: Arc<GitMetrics>,
 }
@@ -45,26 +44,13 @@ pub struct Git {
 /// Marks the flow of a push, with its repository.
 struct Pushing(String);
 
-/// The largest push in bytes, and the name of the setting that limits it.
-#[derive(Default)]
-struct Limit {
-    bytes: u64,
-    rule: String,
-}
-
 impl Git {
     /// Builds the addon. `reachable` decides whether a container may transfer LFS files from and to
     /// a host and port.
     #[must_use]
-    pub fn new(
-        mut settings: GitSettings,
-        reachable: Arc<Reachable>,
-        metrics: Arc<GitMetrics>,
-    ) -> Self {
-        let prefixes = std::mem::take(&mut settings.bot_branch_prefixes).into();
+    pub fn new(settings: GitSettings, reachable: Arc<Reachable>, metrics: Arc<GitMetrics>) -> Self {
         Self {
             settings,
-            prefixes,
             reachable,
             metrics,
         }
@@ -85,7 +71,12 @@ impl Git {
         if !container.repos.iter().any(|own| own.is(&repo_path.repo)) {
             return match wanted {
                 Ok(call) if self.settings.public_reads && call.may_read() => {
-                    self.read_anonymously(flow, request, &repo_path, call)
+                    flow.note(|| format!("{} is read without a credential", repo_path.repo));
+                    send_anonymously(flow, request);
+                    match call {
+                        Call::LfsBatch => lfs::call(flow, request, None),
+                        _ => Ok(()),
+                    }
                 }
                 _ => Err(not_authorized(&repo_path, &container)),
             };
@@ -94,34 +85,8 @@ impl Git {
         match wanted? {
             Call::Git(Operation::Push) => self.push(flow, request, &container, repo_path, limit),
             Call::Git(_) => Ok(()),
-            Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
+            Call::LfsBatch => lfs::call(flow, request, Some(limit)),
             Call::LfsUpload => upload(request, limit),
-        }
-    }
-
-    /// Passes a read of a repository outside the container's list, without a credential. Of LFS
-    /// batches, only downloads pass.
-    fn read_anonymously(
-        &self,
-        flow: &mut Flow,
-        request: &mut Request,
-        repo_path: &RepoPath<'_>,
-        call: Call,
-    ) -> Verdict {
-        flow.note(|| format!("{} is read without a credential", repo_path.repo));
-        flow.put_slot(Anonymous);
-        remove_credentials(&mut request.headers);
-        match call {
-            Call::LfsBatch => lfs::call(flow, request, self.batch(Limit::default(), true)),
-            _ => Ok(()),
-        }
-    }
-
-    fn batch(&self, limit: Limit, only_downloads: bool) -> BatchRules {
-        BatchRules {
-            only_downloads,
-            limit: limit.bytes,
-            limit_rule: limit.rule,
         }
     }
 
@@ -133,34 +98,26 @@ impl Git {
         repo_path: RepoPath<'_>,
         limit: Limit,
     ) -> Verdict {
-        let encoded =
-            |value: &http::HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
-        if request
-            .headers
-            .get_all(CONTENT_ENCODING)
-            .iter()
-            .any(encoded)
-        {
+        if has_encoding(&request.headers) {
             let sentence = "Unsupported encoding: a push must not be compressed as a whole";
             return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("push commands"));
         }
         let rules = PushRules {
             ref_prefixes: (container.auth_mode == AuthMode::Bot)
-                .then(|| Arc::clone(&self.prefixes)),
+                .then(|| Arc::clone(&self.settings.bot_branch_prefixes)),
             allow_deletion: self.settings.allow_branch_deletion,
-            limit: limit.bytes,
-            limit_rule: limit.rule,
+            limit,
             report: self.settings.report_push_denials,
         };
         let announced = request.content_length;
         // Git's report depends on the capabilities in the first command, so with `report` the size
         // is judged after the commands.
         let at_once = !rules.report;
-        if let Some(size) = announced.filter(|size| at_once && *size > rules.limit) {
-            return Err(rules.too_large(size));
+        if let Some(size) = announced.filter(|size| at_once && *size > rules.limit.bytes) {
+            return Err(rules.limit.too_large(size));
         }
         flow.note(|| {
-            let most = size::human(rules.limit);
+            let most = size::human(rules.limit.bytes);
             format!(
                 "push to {}, at most {most}: each ref is judged when it is pushed",
                 repo_path.repo
@@ -199,15 +156,15 @@ impl Git {
 fn upload(request: &Request, limit: Limit) -> Verdict {
     match request.content_length {
         Some(size) if size <= limit.bytes => Ok(()),
-        Some(size) => Err(size::too_large(size, limit.bytes).rule(limit.rule)),
+        Some(size) => Err(limit.too_large(size)),
         None => Err(Denial::malformed("an LFS upload needs a Content-Length")),
     }
 }
 
-/// Removes the client's own credentials; [`Anonymous`] only keeps the proxy from adding others.
-fn remove_credentials(headers: &mut HeaderMap) {
-    const NAMES: [&str; 2] = ["authorization", "cookie"];
-    remove_fields(headers, |name| NAMES.iter().any(|one| folds_to(name, one)));
+/// Whether a body is encoded, so that its bytes cannot be judged.
+fn has_encoding(headers: &HeaderMap) -> bool {
+    let encoded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+    headers.get_all(CONTENT_ENCODING).iter().any(encoded)
 }
 
 fn unnamed(path: &str) -> Denial {
@@ -247,7 +204,7 @@ impl Addon for Git {
         let about_large_files = request.path.normal().contains("/info/lfs/");
         let verdict = self.judge(flow, request);
         match verdict {
-            Err(denial) if about_large_files => Err(lfs::as_its_client_shows(denial)).into(),
+            Err(denial) if about_large_files => Err(with_message(denial)).into(),
             verdict => verdict.into(),
         }
     }

@@ -80,12 +80,9 @@ fn nested_repo(rest: &str) -> Option<&str> {
 }
 
 fn without_suffix(name: &str) -> &str {
-    match name
-        .len()
-        .checked_sub(4)
-        .map(|at| name.split_at_checked(at))
-    {
-        Some(Some((base, suffix))) if suffix.eq_ignore_ascii_case(".git") => base,
+    let end = name.len().saturating_sub(".git".len());
+    match name.split_at_checked(end) {
+        Some((base, suffix)) if suffix.eq_ignore_ascii_case(".git") => base,
         _ => name,
     }
 }

@@ -7,8 +7,9 @@ use http::HeaderMap;
 
 use super::commands::{Command, Commands};
 use super::pkt_line::{self, Frame};
+use super::refs;
 use super::report::report;
-use super::{refs, size};
+use super::size::{self, Limit};
 use crate::contract::{
     BodyFilter, BodyJudge, BodyOut, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict,
     names,
@@ -28,10 +29,8 @@ pub(super) struct PushRules {
     /// The prefixes that bot mode restricts refs to; `None` in user mode.
     pub ref_prefixes: Option<Arc<[String]>>,
     pub allow_deletion: bool,
-    /// The largest push in bytes, commands included.
-    pub limit: u64,
-    /// The name of the setting with the limit.
-    pub limit_rule: String,
+    /// The size limit, commands included.
+    pub limit: Limit,
     /// Whether a denial is rendered as git's own report instead of an HTTP status.
     pub report: bool,
 }
@@ -64,10 +63,6 @@ impl PushRules {
     fn judge_all(&self, commands: &Commands) -> Verdict {
         commands.refuse_options()?;
         commands.list.iter().try_for_each(|one| self.judge(one))
-    }
-
-    pub fn too_large(&self, size: u64) -> Denial {
-        size::too_large(size, self.limit).rule(self.limit_rule.as_str())
     }
 
     /// Renders the denial as git's report, if that is configured and the client requested reports.
@@ -147,12 +142,6 @@ impl CommandList {
         }
         Ok(())
     }
-
-    /// Whether the push has no commands: git sends such a request before a large push, to test
-    /// whether the server accepts it.
-    fn is_probe(&self) -> bool {
-        self.commands.list.is_empty()
-    }
 }
 
 impl JudgePush {
@@ -181,8 +170,11 @@ impl JudgePush {
         }
         let judged = rules.judge_all(&list.commands);
         judged.map_err(|denial| rules.reported(denial, &list.commands, body))?;
+        // Git sends a push without commands before a large push, to test whether the server accepts
+        // the request.
+        let is_probe = list.commands.list.is_empty();
         let mut pack = Pack {
-            probe: list.is_probe().then_some(list.read as u64),
+            probe: is_probe.then_some(list.read as u64),
             beginning: Some(body.clone()),
             rules,
             announced,
@@ -246,10 +238,10 @@ impl Pack {
             return Err(Denial::malformed("data follows a push without commands"));
         }
         let size = self.announced.unwrap_or_default().max(size);
-        if size <= self.rules.limit {
+        if size <= self.rules.limit.bytes {
             return Ok(());
         }
-        let denial = self.rules.too_large(size);
+        let denial = self.rules.limit.too_large(size);
         let Some(beginning) = &self.beginning else {
             return Err(denial);
         };

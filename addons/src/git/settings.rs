@@ -1,5 +1,7 @@
 //! `git` and `policy.allow_branch_deletion` in `policy.yaml`.
 
+use std::sync::Arc;
+
 use crate::contract::HostSet;
 use crate::contract::settings::{Files, Passthrough};
 use crate::forges::{ForgeHosts, public_reads};
@@ -21,7 +23,7 @@ pub struct GitSettings {
     /// The git hosts that the rules apply to.
     pub hosts: HostSet,
     /// The prefixes of refs that containers in bot mode may push to.
-    pub bot_branch_prefixes: Vec<String>,
+    pub bot_branch_prefixes: Arc<[String]>,
     /// Whether a push may delete refs.
     pub allow_branch_deletion: bool,
     /// Whether repositories outside the container's list may be read, without a credential.
@@ -58,7 +60,7 @@ impl GitSettings {
         }
         Self {
             hosts: hosts.collect(),
-            bot_branch_prefixes,
+            bot_branch_prefixes: bot_branch_prefixes.into(),
             allow_branch_deletion: policy.or("allow_branch_deletion", false, |at| at.boolean()),
             public_reads,
             report_push_denials,

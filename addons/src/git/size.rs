@@ -1,4 +1,4 @@
-//! The denial of a push that is too large.
+//! The limit of a push, and the denial of a push that is too large.
 
 use serde_json::json;
 
@@ -11,30 +11,36 @@ pub(super) const OPTIONS: [&str; 3] = [
     "Request per-repository limit increase",
 ];
 
-/// Builds the denial of a push or a file above the limit. `size` is the announced length, or the
-/// number of bytes that have arrived; both are in bytes.
-pub(super) fn too_large(size: u64, limit: u64) -> Denial {
-    Denial::new(Code::PushTooLarge, "Push size exceeds limit")
-        .with(
-            "details",
-            json!({
-                "push_size_bytes": size,
-                "push_size_human": human(size),
-                "limit_bytes": limit,
-                "limit_human": human(limit),
-            }),
-        )
-        .with(
-            "guidance",
-            json!({
-                "message": "Your push exceeds the size limit. Alternatives:",
-                "options": OPTIONS,
-                "example": [
-                    "git push origin HEAD~50:refs/heads/branch",
-                    "git push origin HEAD:refs/heads/branch",
-                ],
-            }),
-        )
+/// The size limit of a push, and of a file that LFS uploads.
+pub(super) struct Limit {
+    pub bytes: u64,
+    /// The name of the setting with the limit.
+    pub rule: String,
+}
+
+impl Limit {
+    /// Builds the denial of a push or a file above the limit. `size` is the announced length, or
+    /// the number of bytes that have arrived.
+    pub fn too_large(&self, size: u64) -> Denial {
+        let details = json!({
+            "push_size_bytes": size,
+            "push_size_human": human(size),
+            "limit_bytes": self.bytes,
+            "limit_human": human(self.bytes),
+        });
+        let guidance = json!({
+            "message": "Your push exceeds the size limit. Alternatives:",
+            "options": OPTIONS,
+            "example": [
+                "git push origin HEAD~50:refs/heads/branch",
+                "git push origin HEAD:refs/heads/branch",
+            ],
+        });
+        Denial::new(Code::PushTooLarge, "Push size exceeds limit")
+            .with("details", details)
+            .with("guidance", guidance)
+            .rule(self.rule.as_str())
+    }
 }
 
 /// Formats a size in the largest unit that fits (1 KB is 1024 B), with at most one decimal.
@@ -76,7 +82,11 @@ mod tests {
 
     #[test]
     fn the_denial_of_a_large_push_has_its_size_and_alternatives() {
-        let json = too_large(250_000_000, 209_715_200).to_json();
+        let limit = Limit {
+            bytes: 209_715_200,
+            rule: String::new(),
+        };
+        let json = limit.too_large(250_000_000).to_json();
         assert_eq!(json["error"], "Push size exceeds limit");
         assert_eq!(json["details"]["push_size_human"], "238.4 MB");
         assert_eq!(json["details"]["limit_bytes"], 209_715_200);

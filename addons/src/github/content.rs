@@ -57,9 +57,9 @@ const LABEL_PART: &str = "automerge";
 /// Why a value is denied.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(super) enum Objection {
-    #[error("a person approves; reviews may COMMENT or REQUEST_CHANGES")]
+    #[error("only a person may approve; use COMMENT or REQUEST_CHANGES")]
     Approval,
-    #[error("bots obey {0:?}; say it in other words")]
+    #[error("bots act on {0:?}; use other words")]
     Command(&'static str),
     #[error(
         "a mention of @{0} starts an agent that has its own rights; write the name without the @"
@@ -67,7 +67,7 @@ pub(super) enum Objection {
     Mention(String),
     #[error("assigning an account of {0} starts an agent that has its own rights; name a person")]
     Agent(String),
-    #[error("bots obey the label {0:?}; use another one")]
+    #[error("bots act on the label {0:?}; use another label")]
     Label(String),
     /// The write does not permit the key; it permits only these keys.
     #[error("{}", wanted_keys(.0))]
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_bots_obey_are_objected_to() {
+    fn commands_that_bots_act_on_are_objected_to() {
         let commands = [
             "/merge",
             "fine\n  /Merge squash",
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_bots_obey_are_objected_to() {
+    fn labels_that_bots_act_on_are_objected_to() {
         each_row(
             [
                 "automerge",

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundError};
 
 /// How long an answer is cached. Limited, since repositories are renamed and issues move.
-const KEPT_FOR: Duration = Duration::from_secs(600);
+const CACHE_LIFETIME: Duration = Duration::from_secs(600);
 /// The most cached answers of a lease. A full cache drops its expired answers, or else all answers.
-const KEPT: usize = 4096;
+const CACHE_CAPACITY: usize = 4096;
 /// The longest node id in bytes that is looked up; a longer one counts as unknown.
 const MAX_ID: usize = 256;
 
@@ -77,19 +77,19 @@ impl Forge {
         requester: Requester,
         id: u64,
     ) -> Result<Option<String>, Denial> {
-        let known = requester.container.state_or_init(Known::default);
+        let cache = requester.container.state_or_init(LookupCache::default);
         let key = Key::new(&requester, ObjectId::Number(id));
-        if let Some(node) = known.find(&key) {
+        if let Some(node) = cache.get(&key) {
             return Ok(node.repo);
         }
-        let repo = self.ask_repo(&requester, id).await?;
+        let repo = self.look_up_repo(&requester, id).await?;
         if repo.is_some() {
             let node = Node {
                 repo: repo.clone(),
                 label: None,
                 login: None,
             };
-            known.keep(key, node);
+            cache.insert(key, node);
         }
         Ok(repo)
     }
@@ -100,9 +100,9 @@ impl Forge {
         requester: &Requester,
         ids: &[String],
     ) -> Result<Vec<Option<Node>>, Denial> {
-        let known = requester.container.state_or_init(Known::default);
+        let cache = requester.container.state_or_init(LookupCache::default);
         let key = |id: &String| Key::new(requester, ObjectId::Node(id.clone()));
-        let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
+        let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| cache.get(&key(id))).collect();
         let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
             .iter()
             .zip(&mut nodes)
@@ -112,10 +112,10 @@ impl Forge {
         if asked.is_empty() {
             return Ok(nodes);
         }
-        let answers = self.ask_nodes(requester, &asked).await?;
+        let answers = self.look_up_nodes(requester, &asked).await?;
         for ((id, node), answer) in unknown.iter_mut().zip(answers) {
             if let Some(answer) = &answer {
-                known.keep(key(id), answer.clone());
+                cache.insert(key(id), answer.clone());
             }
             **node = answer;
         }
@@ -125,7 +125,7 @@ impl Forge {
     /// Sends a request and returns the forge's JSON; `None` if policy denies the request, or the
     /// response has another status than 200 or is not JSON. Returns a denial if the look-up fails
     /// for another reason, such as a rate limit or a server error.
-    async fn ask(
+    async fn send(
         &self,
         requester: &Requester,
         request: http::Result<Request<Bytes>>,
@@ -147,7 +147,7 @@ impl Forge {
         Ok(serde_json::from_slice(response.body()).ok())
     }
 
-    async fn ask_repo(&self, requester: &Requester, id: u64) -> Result<Option<String>, Denial> {
+    async fn look_up_repo(&self, requester: &Requester, id: u64) -> Result<Option<String>, Denial> {
         let below = if requester.prefix.is_empty() {
             ""
         } else {
@@ -157,12 +157,12 @@ impl Forge {
             .header(USER_AGENT, "unified-proxy")
             .header(ACCEPT, "application/vnd.github+json")
             .body(Bytes::new());
-        let answer = self.ask(requester, request).await?.unwrap_or_default();
+        let answer = self.send(requester, request).await?.unwrap_or_default();
         let name = answer.get("full_name").and_then(Value::as_str);
         Ok(name.map(str::to_owned))
     }
 
-    async fn ask_nodes(
+    async fn look_up_nodes(
         &self,
         requester: &Requester,
         ids: &[&String],
@@ -172,7 +172,7 @@ impl Forge {
             .header(USER_AGENT, "unified-proxy")
             .header(CONTENT_TYPE, "application/json")
             .body(body.to_string().into());
-        let answer = self.ask(requester, request).await?.unwrap_or_default();
+        let answer = self.send(requester, request).await?.unwrap_or_default();
         let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
         // Nodes are matched with ids by position, so a list of another length is discarded.
         let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
@@ -210,7 +210,7 @@ fn node(value: &Value) -> Option<Node> {
 
 /// The lease's cache of answers.
 #[derive(Default)]
-struct Known(Mutex<HashMap<Key, (Instant, Node)>>);
+struct LookupCache(Mutex<HashMap<Key, (Instant, Node)>>);
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
@@ -231,21 +231,21 @@ impl Key {
     }
 }
 
-impl Known {
-    fn find(&self, key: &Key) -> Option<Node> {
-        let known = self.0.lock();
-        let (at, node) = known.get(key)?;
-        (at.elapsed() < KEPT_FOR).then(|| node.clone())
+impl LookupCache {
+    fn get(&self, key: &Key) -> Option<Node> {
+        let entries = self.0.lock();
+        let (at, node) = entries.get(key)?;
+        (at.elapsed() < CACHE_LIFETIME).then(|| node.clone())
     }
 
-    fn keep(&self, key: Key, node: Node) {
-        let mut known = self.0.lock();
-        if known.len() >= KEPT {
-            known.retain(|_, (at, _)| at.elapsed() < KEPT_FOR);
+    fn insert(&self, key: Key, node: Node) {
+        let mut entries = self.0.lock();
+        if entries.len() >= CACHE_CAPACITY {
+            entries.retain(|_, (at, _)| at.elapsed() < CACHE_LIFETIME);
         }
-        if known.len() >= KEPT {
-            known.clear();
+        if entries.len() >= CACHE_CAPACITY {
+            entries.clear();
         }
-        known.insert(key, (Instant::now(), node));
+        entries.insert(key, (Instant::now(), node));
     }
 }

@@ -29,17 +29,16 @@ impl Mentions {
         if self.is_empty() {
             return None;
         }
-        let shown = |tags| match shown(text, tags) {
-            Cow::Owned(shown) => self.find_written(&shown),
+        let rendered = |tags| match rendered(text, tags) {
+            Cow::Owned(rendered) => self.find_in(&rendered),
             Cow::Borrowed(_) => None,
         };
-        let written = self.find_written(text);
-        written
-            .or_else(|| shown(Tags::removed()))
-            .or_else(|| shown(Tags::kept()))
+        self.find_in(text)
+            .or_else(|| rendered(Tags::removed()))
+            .or_else(|| rendered(Tags::kept()))
     }
 
-    fn find_written(&self, text: &str) -> Option<&str> {
+    fn find_in(&self, text: &str) -> Option<&str> {
         text.match_indices('@').find_map(|(at, sign)| {
             let (before, after) = (text.get(..at)?, text.get(at + sign.len()..)?);
             // `me@copilot.example.com` is an address.
@@ -79,7 +78,7 @@ fn begins_with_word(text: &str, name: &str) -> bool {
 /// Renders the parts of Markdown that can hide a mention: decodes character references, removes
 /// escaping backslashes, and removes or keeps tags and comments. Returns the text borrowed if it
 /// contains no `&`, `<` or `\`.
-fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
+fn rendered(text: &str, mut tags: Tags) -> Cow<'_, str> {
     const MARKUP: [char; 3] = ['&', '<', '\\'];
     if !text.contains(MARKUP) {
         return Cow::Borrowed(text);
@@ -109,8 +108,8 @@ fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
 }
 
 /// Parses a numeric character reference (`&#64;`, `&#x40;`) or `&commat;`, the only named one that
-/// is decoded. Returns the character and the rest. The semicolon of a numeric reference is optional,
-/// as in HTML.
+/// is decoded. Returns the character and the rest. The semicolon of a numeric reference is
+/// optional, as in HTML.
 fn reference(markup: &str) -> Option<(char, &str)> {
     if let Some(rest) = markup.strip_prefix("&commat;") {
         return Some(('@', rest));
@@ -194,7 +193,7 @@ mod tests {
         Mentions::new(&names)
     }
 
-    /// The texts for which `find` with the shipped list does not return `wanted`.
+    /// The texts in which `find`, with the shipped list, does not return `wanted`.
     fn wrong<'a>(texts: &[&'a str], wanted: Option<&str>) -> Vec<&'a str> {
         let shipped = mentions(&["@copilot"]);
         let wrong = texts.iter().filter(|text| shipped.find(text) != wanted);
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_is_found_in_any_surroundings() {
+    fn a_mention_is_found_beside_punctuation_and_markup() {
         let texts = [
             "@copilot",
             "@copilot merge main into this branch and push",
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_that_only_markdown_renders_is_found() {
+    fn a_mention_that_only_the_rendered_text_has_is_found() {
         let texts = [
             "&#64;copilot merge",
             "x<br>&#64;copilot merge",
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listed_account_is_found_and_no_other() {
+    fn only_mentions_of_listed_accounts_are_found() {
         let listed = mentions(&["@Claude", "codex", "@"]);
         assert_eq!(listed.find("ask @claude"), Some("claude"));
         assert_eq!(listed.find("ask @CODEX"), Some("codex"));
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_of_agents_are_distinguished_from_those_of_people() {
+    fn logins_of_assistants_are_distinguished_from_those_of_people() {
         let shipped = mentions(&["@copilot"]);
         let agents = [
             "copilot",

@@ -27,14 +27,14 @@ use crate::contract::{
     Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
     Order, Request, Step, Verdict, names,
 };
-use crate::header_names::{folds_to, remove_fields};
+use crate::forges::{send_anonymously, with_message};
 use denials::Denials;
 pub use forge::Forge;
 use forge::Requester;
 pub use graphql::Mutations;
 pub use mentions::Mentions;
 pub use patterns::Patterns;
-use rest::{Access, InRepo, Rest};
+use rest::{Access, RepoPath, Rest};
 pub use settings::GithubSettings;
 use target::Target;
 
@@ -118,23 +118,24 @@ impl Github {
             Target::Graphql => self.judge_graphql(request, requester)?,
             Target::Repo { owner, name, rest } => {
                 let rest = &rest;
-                let repo = InRepo { owner, name, rest };
+                let repo = RepoPath { owner, name, rest };
                 let access = self.rest.judge(&repo, request, &container)?;
                 admit(flow, request, access);
             }
-            Target::Nameless(segments) => {
-                self.rest.judge_nameless(&segments, request, &container)?;
+            Target::NoRepo(segments) => {
+                self.rest
+                    .judge_without_repo(&segments, request, &container)?;
             }
-            Target::Numbered { id, rest } => {
+            Target::RepoById { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
-                let judging = self.judge_numbered(flow, request, requester, id, rest);
-                return Ok(Step::wait(async { judging.await.map_err(as_github_says) }));
+                let judging = self.judge_repo_by_id(flow, request, requester, id, rest);
+                return Ok(Step::wait(async { judging.await.map_err(with_message) }));
             }
         }
         Ok(Step::PASS)
     }
 
-    async fn judge_numbered(
+    async fn judge_repo_by_id(
         &self,
         flow: &mut Flow,
         request: &mut Request,
@@ -149,18 +150,18 @@ impl Github {
         };
         // An unknown number and a repository that is not listed get the same denial, without a
         // name: the container must not learn which repositories the proxy's credential can read.
-        let not_theirs =
+        let not_listed =
             || Denials::no_repo(format!("the repository with the number {id} is not listed"));
         let repo = asked.await?;
-        let repo = repo.ok_or_else(not_theirs)?.to_ascii_lowercase();
-        let (owner, name) = repo.split_once('/').ok_or_else(not_theirs)?;
+        let repo = repo.ok_or_else(not_listed)?.to_ascii_lowercase();
+        let (owner, name) = repo.split_once('/').ok_or_else(not_listed)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
         let rest = &rest;
         let judged = self
             .rest
-            .judge(&InRepo { owner, name, rest }, request, &container);
+            .judge(&RepoPath { owner, name, rest }, request, &container);
         let access = match judged {
-            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_theirs()),
+            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_listed()),
             judged => judged?,
         };
         admit(flow, request, access);
@@ -172,14 +173,23 @@ impl Github {
             let what = "send GraphQL in the body of a POST, without a query string";
             return Err(Denial::malformed(what));
         }
-        let judge = GraphqlJudge {
-            mutations: Arc::clone(&self.mutations),
-            mentions: Arc::clone(&self.mentions),
-            forge: Arc::clone(&self.forge),
-            requester,
+        let (mutations, mentions) = (Arc::clone(&self.mutations), Arc::clone(&self.mentions));
+        let forge = Arc::clone(&self.forge);
+        let judge = move |body: Buffered| async move {
+            let (container, rules) = (Arc::clone(&requester.container), Arc::clone(&mentions));
+            // Computed on another thread: fragments make a small query as expensive as a large one.
+            let named_nodes = body
+                .compute(move |body| graphql::judge(body, &mutations, &rules, &container))
+                .await?;
+            let ids = named_nodes.ids();
+            if ids.is_empty() {
+                return Ok(());
+            }
+            let nodes = forge.nodes(&requester, &ids).await?;
+            named_nodes.judge(nodes, &mentions, &requester.container)
         };
         send_as_json(request);
-        request.judge_body(graphql::MAX_BODY, judge);
+        request.judge_body(graphql::MAX_BODY, ApiJudge(judge));
         Ok(())
     }
 
@@ -227,25 +237,13 @@ fn below_api(path: &str) -> Option<String> {
     })
 }
 
-/// Adds the sentence as `message`, the only key that GitHub's own clients show.
-fn as_github_says(denial: Denial) -> Denial {
-    let message = denial.sentence().to_owned();
-    denial.with("message", message)
-}
-
-/// Notes why a request is permitted. A public read loses the client's credentials and gets none
-/// from the proxy.
+/// Notes why a request is permitted. A public read is sent without a credential.
 fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     match access {
         Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
         Access::Public => {
             flow.note(|| "a public repository is read without a credential".to_owned());
-            flow.put_slot(Anonymous);
-            remove_fields(&mut request.headers, |name| {
-                ["authorization", "cookie"]
-                    .iter()
-                    .any(|field| folds_to(name, field))
-            });
+            send_anonymously(flow, request);
         }
     }
 }
@@ -285,21 +283,21 @@ fn is_form(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Judges a GraphQL body, then the nodes that it names by id.
-struct GraphqlJudge {
-    mutations: Arc<Mutations>,
-    mentions: Arc<Mentions>,
-    forge: Arc<Forge>,
-    requester: Requester,
-}
+/// Judges a request's body and sends it unchanged. Denials get a `message`, the only key that
+/// GitHub's own clients show.
+struct ApiJudge<F>(F);
 
-impl BodyJudge<Request> for GraphqlJudge {
+impl<F, V> BodyJudge<Request> for ApiJudge<F>
+where
+    F: FnOnce(Buffered) -> V + Send + 'static,
+    V: Future<Output = Verdict> + Send + 'static,
+{
     fn addon(&self) -> &'static str {
         NAME
     }
 
     fn for_client(&self, denial: Denial) -> Denial {
-        as_github_says(denial)
+        with_message(denial)
     }
 
     fn judge<'a>(
@@ -309,27 +307,10 @@ impl BodyJudge<Request> for GraphqlJudge {
         body: Buffered,
     ) -> BoxFuture<'a, Result<Bytes, Denial>> {
         Box::pin(async move {
-            self.check(&body).await.map_err(as_github_says)?;
-            Ok(body.bytes().clone())
+            let bytes = body.bytes().clone();
+            (self.0)(body).await.map_err(with_message)?;
+            Ok(bytes)
         })
-    }
-}
-
-impl GraphqlJudge {
-    async fn check(self: Box<Self>, body: &Buffered) -> Verdict {
-        let container = Arc::clone(&self.requester.container);
-        let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
-        let mentions = Arc::clone(&self.mentions);
-        // Computed on another thread: fragments make a small query as expensive as a large one.
-        let named_nodes = body
-            .compute(move |body| graphql::judge(body, &mutations, &mentions, &asking))
-            .await?;
-        let ids = named_nodes.ids();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let nodes = self.forge.nodes(&self.requester, &ids).await?;
-        named_nodes.judge(nodes, &self.mentions, &container)
     }
 }
 
@@ -357,7 +338,7 @@ impl Addon for Github {
         }
         match self.judge_request(*service, flow, request) {
             Ok(step) => step,
-            Err(denial) => Err(as_github_says(denial)).into(),
+            Err(denial) => Err(with_message(denial)).into(),
         }
     }
 }

@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::Method;
 
+use super::ApiJudge;
 use super::body::Judge;
 use super::denials::{Denials, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
 use super::mentions::Mentions;
 use super::patterns::Patterns;
 use super::target;
 use super::writes::{self, Write};
-use crate::contract::{
-    BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Request, Verdict,
-};
+use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
 
 /// The most bytes of a write's body; GitHub accepts fewer.
 const MAX_BODY: usize = 1 << 20;
@@ -39,13 +37,13 @@ pub(super) enum Access {
 }
 
 /// A repository as named in a path, in lower case, with the segments after it.
-pub(super) struct InRepo<'a> {
+pub(super) struct RepoPath<'a> {
     pub(super) owner: &'a str,
     pub(super) name: &'a str,
     pub(super) rest: &'a [&'a str],
 }
 
-impl InRepo<'_> {
+impl RepoPath<'_> {
     /// Returns the path that is compared with the patterns.
     fn path(&self) -> String {
         let mut path = format!("/repos/{}/{}", self.owner, self.name);
@@ -86,7 +84,7 @@ impl Rest {
     /// read.
     pub(super) fn judge(
         &self,
-        repo: &InRepo<'_>,
+        repo: &RepoPath<'_>,
         request: &mut Request,
         container: &Arc<Container>,
     ) -> Result<Access, Denial> {
@@ -150,7 +148,7 @@ impl Rest {
     }
 
     /// Judges a request that names no repository. Only listed reads and configured patterns pass.
-    pub(super) fn judge_nameless(
+    pub(super) fn judge_without_repo(
         &self,
         segments: &[&str],
         request: &Request,
@@ -190,7 +188,7 @@ impl Rest {
         &self,
         request: &mut Request,
         write: &'static Write,
-        repo: &InRepo<'_>,
+        repo: &RepoPath<'_>,
         container: &Arc<Container>,
     ) -> Verdict {
         if request.query.is_some() {
@@ -198,15 +196,23 @@ impl Rest {
                 "a write must have its parameters in the body: a query string is not judged",
             ));
         }
-        let judge = WriteJudge {
-            what: what(request),
-            write,
-            owner: repo.owner.to_owned(),
-            mentions: Arc::clone(&self.mentions),
-            container: Arc::clone(container),
+        let (what, owner) = (what(request), repo.owner.to_owned());
+        let (mentions, container) = (Arc::clone(&self.mentions), Arc::clone(container));
+        let judge = move |body: &Buffered| {
+            if body.bytes().is_empty() {
+                return Ok(());
+            }
+            let value = body.json()?;
+            let (owner, mentions) = (owner.as_str(), &*mentions);
+            let judge = Judge { owner, mentions };
+            match judge.objection(&value, &write.body) {
+                None => Ok(()),
+                Some(objected) => Err(Denials::body(&what, &objected, &container)),
+            }
         };
         super::send_as_json(request);
-        request.judge_body(MAX_BODY, judge);
+        let judge = move |body: Buffered| async move { body.read(judge).await };
+        request.judge_body(MAX_BODY, ApiJudge(judge));
         Ok(())
     }
 
@@ -236,54 +242,5 @@ fn blocked_sentence(method: &Method, rest: &[&str]) -> Option<&'static str> {
         ["pulls", _, "merge"] if !is_read(method) => Some(PR_MERGE_BLOCKED),
         ["releases"] if *method == Method::POST => Some(RELEASE_BLOCKED),
         _ => None,
-    }
-}
-
-/// Judges the body of an allowed write.
-struct WriteJudge {
-    what: String,
-    write: &'static Write,
-    owner: String,
-    mentions: Arc<Mentions>,
-    container: Arc<Container>,
-}
-
-impl BodyJudge<Request> for WriteJudge {
-    fn addon(&self) -> &'static str {
-        super::NAME
-    }
-
-    fn for_client(&self, denial: Denial) -> Denial {
-        super::as_github_says(denial)
-    }
-
-    fn judge<'a>(
-        self: Box<Self>,
-        _flow: &'a mut Flow,
-        _head: &'a mut Request,
-        body: Buffered,
-    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        Box::pin(async move {
-            let checked = body.read(move |body| self.check(body)).await;
-            checked.map_err(super::as_github_says)?;
-            Ok(body.bytes().clone())
-        })
-    }
-}
-
-impl WriteJudge {
-    fn check(&self, body: &Buffered) -> Verdict {
-        if body.bytes().is_empty() {
-            return Ok(());
-        }
-        let value = body.json()?;
-        let judge = Judge {
-            owner: &self.owner,
-            mentions: &self.mentions,
-        };
-        match judge.objection(&value, &self.write.body) {
-            None => Ok(()),
-            Some(objected) => Err(Denials::body(&self.what, &objected, &self.container)),
-        }
     }
 }

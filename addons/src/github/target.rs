@@ -12,9 +12,9 @@ pub(super) enum Target<'a> {
         rest: Vec<&'a str>,
     },
     /// `/repositories/ID/…`
-    Numbered { id: u64, rest: Vec<&'a str> },
+    RepoById { id: u64, rest: Vec<&'a str> },
     /// Any other path, which names no repository, as its segments.
-    Nameless(Vec<&'a str>),
+    NoRepo(Vec<&'a str>),
 }
 
 /// Paths without a repository that may be read: the profile of the token's user, the rate limit,
@@ -46,13 +46,13 @@ pub(super) fn read(path: &str) -> Target<'_> {
             rest: rest.to_vec(),
         },
         ["repositories", id, rest @ ..] => match number(id) {
-            Some(id) => Target::Numbered {
+            Some(id) => Target::RepoById {
                 id,
                 rest: rest.to_vec(),
             },
-            None => Target::Nameless(segments),
+            None => Target::NoRepo(segments),
         },
-        _ => Target::Nameless(segments),
+        _ => Target::NoRepo(segments),
     }
 }
 

@@ -40,7 +40,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest time limit that a request may set: a day.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most time that the sidecar waits at its end for commands to end.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The path of this program, which stays valid after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -153,7 +153,7 @@ impl Commands {
     pub async fn stopped(&self) {
         let all = u32::try_from(COMMANDS_MAX).unwrap_or(u32::MAX);
         // A process that still runs this long after SIGKILL waits for a device.
-        let _ = timeout(STOP_PATIENCE, self.free.acquire_many(all)).await;
+        let _ = timeout(STOP_TIMEOUT, self.free.acquire_many(all)).await;
     }
 }
 

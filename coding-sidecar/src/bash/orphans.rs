@@ -18,7 +18,7 @@ use super::children;
 use crate::report;
 
 /// The most time for killing the processes that a killed supervisor left.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two rounds of killing.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
@@ -129,7 +129,7 @@ impl Reaper {
     /// later. If the sidecar is process 1 of a container, orphaned processes of `docker exec` are
     /// its children too; `since` spares the older ones.
     async fn kill_since(&mut self, since: u64) {
-        let deadline = Instant::now() + KILL_PATIENCE;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             let mut left = self.reap();
             left.retain(|child| {

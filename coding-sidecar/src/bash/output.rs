@@ -31,7 +31,8 @@ pub enum Line<'t> {
         /// The stream from which it was read.
         stream: Source,
     },
-    /// The command has ended, and its descendants were killed.
+    /// The command has ended. Its descendants were killed, except any that belong to another user
+    /// or wait for a device.
     #[serde(rename_all = "camelCase")]
     Done {
         /// The exit code of the shell, or 128 + the number of the signal that ended it.

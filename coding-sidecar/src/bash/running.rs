@@ -19,10 +19,10 @@ use crate::connection::Stream;
 
 /// The most time for a supervisor to kill a command before the supervisor is killed; longer than
 /// the supervisor's own limit of 10 s.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(12);
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(12);
 /// The most time for each further piece of output once the supervisor has ended. By then the pipes
 /// have ended, unless a process that could not be killed holds them open.
-const REST_PATIENCE: Duration = Duration::from_millis(500);
+const REST_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
 
@@ -108,7 +108,7 @@ impl Running {
             // A command may have stopped its supervisor.
             let _ = kill_process(self.id, Signal::CONT);
         }
-        if timeout(SUPERVISOR_PATIENCE, self.child.wait())
+        if timeout(SUPERVISOR_TIMEOUT, self.child.wait())
             .await
             .is_err()
         {
@@ -142,7 +142,7 @@ impl Running {
                     else => None,
                 }
             };
-            match timeout(REST_PATIENCE, next).await {
+            match timeout(REST_TIMEOUT, next).await {
                 Ok(Some(line)) => place.send(line),
                 // One of the streams ended.
                 Ok(None) => {}
@@ -154,7 +154,8 @@ impl Running {
 
 /// The last line of the response, which says how the command ended.
 fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
-    let line = match (reason, &report) {
+    let outcome = report.map(|report| report.outcome);
+    let line = match (reason, &outcome) {
         (Stop::ShuttingDown, _) => Line::Error {
             message: "the sidecar is shutting down; the command was ended",
         },
@@ -166,23 +167,11 @@ fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
         (_, None) => Line::Error {
             message: "the supervisor of the command was killed; the command was ended",
         },
-        (
-            _,
-            Some(Report {
-                outcome: Ok(exit_code),
-                ..
-            }),
-        ) => Line::Done {
+        (_, Some(Ok(exit_code))) => Line::Done {
             exit_code: *exit_code,
             timed_out: reason == Stop::TimedOut,
         },
-        (
-            _,
-            Some(Report {
-                outcome: Err(message),
-                ..
-            }),
-        ) => Line::Error { message },
+        (_, Some(Err(message))) => Line::Error { message },
     };
     line.encode()
 }

@@ -32,7 +32,7 @@ use super::children;
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
 /// The most time for killing the processes that the command left. Only a process that belongs to
 /// another user or waits for a device still runs this long after SIGKILL.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first pause between two rounds of killing, doubled up to [`ROUND_PAUSE_MAX`].
 const ROUND_PAUSE: Duration = Duration::from_micros(100);
 /// The longest pause between two rounds of killing.
@@ -144,11 +144,11 @@ async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<Option<WaitStatus>>
     }
 }
 
-/// Kills every child until there is none, for at most [`KILL_PATIENCE`]. The children of a killed
+/// Kills every child until there is none, for at most [`KILL_TIMEOUT`]. The children of a killed
 /// child become children of this process and are killed in the next round. `exit_code` is that of
 /// the shell, if it was reaped.
 async fn kill_all(shell: Pid, mut exit_code: Option<i32>) -> io::Result<Report> {
-    let deadline = Instant::now() + KILL_PATIENCE;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     let mut pause = ROUND_PAUSE;
     loop {
         let children = children::list()?;

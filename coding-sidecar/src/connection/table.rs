@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     /// Whether the connection was evicted.
-    async fn told(connection: &Connection) -> bool {
+    async fn is_evicted(connection: &Connection) -> bool {
         tokio::select! {
             biased;
             () = connection.evicted() => true,
@@ -179,9 +179,9 @@ mod tests {
         drop(open[0].busy());
         drop(open[1].busy());
         let newer = all.enter().unwrap();
-        assert!(told(&open[2]).await);
+        assert!(is_evicted(&open[2]).await);
         for kept in [0, 1, 3, CONNECTIONS_MAX - 1] {
-            assert!(!told(&open[kept]).await, "{kept}");
+            assert!(!is_evicted(&open[kept]).await, "{kept}");
         }
         assert_eq!(all.lock().entries.len(), CONNECTIONS_MAX);
         drop((newer, busy));
@@ -199,19 +199,19 @@ mod tests {
             strangers.push_back(all.enter().unwrap());
             if strangers.len() > CONNECTIONS_MAX - 2 {
                 let oldest = strangers.pop_front().unwrap();
-                assert!(told(&oldest).await);
+                assert!(is_evicted(&oldest).await);
             }
         }
-        assert!(!told(&served).await);
-        assert!(!told(&sender).await);
+        assert!(!is_evicted(&served).await);
+        assert!(!is_evicted(&sender).await);
         // Among clients that were admitted, the idle ones are first.
         let admitted: Vec<_> = strangers.into_iter().map(Arc::new).collect();
         let busy: Vec<_> = admitted.iter().map(|stranger| stranger.busy()).collect();
         let newest = Arc::new(all.enter().unwrap());
-        assert!(told(&served).await);
+        assert!(is_evicted(&served).await);
         let second = newest.busy();
         assert!(all.enter().is_some());
-        assert!(told(&sender).await);
+        assert!(is_evicted(&sender).await);
         drop((receiving, busy, second));
     }
 

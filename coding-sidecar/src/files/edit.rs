@@ -113,7 +113,8 @@ impl<'a> Change<'a> {
                 Cow::Borrowed(request.new_text.as_str()),
             )
         };
-        let start = only_match(&text, &old).map_err(|found| found.failure(&text, request))?;
+        let start =
+            only_match(&text, &old).map_err(|reason| Failure::path(&request.path, reason))?;
         Ok(Self {
             range: start..start.saturating_add(old.len()),
             text,
@@ -130,51 +131,32 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The reason why there is not exactly one match.
-enum NoMatch {
-    Absent,
-    /// The offsets of the first two matches.
-    Several(usize, usize),
-}
-
-impl NoMatch {
-    fn failure(&self, text: &[u8], request: &EditRequest) -> Failure {
-        let reason = match *self {
-            Self::Several(first, second) => format!(
-                "oldText occurs more than once, first on lines {} and {}; \
-                 include more of the lines around the one to replace",
-                line_number(text, first),
-                line_number(text, second)
-            ),
-            Self::Absent
-                if request.old_text.contains('\n') && occurs_with_other_ends(text, request) =>
-            {
-                "oldText occurs with other line ends (CRLF or LF); \
-                 use the exact text as read returns it"
-                    .to_owned()
-            }
-            Self::Absent => {
-                "oldText does not occur in the file; it must match exactly, white space included"
-                    .to_owned()
-            }
-        };
-        Failure::path(&request.path, reason)
-    }
-}
-
-fn only_match(text: &[u8], old: &str) -> Result<usize, NoMatch> {
+/// The offset of the only match of `old` in `text`; the error says why there is not exactly one.
+fn only_match(text: &[u8], old: &str) -> Result<usize, String> {
     let finder = Finder::new(old);
-    let first = finder.find(text).ok_or(NoMatch::Absent)?;
+    let Some(first) = finder.find(text) else {
+        let reason = if old.contains('\n') && occurs_with_other_ends(text, old) {
+            "oldText occurs with other line ends (CRLF or LF); use the exact text as read returns it"
+        } else {
+            "oldText does not occur in the file; it must match exactly, white space included"
+        };
+        return Err(reason.to_owned());
+    };
     // Searches from the next byte on, since matches may overlap.
     let rest = first.saturating_add(1);
     match finder.find(text.get(rest..).unwrap_or_default()) {
         None => Ok(first),
-        Some(second) => Err(NoMatch::Several(first, second.saturating_add(rest))),
+        Some(second) => Err(format!(
+            "oldText occurs more than once, first on lines {} and {}; \
+             include more of the lines around the one to replace",
+            line_number(text, first),
+            line_number(text, second.saturating_add(rest))
+        )),
     }
 }
 
-fn occurs_with_other_ends(text: &[u8], request: &EditRequest) -> bool {
-    let old = request.old_text.replace("\r\n", "\n");
+fn occurs_with_other_ends(text: &[u8], old: &str) -> bool {
+    let old = old.replace("\r\n", "\n");
     Finder::new(&old).find(&without_cr(text)).is_some()
 }
 

@@ -6,7 +6,7 @@ use rustix::fs::{Dir, DirEntry, FileType};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, printable};
-use crate::fields::count;
+use crate::fields::{count, limit};
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::{Workspace, WorkspacePath};
@@ -46,13 +46,7 @@ pub struct LsResult {
 pub fn ls(workspace: &Workspace, request: LsRequest, work: &Work) -> Result<LsResult, Failure> {
     work.check()?;
     let path = workspace.path(request.path.as_deref().unwrap_or("."))?;
-    let limit = match request.limit {
-        Some(0) => return Err(Failure::Request("limit must be at least 1".into())),
-        limit => limit.unwrap_or(LIMIT_DEFAULT),
-    };
-    let limit = usize::try_from(limit)
-        .unwrap_or(usize::MAX)
-        .min(OUTPUT_LINES_MAX);
+    let limit = limit(request.limit, LIMIT_DEFAULT)?;
     let failed = |error| Failure::system(path.requested(), "list the folder", error);
     let mut folder = Dir::new(workspace.folder(&path)?).map_err(failed)?;
     let mut first: BinaryHeap<(Vec<u8>, Kind)> = BinaryHeap::new();

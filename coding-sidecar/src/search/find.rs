@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
-use super::limit;
 use super::walk::Walk;
 use crate::failure::{Failure, printable};
-use crate::fields::count;
+use crate::fields::{count, limit};
 use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
 use crate::work::Work;
 use crate::workspace::Workspace;

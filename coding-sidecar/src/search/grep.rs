@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
 use super::gather::{Search, search_file, search_tree};
-use super::limit;
 use super::walk::Walk;
 use crate::failure::Failure;
-use crate::fields::{count, switch};
+use crate::fields::{count, limit, switch};
 use crate::truncation::Truncation;
 use crate::work::Work;
 use crate::workspace::Workspace;

@@ -11,8 +11,7 @@ mod walk;
 pub use find::{FindRequest, FindResult, find};
 pub use grep::{GrepDetails, GrepRequest, GrepResult, grep};
 
-use crate::failure::{Failure, printable};
-use crate::truncation::OUTPUT_LINES_MAX;
+use crate::failure::printable;
 
 /// The files and folders that a search left out, completely or in part: their number and the first
 /// one.
@@ -42,16 +41,5 @@ impl Skipped {
             1 => format!("not searched: {first}"),
             count => format!("{count} not searched, the first: {first}"),
         })
-    }
-}
-
-/// Returns the request's limit, or `default` if it has none, but at most [`OUTPUT_LINES_MAX`].
-/// Fails if the request's limit is 0.
-fn limit(requested: Option<u64>, default: u64) -> Result<usize, Failure> {
-    match requested {
-        Some(0) => Err(Failure::Request("limit must be at least 1".into())),
-        limit => Ok(usize::try_from(limit.unwrap_or(default))
-            .unwrap_or(usize::MAX)
-            .min(OUTPUT_LINES_MAX)),
     }
 }

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -92,7 +92,8 @@ impl Rules {
         };
         let ignore = reader.read(b".ignore", present.ignore);
         let gitignore = reader.read(b".gitignore", present.gitignore);
-        let is_repository = present.git && workspace.has(folder, b".git");
+        let git = || workspace.open_at(folder, b".git", OFlags::PATH, Links::Refuse);
+        let is_repository = present.git && git().is_ok();
         let exclude = reader.read(b".git/info/exclude", is_repository);
         let failed = reader.failed;
         let bytes = RULES_BYTES_MAX.saturating_sub(reader.left);
@@ -192,12 +193,5 @@ impl Reader<'_> {
                 None
             }
         }
-    }
-}
-
-impl Workspace {
-    fn has(&self, folder: impl AsFd, name: &[u8]) -> bool {
-        self.open_at(folder, name, OFlags::PATH, Links::Refuse)
-            .is_ok()
     }
 }

@@ -5,10 +5,9 @@
 //! links, so a folder that is replaced by a link during the walk is left out. At most one folder is
 //! being listed at a time.
 
-use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::Component;
 use std::sync::Arc;
 use std::vec;
 
@@ -160,13 +159,11 @@ impl<'a> Walk<'a> {
 
     /// Lists the first run of a folder and reads the folder's ignore files.
     fn list_first(&mut self, folder: Arc<OwnedFd>, mut entries: Dir, mut place: Place) {
-        let mut names = Vec::new();
-        let complete = self.read_run(&mut entries, &mut names, &place);
-        let mut present = Present::default();
+        let (names, complete) = self.read_run(&mut entries, &place);
+        let mut present = Present::UNKNOWN;
         if complete {
+            present = Present::default();
             names.iter().for_each(|(name, _)| present.note(name));
-        } else {
-            present = Present::UNKNOWN;
         }
         let rules_path = joined(&self.rules_path, &place.path);
         let (rules, failed) = place
@@ -189,9 +186,7 @@ impl<'a> Walk<'a> {
 
     /// Lists the next run of a large folder.
     fn list(&mut self, mut listing: Listing) {
-        let mut names = Vec::new();
-        let place = Arc::clone(&listing.place);
-        let complete = self.read_run(&mut listing.entries, &mut names, &place);
+        let (names, complete) = self.read_run(&mut listing.entries, &listing.place);
         self.sort_run(&mut listing, names);
         self.after_run(listing, complete);
     }
@@ -210,20 +205,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads up to [`RUN_ENTRIES`] entries. Returns true if there are no more.
-    fn read_run(
-        &mut self,
-        entries: &mut Dir,
-        names: &mut Vec<(Vec<u8>, FileType)>,
-        place: &Place,
-    ) -> bool {
+    /// Reads up to [`RUN_ENTRIES`] entries. The second value is true if there are no more.
+    fn read_run(&mut self, entries: &mut Dir, place: &Place) -> (Vec<(Vec<u8>, FileType)>, bool) {
+        let mut names = Vec::new();
         while names.len() < RUN_ENTRIES {
             match entries.read() {
-                None => return true,
+                None => return (names, true),
                 Some(Err(error)) => {
                     let shown = self.shown(&place.path);
                     self.skipped.add(&shown, reason(error));
-                    return true;
+                    return (names, true);
                 }
                 Some(Ok(entry)) => {
                     let name = entry.file_name().to_bytes();
@@ -233,7 +224,7 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        false
+        (names, false)
     }
 
     /// Makes the next run of results, sorted, and adds the folders to `listing`.
@@ -287,7 +278,10 @@ impl<'a> Walk<'a> {
         }
         let mut path: &[u8] = b"";
         loop {
-            let Ok(folder) = self.workspace.folder_below_root(path) else {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let real = if path.is_empty() { b"." } else { path };
+            let opened = self.workspace.open_below_root(real, flags, Links::Refuse);
+            let Ok(folder) = opened else {
                 return rules;
             };
             let (within, failed) = rules.within(self.workspace, &folder, path, Present::UNKNOWN);
@@ -315,14 +309,6 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Workspace {
-    /// Opens a folder by its real path relative to the root.
-    fn folder_below_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let path = if path.is_empty() { b"." } else { path };
-        self.open_below_root(path, OFlags::RDONLY | OFlags::DIRECTORY, Links::Refuse)
-    }
-}
-
 /// The kind of an entry; calls `fstatat` if the file system did not return it with the name.
 fn known_kind(folder: &OwnedFd, name: &[u8], kind: FileType) -> FileType {
     if kind != FileType::Unknown {
@@ -340,12 +326,7 @@ fn path_below_root(workspace: &Workspace, folder: &OwnedFd) -> Option<Vec<u8>> {
     below
         .components()
         .all(|component| matches!(component, Component::Normal(_)))
-        .then(|| bytes(below).to_vec())
-}
-
-fn bytes(path: &Path) -> &[u8] {
-    let path: &OsStr = path.as_os_str();
-    path.as_bytes()
+        .then(|| below.as_os_str().as_bytes().to_vec())
 }
 
 fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {

@@ -45,16 +45,12 @@ impl Listeners {
         let unix = UnixListener::from_std(unix)
             .map_err(|error| format!("cannot watch the Unix socket: {error}"))?;
         report(&format!("listening at {}", config.socket_path.display()));
-        let tcp = match &config.tcp {
-            Some(address) => Some(listen_tcp(address).await?),
-            None => None,
-        };
-        let local = match &tcp {
-            Some(listener) => Some(listener.local_addr().map_err(|error| error.to_string())?),
-            None => None,
-        };
-        if let Some(local) = local {
-            report(&format!("listening at {local}"));
+        let (mut tcp, mut local) = (None, None);
+        if let Some(address) = &config.tcp {
+            let listener = listen_tcp(address).await?;
+            let address = listener.local_addr().map_err(|error| error.to_string())?;
+            report(&format!("listening at {address}"));
+            (tcp, local) = (Some(listener), Some(address));
         }
         for warning in warnings(config, local) {
             report(&format!("WARNING: {warning}"));

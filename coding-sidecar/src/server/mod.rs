@@ -41,7 +41,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// The most time for responses to finish after a signal; longer than a command usually takes to
 /// end.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 // Running requests never fill the table of connections, so a new connection always finds a place.
 const _: () = assert!(COMMANDS_MAX + OPERATIONS_MAX < CONNECTIONS_MAX);
@@ -74,7 +74,8 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
             client = listeners.accept() => {
                 // If the table is full, the connection is closed.
                 if let Some(connection) = connections.enter() {
-                    tasks.spawn(converse(service.clone(), client, connection, stopping.clone()));
+                    let (service, stopping) = (service.clone(), stopping.clone());
+                    tasks.spawn(serve_connection(service, client, connection, stopping));
                 }
             }
             Some(_) = tasks.join_next() => {}
@@ -86,7 +87,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     drop(listeners);
     // Fails if there is neither a connection nor a command.
     let _ = stop.send(true);
-    let _ = timeout(DRAIN_PATIENCE, async {
+    let _ = timeout(DRAIN_TIMEOUT, async {
         while tasks.join_next().await.is_some() {}
     })
     .await;
@@ -96,7 +97,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
 }
 
 /// Serves one connection until it ends.
-async fn converse(
+async fn serve_connection(
     service: Arc<Service>,
     client: Stream,
     connection: Connection,

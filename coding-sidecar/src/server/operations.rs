@@ -58,7 +58,7 @@ pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
     // serde would also accept an array, with the fields as its elements.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Refusal::failed(
-            "the request is not valid: the body is no JSON object",
+            "the request is not valid: the body is not a JSON object",
         ));
     }
     serde_json::from_slice(body)

@@ -7,19 +7,19 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
+use http_body_util::{Either, Full};
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::mpsc;
 
-/// The body of a response.
-pub enum ReplyBody {
-    /// One JSON object; `None` after it was sent.
-    Whole(Option<Bytes>),
-    /// The lines of JSON of a running command.
-    Lines(mpsc::Receiver<Bytes>),
-}
+/// The body of a response: one JSON object, or the lines of a command.
+pub type ReplyBody = Either<Full<Bytes>, Lines>;
 
-impl Body for ReplyBody {
+/// The lines of JSON of a running command.
+pub struct Lines(mpsc::Receiver<Bytes>);
+
+impl Body for Lines {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -27,27 +27,8 @@ impl Body for ReplyBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let data = match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take()),
-            Self::Lines(lines) => lines.poll_recv(context),
-        };
-        data.map(|data| data.map(|data| Ok(Frame::data(data))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => SizeHint::with_exact(
-                bytes
-                    .as_ref()
-                    .and_then(|bytes| bytes.len().try_into().ok())
-                    .unwrap_or(0),
-            ),
-            Self::Lines(_) => SizeHint::default(),
-        }
+        let line = self.get_mut().0.poll_recv(context);
+        line.map(|line| line.map(|line| Ok(Frame::data(line))))
     }
 }
 
@@ -85,10 +66,7 @@ impl Refusal {
 
 impl From<Refusal> for Reply {
     fn from(refusal: Refusal) -> Self {
-        let body = Failed {
-            ok: false,
-            error: &refusal.error,
-        };
+        let body = json!({ "ok": false, "error": refusal.error });
         let mut reply = json(refusal.status, encode(&body));
         reply.headers_mut().extend(refusal.header);
         reply
@@ -102,7 +80,7 @@ pub fn unauthorized(error: String) -> Refusal {
 
 /// The refusal of a method other than `verb`, the only one that `path` accepts: 405.
 pub fn wrong_verb(path: &str, verb: &'static str) -> Refusal {
-    let error = format!("{path} takes {verb} alone");
+    let error = format!("{path} accepts only {verb}");
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error).with(ALLOW, verb)
 }
 
@@ -110,12 +88,6 @@ pub fn wrong_verb(path: &str, verb: &'static str) -> Refusal {
 pub fn overloaded(reason: &str) -> Refusal {
     let error = format!("{reason}; try again later");
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).with(RETRY_AFTER, "1")
-}
-
-#[derive(Serialize)]
-struct Failed<'t> {
-    ok: bool,
-    error: &'t str,
 }
 
 /// Encodes a result as `{"ok":true,"result":…}`.
@@ -130,34 +102,20 @@ pub fn success<R: Serialize>(result: R) -> Vec<u8> {
 
 /// The response to `/health`.
 pub fn health() -> Reply {
-    #[derive(Serialize)]
-    struct Health {
-        ok: bool,
-        version: &'static str,
-    }
-    let health = Health {
-        ok: true,
-        version: crate::VERSION,
-    };
+    let health = json!({ "ok": true, "version": crate::VERSION });
     json(StatusCode::OK, encode(&health))
 }
 
 /// A response whose body is the JSON `text`.
 pub fn json(status: StatusCode, text: Vec<u8>) -> Reply {
-    reply(
-        status,
-        "application/json",
-        ReplyBody::Whole(Some(text.into())),
-    )
+    let body = Either::Left(Full::new(text.into()));
+    reply(status, "application/json", body)
 }
 
 /// A response with the lines of a command. It ends when the command has ended.
 pub fn lines(lines: mpsc::Receiver<Bytes>) -> Reply {
-    reply(
-        StatusCode::OK,
-        "application/x-ndjson",
-        ReplyBody::Lines(lines),
-    )
+    let body = Either::Right(Lines(lines));
+    reply(StatusCode::OK, "application/x-ndjson", body)
 }
 
 fn reply(status: StatusCode, kind: &'static str, body: ReplyBody) -> Reply {

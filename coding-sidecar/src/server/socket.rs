@@ -1,8 +1,9 @@
 //! Creates the sidecar's Unix socket file with the configured mode, replaces a stale one, and
 //! removes it at shutdown.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -20,32 +21,21 @@ use rustix::process::umask;
 const BACKLOG: i32 = 256;
 /// How long to wait for the lock of the folder. A sidecar holds it only for milliseconds, while it
 /// starts.
-const FOLDER_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to lock the folder.
-const FOLDER_POLL: Duration = Duration::from_millis(20);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The socket's file. Dropping this removes the file, unless it was replaced.
 pub struct SocketFile {
     path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
-impl SocketFile {
-    fn new(path: &Path) -> io::Result<Self> {
-        let made = std::fs::symlink_metadata(path)?;
-        Ok(Self {
-            path: path.to_owned(),
-            device: made.dev(),
-            inode: made.ino(),
-        })
-    }
+    metadata: Metadata,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|now| now.dev() == self.device && now.ino() == self.inode);
+        let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        let ours =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|now| id(&now) == id(&self.metadata));
         if ours {
             // Fails if the file is already gone or its folder became read-only. The next start
             // replaces a file that is left.
@@ -77,18 +67,16 @@ pub fn listen_at(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), S
         other => format!("SOCKET_PATH {shown}: {other}"),
     })?;
     let failed = |step: &str, error: Errno| format!("cannot {step} {shown}: {error}");
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-    .map_err(|error| failed("open a socket for", error))?;
+    let socket = unix_socket().map_err(|error| failed("open a socket for", error))?;
     let before = umask(Mode::from_bits_truncate(0o777) - mode);
     let bound = bind(&socket, &address);
     umask(before);
     bound.map_err(|error| failed("make the socket", error))?;
-    let file = SocketFile::new(path).map_err(|error| format!("cannot find {shown}: {error}"))?;
+    let file = SocketFile {
+        metadata: std::fs::symlink_metadata(path)
+            .map_err(|error| format!("cannot find {shown}: {error}"))?,
+        path: path.to_owned(),
+    };
     // The mode is set again, since a default ACL of the folder replaces the umask. Until `listen`,
     // connections are refused independently of the mode.
     rustix::fs::chmod(path, mode).map_err(|error| failed("set the mode of", error))?;
@@ -104,16 +92,16 @@ fn lock_folder(path: &Path) -> Result<File, String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(|error| match error {
         Errno::NOENT => format!(
-            "the folder of the socket, {shown}, does not exist: make it, or mount the folder \
-             that is shared with the appliance there"
+            "the socket's folder {shown} does not exist: make it, or mount there the folder that \
+             the proxy's container shares"
         ),
-        other => format!("cannot open the folder of the socket, {shown}: {other}"),
+        other => format!("cannot open the socket's folder {shown}: {other}"),
     })?;
-    let deadline = Instant::now() + FOLDER_PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(File::from(folder)),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(FOLDER_POLL),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(LOCK_RETRY),
             Err(Errno::WOULDBLOCK) => {
                 return Err(format!(
                     "another process holds a lock on the folder {shown}"
@@ -142,22 +130,22 @@ fn remove_stale(path: &Path) -> Result<(), String> {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path)
             .map_err(|error| format!("cannot remove the stale socket {shown}: {error}")),
         Err(Errno::ACCESS | Errno::PERM) => Err(format!(
-            "a socket of another user lies at {shown}: remove it, or set SOCKET_PATH to another path"
+            "{shown} is a socket to which this user may not connect: remove it, or set SOCKET_PATH \
+             to another path"
         )),
         _ => Err(format!(
-            "a server listens at {shown}: end it, or set SOCKET_PATH to another path"
+            "another server listens at {shown}: stop it, or set SOCKET_PATH to another path"
         )),
     }
 }
 
-/// Connects without waiting. Fails with `ECONNREFUSED` only if no server listens, and with another
-/// error if the backlog of a server is full.
+/// Connects without waiting. Fails with `ECONNREFUSED` only if no server listens; if a server's
+/// backlog is full, the error is another one.
 fn probe(path: &Path) -> Result<(), Errno> {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    connect(&socket, &SocketAddrUnix::new(path)?)
+    connect(unix_socket()?, &SocketAddrUnix::new(path)?)
+}
+
+fn unix_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }

@@ -96,21 +96,10 @@ impl Workspace {
     /// that replaces the file meanwhile is opened and then refused.
     pub(crate) fn file(&self, path: &WorkspacePath) -> Result<OpenFile, Failure> {
         self.expect_kind(path, FileType::RegularFile)?;
-        let failed = |error| Failure::system(path.requested(), "open", error);
-        let fd = self
-            .resolve(path.relative(), OFlags::RDONLY)
-            .map_err(failed)?;
-        let stat = fstat(&fd).map_err(failed)?;
-        // The name may have changed since `expect_kind`.
-        expect(
-            path,
-            FileType::from_raw_mode(stat.st_mode),
-            FileType::RegularFile,
-        )?;
-        Ok(OpenFile {
-            file: File::from(fd),
-            stat,
-        })
+        OpenFile::new(
+            path.requested(),
+            self.resolve(path.relative(), OFlags::RDONLY),
+        )
     }
 
     /// Opens a folder for listing.
@@ -159,11 +148,23 @@ impl Workspace {
 
     /// Checks the kind of an object without opening it, since opening a device may have effects.
     fn expect_kind(&self, path: &WorkspacePath, wanted: FileType) -> Result<(), Failure> {
-        expect(path, self.kind(path)?, wanted)
+        expect(path.requested(), self.kind(path)?, wanted)
     }
 }
 
 impl OpenFile {
+    /// Takes the outcome of opening a file whose kind was checked before. Checks the kind again,
+    /// since the name may lead to another object since then.
+    fn new(requested: &str, opened: Result<OwnedFd, Errno>) -> Result<Self, Failure> {
+        let failed = |error| Failure::system(requested, "open", error);
+        let fd = opened.map_err(failed)?;
+        let stat = fstat(&fd).map_err(failed)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        expect(requested, kind, FileType::RegularFile)?;
+        let file = File::from(fd);
+        Ok(Self { file, stat })
+    }
+
     /// Reads the whole file. Returns `None` if it has more than `bytes_max` bytes.
     pub(crate) fn read_whole(
         mut self,
@@ -192,7 +193,7 @@ impl OpenFile {
     }
 }
 
-fn expect(path: &WorkspacePath, kind: FileType, wanted: FileType) -> Result<(), Failure> {
+fn expect(requested: &str, kind: FileType, wanted: FileType) -> Result<(), Failure> {
     if kind == wanted {
         return Ok(());
     }
@@ -201,13 +202,13 @@ fn expect(path: &WorkspacePath, kind: FileType, wanted: FileType) -> Result<(), 
         _ => "a regular file",
     };
     Err(Failure::path(
-        path.requested(),
+        requested,
         format!("{}, not {wanted}", kind_name(kind)),
     ))
 }
 
 /// The name of a kind of object, with its article.
-pub(crate) fn kind_name(kind: FileType) -> &'static str {
+fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a regular file",
         FileType::Directory => "a folder",

@@ -1,9 +1,10 @@
 //! Replaces a file atomically, by a temporary file beside it and `renameat`.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::locks::{FileKey, FileLock};
-use super::{CHUNK_BYTES, Workspace, WorkspacePath, kind_name};
+use super::{CHUNK_BYTES, Links, OpenFile, Workspace, WorkspacePath, expect};
 use crate::failure::Failure;
 use crate::work::Work;
 
@@ -139,7 +140,8 @@ impl Target<'_> {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        expect_regular(&self.requested, &stat)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        expect(&self.requested, kind, FileType::RegularFile)?;
         // `renameat` requires only write permission for the folder, so it would replace a read-only
         // file.
         accessat(&self.folder, &self.name, Access::WRITE_OK, AtFlags::empty()).map_err(failed)?;
@@ -147,20 +149,10 @@ impl Target<'_> {
     }
 
     /// Opens the present file for reading.
-    pub(crate) fn open(&self, workspace: &Workspace) -> Result<super::OpenFile, Failure> {
-        use std::os::unix::ffi::OsStrExt;
-        let failed = |error| Failure::system(&self.requested, "open", error);
+    pub(crate) fn open(&self, workspace: &Workspace) -> Result<OpenFile, Failure> {
         let name = self.name.as_bytes();
-        let fd = workspace
-            .open_at(&self.folder, name, OFlags::RDONLY, super::Links::Refuse)
-            .map_err(failed)?;
-        let stat = fstat(&fd).map_err(failed)?;
-        // The name may have changed since `existing`.
-        expect_regular(&self.requested, &stat)?;
-        Ok(super::OpenFile {
-            file: fd.into(),
-            stat,
-        })
+        let opened = workspace.open_at(&self.folder, name, OFlags::RDONLY, Links::Refuse);
+        OpenFile::new(&self.requested, opened)
     }
 
     /// Writes `content` to a temporary file beside the target and flushes it to disk. Copies the
@@ -173,9 +165,8 @@ impl Target<'_> {
     ) -> Result<Staged<'_>, Failure> {
         let failed =
             |error: std::io::Error| Failure::system(&self.requested, "replace the file", error);
-        let (temporary, fd) = Temporary::create(&self.folder, replaced.is_some())
-            .map_err(|error| failed(error.into()))?;
-        let mut file = std::fs::File::from(fd);
+        let (staged, mut file) =
+            Staged::create(self, replaced.is_some()).map_err(|error| failed(error.into()))?;
         for chunk in content.chunks(CHUNK_BYTES) {
             work.check()?;
             file.write_all(chunk).map_err(failed)?;
@@ -185,10 +176,7 @@ impl Target<'_> {
         }
         fsync(&file).map_err(|error| failed(error.into()))?;
         work.check()?;
-        Ok(Staged {
-            target: self,
-            temporary,
-        })
+        Ok(staged)
     }
 
     /// Fails if the file was replaced or written to since `stat` was read.
@@ -208,48 +196,32 @@ impl Target<'_> {
     }
 }
 
-/// The new content of a target, in a temporary file. Dropping this removes the file.
+/// The new content of a target, in a temporary file beside it. Dropping this removes the file,
+/// unless it was renamed.
 pub(crate) struct Staged<'a> {
     target: &'a Target<'a>,
-    temporary: Temporary<'a>,
-}
-
-impl Staged<'_> {
-    /// Replaces the old file by the new one. A reader gets either the old or the new content.
-    pub(crate) fn replace(mut self) -> Result<(), Failure> {
-        let Target { folder, name, .. } = self.target;
-        renameat(folder, &self.temporary.name, folder, name)
-            .map_err(|error| Failure::system(&self.target.requested, "replace the file", error))?;
-        self.temporary.renamed = true;
-        Ok(())
-    }
-}
-
-/// A temporary file. Dropping this removes it, unless it was renamed.
-struct Temporary<'a> {
-    folder: &'a OwnedFd,
+    /// The name of the temporary file.
     name: String,
     renamed: bool,
 }
 
-impl<'a> Temporary<'a> {
-    /// Creates a temporary file: with mode 0600 if `private` is set, otherwise 0666 less the umask.
-    fn create(folder: &'a OwnedFd, private: bool) -> Result<(Self, OwnedFd), Errno> {
+impl<'a> Staged<'a> {
+    /// Creates the temporary file: with mode 0600 if `private` is set, otherwise 0666 less the
+    /// umask.
+    fn create(target: &'a Target<'a>, private: bool) -> Result<(Self, File), Errno> {
         let mode = Mode::from(if private { 0o600 } else { 0o666 });
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         for _ in 0..NAMES_MAX {
             let name = temporary_name();
-            match openat(folder, &name, flags | OFlags::CLOEXEC, mode) {
+            match openat(&target.folder, &name, flags | OFlags::CLOEXEC, mode) {
                 Ok(fd) => {
                     let renamed = false;
-                    return Ok((
-                        Self {
-                            folder,
-                            name,
-                            renamed,
-                        },
-                        fd,
-                    ));
+                    let staged = Self {
+                        target,
+                        name,
+                        renamed,
+                    };
+                    return Ok((staged, File::from(fd)));
                 }
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),
@@ -257,23 +229,22 @@ impl<'a> Temporary<'a> {
         }
         Err(Errno::EXIST)
     }
-}
 
-impl Drop for Temporary<'_> {
-    fn drop(&mut self) {
-        if !self.renamed {
-            // An error is ignored: the failure that led here is reported.
-            let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
-        }
+    /// Replaces the old file by the new one. A reader gets either the old or the new content.
+    pub(crate) fn replace(mut self) -> Result<(), Failure> {
+        let Target { folder, name, .. } = self.target;
+        renameat(folder, &self.name, folder, name)
+            .map_err(|error| Failure::system(&self.target.requested, "replace the file", error))?;
+        self.renamed = true;
+        Ok(())
     }
 }
 
-fn expect_regular(requested: &str, stat: &Stat) -> Result<(), Failure> {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok(()),
-        kind => {
-            let reason = format!("{}, not a regular file", kind_name(kind));
-            Err(Failure::path(requested, reason))
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // An error is ignored: the failure that led here is reported.
+            let _ = unlinkat(&self.target.folder, &self.name, AtFlags::empty());
         }
     }
 }
@@ -287,7 +258,7 @@ fn temporary_name() -> String {
     format!(".coding-sidecar-{}-{next}-{nanos}.tmp", std::process::id())
 }
 
-fn keep_owner_and_mode(file: &std::fs::File, replaced: &Stat) -> Result<(), Errno> {
+fn keep_owner_and_mode(file: &File, replaced: &Stat) -> Result<(), Errno> {
     let mut mode = Mode::from_raw_mode(replaced.st_mode & 0o7777);
     let now = fstat(file)?;
     if (now.st_uid, now.st_gid) != (replaced.st_uid, replaced.st_gid) {

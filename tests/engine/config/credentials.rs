@@ -57,7 +57,7 @@ fn invalid_credentials_are_refused_with_their_place() {
             (
                 "credentials:\n  - { name: a, hosts: [a.example], bearer: \"${LINE_BREAK}\" }",
                 &[
-                    "3:44: credentials[0].bearer: has a character that cannot stand in a header (a line break at its end?)",
+                    "3:44: credentials[0].bearer: has a character that a header must not contain (a line break at its end?)",
                 ],
             ),
             (

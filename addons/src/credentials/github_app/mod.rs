@@ -8,4 +8,4 @@ mod tokens;
 pub use installation::Installation;
 pub use settings::AppSettings;
 
-pub(super) use tokens::{AppSource, AppTokens};
+pub(super) use tokens::AppTokens;

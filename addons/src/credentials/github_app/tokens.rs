@@ -232,10 +232,7 @@ impl State {
     }
 }
 
-/// An installation as the token source of a credential.
-pub struct AppSource(pub Arc<AppTokens>);
-
-impl TokenSource for AppSource {
+impl TokenSource for Arc<AppTokens> {
     /// False for a container without repositories: GitHub answers a token request that names no
     /// repository with a token for all repositories.
     fn is_for(&self, container: &Container) -> bool {
@@ -243,7 +240,7 @@ impl TokenSource for AppSource {
     }
 
     fn current(&self, container: &Arc<Container>) -> Option<Arc<Token>> {
-        let slot = self.0.slot(container);
+        let slot = self.slot(container);
         let (token, is_due) = {
             let state = slot.state.lock();
             (state.to_send()?, state.is_due())
@@ -253,17 +250,17 @@ impl TokenSource for AppSource {
             && let Ok(guard) = Arc::clone(&slot.minting).try_lock_owned()
             && slot.state.lock().is_due()
         {
-            self.0.start(guard, slot, Arc::clone(container));
+            self.start(guard, slot, Arc::clone(container));
         }
         Some(token)
     }
 
     fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched> {
-        Box::pin(self.0.wait(container))
+        Box::pin(self.wait(container))
     }
 
     fn refused(&self, container: &Container, token: &Arc<Token>) {
-        let slot = self.0.slot(container);
+        let slot = self.slot(container);
         let mut state = slot.state.lock();
         let is_young = state.minted.is_some_and(|at| at.elapsed() < BACK_OFF);
         let is_this = matches!(&state.token, Some((own, _)) if Arc::ptr_eq(own, token));

@@ -178,7 +178,7 @@ impl TokenFile {
         let value = serde_json::from_slice(text);
         value
             .map(Self)
-            .map_err(|error| format!("it is not JSON, in line {}", error.line()))
+            .map_err(|error| format!("it is not valid JSON: error in line {}", error.line()))
     }
 
     pub(super) fn of(fields: Map<String, Value>) -> Self {

@@ -19,7 +19,7 @@ pub use settings::OauthSettings;
 
 pub(super) use placeholders::PlaceholderAnswer;
 use refresh::Refusal;
-pub(super) use tokens::{OauthSource, OauthTokens};
+pub(super) use tokens::OauthTokens;
 
 /// The request field that names the account of a token.
 static ACCOUNT_FIELD: HeaderName = HeaderName::from_static("chatgpt-account-id");

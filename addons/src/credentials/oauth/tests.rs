@@ -185,7 +185,7 @@ fn errors_about_a_malformed_token_file_do_not_quote_it() {
         },
     );
     let why = TokenFile::parse(b"{\"secret").err().unwrap();
-    assert_eq!(why, "it is not JSON, in line 1");
+    assert_eq!(why, "it is not valid JSON: error in line 1");
 }
 
 #[test]

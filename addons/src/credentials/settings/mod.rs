@@ -140,18 +140,14 @@ impl CredentialSettings {
         }
         let report = files.credentials.report().report;
         let forges = ForgeHosts::read(files);
-        for entry in &self.active {
-            if let Some(warning) = entry.personal_token(&forges) {
-                report.warn(warning);
-            }
-        }
-        for warning in self
-            .active
-            .iter()
-            .flat_map(|entry| entry.unlisted(allowlist))
-        {
-            report.warn(warning);
-        }
+        let entries = self.active.iter();
+        let personal = entries
+            .clone()
+            .filter_map(|entry| entry.personal_token(&forges));
+        let unlisted = entries.flat_map(|entry| entry.unlisted(allowlist));
+        personal
+            .chain(unlisted)
+            .for_each(|warning| report.warn(warning));
     }
 }
 

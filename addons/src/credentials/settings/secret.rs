@@ -78,7 +78,7 @@ impl<'a> SecretReader<'a> {
         if let SecretSetting::Value(value) = &setting
             && !value.bytes().all(fits)
         {
-            at.refuse("has a character that cannot stand in a header (a line break at its end?)");
+            at.refuse("has a character that a header must not contain (a line break at its end?)");
         }
         Some(setting)
     }

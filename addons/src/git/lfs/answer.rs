@@ -6,11 +6,12 @@ use bytes::Bytes;
 use http::{HeaderName, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{Reachable, as_its_client_shows, tokens};
+use super::{Reachable, serialized, tokens};
 use crate::contract::{
     Authority, BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Host, Response,
     Stage, names,
 };
+use crate::forges::with_message;
 
 /// The keys under which an object may hold its actions; `_links` is the older one.
 const PLACES: [&str; 2] = ["actions", "_links"];
@@ -36,7 +37,7 @@ impl BodyJudge<Response> for BatchResponseJudge {
     }
 
     fn for_client(&self, denial: Denial) -> Denial {
-        as_its_client_shows(denial)
+        with_message(denial)
     }
 
     fn judge<'a>(
@@ -48,7 +49,7 @@ impl BodyJudge<Response> for BatchResponseJudge {
         let host = flow.host().clone();
         Box::pin(async move {
             let rewritten = body.read(move |body| self.rewritten(body)).await;
-            rewritten.map_err(|denial| as_its_client_shows(blame_upstream(denial, &host)))
+            rewritten.map_err(|denial| with_message(blame_upstream(denial, &host)))
         })
     }
 }
@@ -57,11 +58,7 @@ impl BatchResponseJudge {
     fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
         let mut answer = body.json()?;
         rewrite(&mut answer, &self.container, &*self.reachable);
-        // The budget must also cover the serialized copy. Its length is about that of the body,
-        // since placeholders are about as long as tokens.
-        body.reserve(body.bytes().len())?;
-        let written = serde_json::to_vec(&answer).map_err(|_| Denial::internal())?;
-        Ok(written.into_boxed_slice().into())
+        serialized(&answer, body)
     }
 }
 

@@ -3,23 +3,18 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{as_its_client_shows, too_large};
 use crate::contract::{
     BodyJudge, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict, names,
 };
-
-/// The rules for a batch call.
-pub(in crate::git) struct BatchRules {
-    /// Whether uploads are denied, because the repository is not in the container's list.
-    pub only_downloads: bool,
-    /// The largest file that may be uploaded, in bytes.
-    pub limit: u64,
-    /// The name of the setting with the limit.
-    pub limit_rule: String,
-}
+use crate::forges::with_message;
+use crate::git::size::{self, Limit};
 
 /// Judges a batch call.
-pub(super) struct BatchJudge(pub BatchRules);
+pub(super) struct BatchJudge {
+    /// The size limit of a file; `None` if uploads are denied, because the repository is not in the
+    /// container's list.
+    pub upload_limit: Option<Limit>,
+}
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so that the
 /// server gets neither unknown members nor members in another letter case, which some servers
@@ -56,7 +51,7 @@ impl BodyJudge<Request> for BatchJudge {
     }
 
     fn for_client(&self, denial: Denial) -> Denial {
-        as_its_client_shows(denial)
+        with_message(denial)
     }
 
     fn judge<'a>(
@@ -65,36 +60,44 @@ impl BodyJudge<Request> for BatchJudge {
         _head: &'a mut Request,
         body: Buffered,
     ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        let rules = self.0;
-        let judging = async move { body.read(move |body| judge(body, &rules)).await };
-        Box::pin(async { judging.await.map_err(as_its_client_shows) })
+        Box::pin(async move {
+            let judged = body.read(move |body| self.rewritten(body)).await;
+            judged.map_err(with_message)
+        })
     }
 }
 
-fn judge(body: &Buffered, rules: &BatchRules) -> Result<Bytes, Denial> {
-    let batch: Batch = body.decode()?;
-    permit(&batch, rules)?;
-    // The budget must also cover the copy that is serialized from the parsed call.
-    body.reserve(body.bytes().len())?;
-    let written = serde_json::to_vec(&batch).map_err(|_| Denial::internal())?;
-    Ok(written.into_boxed_slice().into())
-}
+impl BatchJudge {
+    fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
+        let batch: Batch = body.decode()?;
+        self.permit(&batch)?;
+        super::serialized(&batch, body)
+    }
 
-fn permit(batch: &Batch, rules: &BatchRules) -> Verdict {
-    match batch.operation.as_str() {
-        "download" => return Ok(()),
-        "upload" => {}
-        _ => return Err(Denial::malformed("an LFS batch is an upload or a download")),
-    }
-    if rules.only_downloads {
-        return Err(Denial::new(Code::RepoNotAuthorized, "Repo not authorized").rule("LFS batch"));
-    }
-    for object in batch.objects.iter().flatten() {
-        let size = object.size;
-        let size = size.ok_or_else(|| Denial::malformed("an LFS object has no size"))?;
-        if size > rules.limit {
-            return Err(too_large(size, rules));
+    fn permit(&self, batch: &Batch) -> Verdict {
+        match batch.operation.as_str() {
+            "download" => return Ok(()),
+            "upload" => {}
+            _ => return Err(Denial::malformed("an LFS batch is an upload or a download")),
         }
+        let not_authorized =
+            || Denial::new(Code::RepoNotAuthorized, "Repo not authorized").rule("LFS batch");
+        let limit = self.upload_limit.as_ref().ok_or_else(not_authorized)?;
+        for object in batch.objects.iter().flatten() {
+            let size = object.size;
+            let size = size.ok_or_else(|| Denial::malformed("an LFS object has no size"))?;
+            if size > limit.bytes {
+                return Err(too_large(size, limit));
+            }
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+fn too_large(size: u64, limit: &Limit) -> Denial {
+    let denial = limit.too_large(size);
+    let (size, most) = (size::human(size), size::human(limit.bytes));
+    let sentence = denial.sentence();
+    let message = format!("{sentence}: a file of {size}, where at most {most} may be sent");
+    denial.with("message", message)
 }

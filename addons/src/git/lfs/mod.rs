@@ -7,14 +7,17 @@ mod tokens;
 
 use std::sync::Arc;
 
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
+use bytes::Bytes;
+use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::Serialize;
 
-use super::size;
-use crate::contract::{Code, Container, Denial, Flow, Host, Request, Response, Verdict};
+use super::has_encoding;
+use super::size::Limit;
+use crate::contract::{Buffered, Code, Container, Denial, Flow, Host, Request, Response, Verdict};
+use crate::forges::with_message;
 use answer::BatchResponseJudge;
 use batch::BatchJudge;
-pub(super) use batch::BatchRules;
 pub(super) use tokens::redeem;
 
 /// Whether a container may reach a host and port.
@@ -23,15 +26,15 @@ pub type Reachable = dyn Fn(&Container, &Host, u16) -> bool + Send + Sync;
 /// Marks the flow of a batch call.
 struct BatchCall;
 
-/// Judges the headers of a batch call, and its body once it is complete. The response must be
-/// passed to [`answer`].
-pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) -> Verdict {
+/// Judges the headers of a batch call, and its body once it is complete. Denies uploads if
+/// `upload_limit` is `None`. The response must be passed to [`answer`].
+pub(super) fn call(flow: &mut Flow, request: &mut Request, upload_limit: Option<Limit>) -> Verdict {
     readable(&request.headers)?;
     // The judge of the response cannot read a compressed body.
     let identity = HeaderValue::from_static("identity");
     request.headers.insert(ACCEPT_ENCODING, identity);
     flow.put_slot(BatchCall);
-    request.judge_body(usize::MAX, BatchJudge(rules));
+    request.judge_body(usize::MAX, BatchJudge { upload_limit });
     Ok(())
 }
 
@@ -42,7 +45,7 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     if flow.find_slot::<BatchCall>().is_none() || response.status != StatusCode::OK {
         return Ok(());
     }
-    readable(&response.headers).map_err(as_its_client_shows)?;
+    readable(&response.headers).map_err(with_message)?;
     let (container, reachable) = (Arc::clone(flow.container()?), Arc::clone(reachable));
     let judge = BatchResponseJudge {
         container,
@@ -52,31 +55,20 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     Ok(())
 }
 
-/// Adds the sentence as `message`, which git-lfs shows, unless the denial has a `message`. Without
-/// one, git-lfs reports a 403 as a wrong password.
-pub(super) fn as_its_client_shows(denial: Denial) -> Denial {
-    if denial.detail("message").is_some() {
-        return denial;
-    }
-    let message = denial.sentence().to_owned();
-    denial.with("message", message)
-}
-
 fn readable(headers: &HeaderMap) -> Verdict {
-    let encoded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
-    if headers.get_all(CONTENT_ENCODING).iter().any(encoded) {
-        let sentence = "Unsupported encoding: a batch of LFS must be readable";
+    if has_encoding(headers) {
+        let sentence = "Unsupported encoding: an LFS batch must not be compressed";
         return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("LFS batch"));
     }
     Ok(())
 }
 
-fn too_large(size: u64, rules: &BatchRules) -> Denial {
-    let denial = size::too_large(size, rules.limit).rule(rules.limit_rule.as_str());
-    let (size, most) = (size::human(size), size::human(rules.limit));
-    let sentence = denial.sentence();
-    let message = format!("{sentence}: a file of {size}, where at most {most} may be sent");
-    denial.with("message", message)
+/// Serializes the body that replaces `original`. Reserves as much memory as the original takes: the
+/// new body is at most about as long, since placeholders are about as long as tokens.
+fn serialized(value: &impl Serialize, original: &Buffered) -> Result<Bytes, Denial> {
+    original.reserve(original.bytes().len())?;
+    let written = serde_json::to_vec(value).map_err(|_| Denial::internal())?;
+    Ok(written.into_boxed_slice().into())
 }
 
 #[cfg(test)]

@@ -31,10 +31,7 @@ const NAME: &str = "git-lfs";
 
 /// The tokens of a lease.
 #[derive(Default)]
-struct Tokens(Mutex<Kept>);
-
-#[derive(Default)]
-struct Kept {
+struct Tokens {
     /// In order of age, the oldest first.
     tokens: VecDeque<Token>,
     /// The sum of [`Token::size`] of all tokens.
@@ -48,7 +45,7 @@ impl Token {
     }
 }
 
-impl Kept {
+impl Tokens {
     fn push(&mut self, token: Token) {
         self.bytes += token.size();
         self.tokens.push_back(token);
@@ -87,8 +84,8 @@ pub(super) fn keep(
     // it can use it.
     let half = || RandomState::new().build_hasher().finish();
     let placeholder = format!("{PREFIX}{:016x}{:016x}", half(), half());
-    let tokens = container.state_or_init(Tokens::default);
-    tokens.0.lock().push(Token {
+    let tokens = container.state_or_init(Mutex::<Tokens>::default);
+    tokens.lock().push(Token {
         placeholder: placeholder.clone(),
         host: host.clone(),
         port,
@@ -121,8 +118,8 @@ fn stands_for_one(value: &HeaderValue) -> bool {
 /// Replaces placeholders by their tokens, and removes the tokens from the lease. Returns whether a
 /// placeholder was replaced.
 fn spend(container: &Container, flow: &Flow, request: &mut Request) -> bool {
-    let tokens = container.state_or_init(Tokens::default);
-    let mut tokens = tokens.0.lock();
+    let tokens = container.state_or_init(Mutex::<Tokens>::default);
+    let mut tokens = tokens.lock();
     let mut redeemed = false;
     let standing_for_one = |(_, sent): &(_, &mut HeaderValue)| stands_for_one(sent);
     let fields = request.headers.iter_mut().filter(standing_for_one);

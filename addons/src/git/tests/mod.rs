@@ -14,7 +14,7 @@ const ZERO: &str = "0000000000000000000000000000000000000000";
 pub(super) fn settings() -> GitSettings {
     GitSettings {
         hosts: Host::parse("github.com").into_iter().collect(),
-        bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
+        bot_branch_prefixes: ["refs/heads/sandbox/".to_owned()].into(),
         allow_branch_deletion: false,
         public_reads: false,
         report_push_denials: true,

@@ -11,9 +11,20 @@ fn rules() -> PushRules {
     PushRules {
         ref_prefixes: None,
         allow_deletion: false,
-        limit: 1 << 30,
-        limit_rule: "the limit".to_owned(),
+        limit: limit(1 << 30),
         report: true,
+    }
+}
+
+fn limit(bytes: u64) -> Limit {
+    let rule = "the limit".to_owned();
+    Limit { bytes, rule }
+}
+
+fn limited(bytes: u64) -> PushRules {
+    PushRules {
+        limit: limit(bytes),
+        ..rules()
     }
 }
 
@@ -171,7 +182,6 @@ fn a_denial_is_reported_for_every_ref_or_by_its_status() {
 #[test]
 fn a_push_over_the_limit_is_denied_with_a_report() {
     let head = commands(&[(ID, "refs/heads/a")]);
-    let limited = |limit| PushRules { limit, ..rules() };
     let size = head.len() as u64;
     assert_eq!(denied(limited(size), &head), None);
     assert_eq!(denied(limited(size - 1), &head), Some(Code::PushTooLarge));
@@ -187,12 +197,8 @@ fn a_push_over_the_limit_is_denied_with_a_report() {
 
 #[test]
 fn an_announced_length_is_judged_before_the_pack() {
-    let limited = PushRules {
-        limit: 1000,
-        ..rules()
-    };
     let head = commands(&[(ID, "refs/heads/a")]);
-    let (passed, verdict) = announced(limited, Some(1001), &[&head]);
+    let (passed, verdict) = announced(limited(1000), Some(1001), &[&head]);
     assert!(passed.is_empty());
     let denial = verdict.unwrap_err();
     assert_eq!(denial.to_json()["details"]["push_size_bytes"], 1001);
@@ -237,18 +243,18 @@ proptest! {
     #[test]
     fn chunking_changes_no_verdict_and_no_byte(
         body in body(),
-        limit in 100u64..600,
+        bytes in 100u64..600,
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
-        let limited = || PushRules { limit, ..bot() };
-        let (whole, expected) = send(limited(), &[&body]);
+        let rules = || PushRules { limit: limit(bytes), ..bot() };
+        let (whole, expected) = send(rules(), &[&body]);
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(body.len())).collect();
         cuts.extend([0, body.len()]);
         cuts.sort_unstable();
         let pieces: Vec<_> = cuts.windows(2).map(|two| &body[two[0]..two[1]]).collect();
         let bytewise: Vec<_> = body.chunks(1).collect();
         for pieces in [pieces, bytewise] {
-            let (passed, verdict) = send(limited(), &pieces);
+            let (passed, verdict) = send(rules(), &pieces);
             let code = |verdict: &Verdict| verdict.as_ref().err().map(Denial::code);
             prop_assert_eq!(code(&verdict), code(&expected));
             prop_assert!(body.starts_with(&passed) && passed.starts_with(&whole));
@@ -297,9 +303,8 @@ fn after_many_commands_a_pack_that_becomes_too_large_is_denied_without_a_report(
     each_row(
         [(few, true), (commands(&many), false)],
         |(head, reported)| {
-            let limit = head.len() as u64 + 10;
-            let limited = PushRules { limit, ..rules() };
-            let denial = send(limited, &[&head, &[0; 11]]).1.unwrap_err();
+            let rules = limited(head.len() as u64 + 10);
+            let denial = send(rules, &[&head, &[0; 11]]).1.unwrap_err();
             assert_eq!(denial.code(), Code::PushTooLarge);
             assert_eq!(denial.answer().is_some(), reported, "{} bytes", head.len());
         },

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::invalid_graphql::InvalidGraphql;
+use super::malformed;
+use crate::contract::Verdict;
 
 /// The most bytes of query text in one body; user content belongs in variables.
 const MAX_TEXT: usize = 256 * 1024;
@@ -39,7 +40,7 @@ impl Default for Budget {
 
 impl Budget {
     /// Spends the text of a query, before its first token is read.
-    pub(super) fn spend_text(&mut self, bytes: usize) -> Result<(), InvalidGraphql> {
+    pub(super) fn spend_text(&mut self, bytes: usize) -> Verdict {
         spend(&mut self.text, bytes, "the queries are too long")
     }
 
@@ -49,23 +50,23 @@ impl Budget {
     }
 
     /// Spends tokens that were read.
-    pub(super) fn spend_tokens(&mut self, count: usize) -> Result<(), InvalidGraphql> {
+    pub(super) fn spend_tokens(&mut self, count: usize) -> Verdict {
         spend(&mut self.tokens, count, "the queries have too many tokens")
     }
 
     /// Spends a field visited, or a value filled in.
-    pub(super) fn spend_step(&mut self) -> Result<(), InvalidGraphql> {
+    pub(super) fn spend_step(&mut self) -> Verdict {
         spend(&mut self.steps, 1, "the query is too complex to judge")
     }
 
     /// Spends the bytes of a value filled in.
-    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), InvalidGraphql> {
+    pub(super) fn spend_bytes(&mut self, bytes: usize) -> Verdict {
         spend(&mut self.filled, bytes, "the query is too complex to judge")
     }
 
     /// Spends the steps and the bytes of a JSON value before the value is copied. The depth limit
     /// of the JSON parser bounds the recursion.
-    pub(super) fn spend_value(&mut self, value: &Value) -> Result<(), InvalidGraphql> {
+    pub(super) fn spend_value(&mut self, value: &Value) -> Verdict {
         self.spend_step()?;
         match value {
             Value::String(text) => self.spend_bytes(text.len()),
@@ -79,8 +80,8 @@ impl Budget {
     }
 }
 
-fn spend(left: &mut usize, amount: usize, why: &str) -> Result<(), InvalidGraphql> {
+fn spend(left: &mut usize, amount: usize, why: &str) -> Verdict {
     let rest = left.checked_sub(amount);
-    *left = rest.ok_or_else(|| InvalidGraphql::new(format!("{why}; send less at once")))?;
+    *left = rest.ok_or_else(|| malformed(format_args!("{why}; send less at once")))?;
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde_json::{Map, Value as Json};
 
 use super::budget::Budget;
-use super::invalid_graphql::InvalidGraphql;
 use super::syntax::Value;
+use crate::contract::Denial;
 
 /// The values of one operation's variables.
 pub(super) struct Variables<'a> {
@@ -25,7 +25,7 @@ impl<'a> Variables<'a> {
     /// Returns a value with its variables filled in, as the server does; a variable without a value
     /// becomes null. Numbers and booleans in the query's text become `true`, since no rule depends
     /// on them.
-    pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, InvalidGraphql> {
+    pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, Denial> {
         budget.spend_step()?;
         Ok(match value {
             Value::Null => Json::Null,
@@ -49,7 +49,7 @@ impl<'a> Variables<'a> {
         })
     }
 
-    fn variable(&self, name: &str, budget: &mut Budget) -> Result<Json, InvalidGraphql> {
+    fn variable(&self, name: &str, budget: &mut Budget) -> Result<Json, Denial> {
         if let Some(given) = self.given.and_then(|given| given.get(name)) {
             budget.spend_value(given)?;
             return Ok(given.clone());

@@ -4,12 +4,13 @@ mod allowed;
 mod budget;
 mod fields;
 mod input;
-mod invalid_graphql;
 mod mutations;
 mod named_nodes;
 mod objection;
 mod selection;
 mod syntax;
+
+use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
@@ -18,7 +19,6 @@ use super::mentions::Mentions;
 use crate::contract::{Buffered, Container, Denial};
 use budget::Budget;
 use input::Variables;
-use invalid_graphql::InvalidGraphql;
 pub use mutations::Mutations;
 use named_nodes::NamedNodes;
 use selection::Walk;
@@ -47,7 +47,7 @@ pub(super) fn judge(
         request => std::slice::from_ref(request),
     };
     if requests.is_empty() || requests.len() > MAX_BATCH {
-        return Err(malformed(&format!(
+        return Err(malformed(format_args!(
             "a batch has one to {MAX_BATCH} requests"
         )));
     }
@@ -64,14 +64,9 @@ pub(super) fn judge(
     Ok(named_nodes)
 }
 
-fn malformed(why: &str) -> Denial {
-    Denial::malformed(format!("GraphQL: {why}"))
-}
-
-impl From<InvalidGraphql> for Denial {
-    fn from(invalid: InvalidGraphql) -> Self {
-        malformed(&invalid.0)
-    }
+/// Denies a body that is not a GraphQL request, or that takes too much work to judge.
+fn malformed(why: impl Display) -> Denial {
+    Denial::malformed(format_args!("GraphQL: {why}"))
 }
 
 /// The rules for every request of a body.
@@ -124,7 +119,7 @@ fn judge_request(
 fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
     if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        return Err(malformed(&format!(
+        return Err(malformed(format_args!(
             "a request must not have the member {unknown:?}"
         )));
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::objection;
+use super::{malformed, objection};
 use crate::contract::{Container, Denial, Verdict};
 use crate::github::content::{self, Objection, ObjectionAt, objection_at};
 use crate::github::denials::Denials;
@@ -16,7 +16,7 @@ const PEOPLE: [&str; 4] = ["actorIds", "assigneeIds", "botIds", "userIds"];
 
 /// Keys with ids that are not looked up: teams belong to the repository's organization, and
 /// `clientMutationId` names no node.
-const NOT_ASKED: [&str; 2] = ["clientMutationId", "teamIds"];
+const NOT_LOOKED_UP: [&str; 2] = ["clientMutationId", "teamIds"];
 
 /// The most nodes that one body may name by id, as many as GitHub resolves in one query.
 const MAX_NODES: usize = 100;
@@ -47,21 +47,20 @@ impl NamedNodes {
     /// Adds one id or a list of them; null adds none. Denies an id that is not a string, and more
     /// than [`MAX_NODES`] ids in all.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
-        self.nodes
-            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.nodes.extend(ids_of(ids)?);
         self.bounded()
     }
 
     fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
-        self.people
-            .extend(ids_of(ids)?.into_iter().map(str::to_owned));
+        self.people.extend(ids_of(ids)?);
         self.bounded()
     }
 
     fn bounded(&self) -> Result<(), Denial> {
         if self.nodes.len() + self.people.len() > MAX_NODES {
-            let why = format!("more than {MAX_NODES} nodes are named by id");
-            return Err(super::malformed(&why));
+            return Err(malformed(format_args!(
+                "more than {MAX_NODES} nodes are named by id"
+            )));
         }
         Ok(())
     }
@@ -85,8 +84,8 @@ impl NamedNodes {
             }
         }
         // Removing an assignee or a reviewer starts no agent.
-        let asks_people = !mentions.is_empty() && !mutation.starts_with("remove");
-        self.add_members(arguments, asks_people)
+        let looks_up_people = !mentions.is_empty() && !mutation.starts_with("remove");
+        self.add_members(arguments, looks_up_people)
     }
 
     /// Adds the branches and repositories of a pull request. Objects to a branch with an owner, or
@@ -118,31 +117,30 @@ impl NamedNodes {
     fn add_members(
         &mut self,
         members: &Map<String, Value>,
-        asks_people: bool,
+        looks_up_people: bool,
     ) -> Result<(), Denial> {
         for (key, value) in members {
             if PEOPLE.contains(&key.as_str()) {
-                if asks_people {
+                if looks_up_people {
                     self.add_people(value)?;
                 }
             } else if is_id(key) {
                 self.add_nodes(value)?;
             }
             if key == "labelIds" {
-                self.labels
-                    .extend(ids_of(value)?.into_iter().map(str::to_owned));
+                self.labels.extend(ids_of(value)?);
             }
-            self.add_value(value, asks_people)?;
+            self.add_value(value, looks_up_people)?;
         }
         Ok(())
     }
 
-    fn add_value(&mut self, value: &Value, asks_people: bool) -> Result<(), Denial> {
+    fn add_value(&mut self, value: &Value, looks_up_people: bool) -> Result<(), Denial> {
         match value {
-            Value::Object(members) => self.add_members(members, asks_people),
+            Value::Object(members) => self.add_members(members, looks_up_people),
             Value::Array(items) => items
                 .iter()
-                .try_for_each(|item| self.add_value(item, asks_people)),
+                .try_for_each(|item| self.add_value(item, looks_up_people)),
             _ => Ok(()),
         }
     }
@@ -153,7 +151,7 @@ impl NamedNodes {
     }
 
     /// Judges the forge's answers for [`NamedNodes::ids`], in the same order. Denies unknown nodes,
-    /// nodes and branches of other repositories, labels that bots obey, and agents.
+    /// nodes and branches of other repositories, labels on which bots act, and agents.
     pub(in crate::github) fn judge(
         &self,
         nodes: Vec<Option<Node>>,
@@ -235,17 +233,18 @@ fn foreign(key: &str) -> ObjectionAt {
 }
 
 /// Reads a list of ids, or a single id, which GraphQL coerces to a list; null is an empty list.
-fn ids_of(value: &Value) -> Result<Vec<&str>, Denial> {
+fn ids_of(value: &Value) -> Result<Vec<String>, Denial> {
     let items = match value {
         Value::Null => return Ok(Vec::new()),
         Value::Array(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
-    let ids: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-    ids.ok_or_else(|| super::malformed("a node id must be a string"))
+    let ids = items.iter().map(|id| id.as_str().map(str::to_owned));
+    ids.collect::<Option<_>>()
+        .ok_or_else(|| malformed("a node id must be a string"))
 }
 
 fn is_id(key: &str) -> bool {
     let named = key == "id" || key == "ids" || key.ends_with("Id") || key.ends_with("Ids");
-    (named || key == "inReplyTo") && !NOT_ASKED.contains(&key)
+    (named || key == "inReplyTo") && !NOT_LOOKED_UP.contains(&key)
 }

@@ -11,9 +11,9 @@ use crate::github::mentions::Mentions;
 /// The only argument of GitHub's mutations.
 const ARGUMENT: &str = "input";
 
-/// The first objection to the arguments of a mutation. A mutation that is not in `ALLOWED` (added by
-/// the configuration, or any with `github_writes: blocklist`) may have any argument and field; its
-/// strings are checked all the same.
+/// The first objection to the arguments of a mutation. A mutation that is not in `ALLOWED` (added
+/// by the configuration, or any with `github_writes: blocklist`) may have any argument and field;
+/// its strings are checked all the same.
 pub(super) fn objection(
     mutation: &str,
     arguments: &Map<String, Value>,
@@ -62,9 +62,11 @@ impl InputJudge<'_> {
         }
     }
 
+    /// Judges the value of a permitted field. `body` and `event` must be strings or null: their
+    /// rules read strings, so a value that a server might convert to a string is denied.
     fn field(&self, value: &Value, name: &str, key: &str) -> Option<ObjectionAt> {
-        let is_text = matches!(value, Value::String(_) | Value::Null);
-        if (name == "body" || name == "event") && !is_text {
+        let is_string_or_null = matches!(value, Value::String(_) | Value::Null);
+        if (name == "body" || name == "event") && !is_string_or_null {
             return Some(objection_at(key, Objection::Type("a text".to_owned())));
         }
         self.value(value, name, key)

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 use super::budget::Budget;
 use super::fields::{self, Place};
 use super::input::Variables;
-use super::invalid_graphql::InvalidGraphql;
+use super::malformed;
 use super::mutations::Mutations;
 use super::named_nodes::NamedNodes;
 use super::syntax::{Document, Field, Selection};
@@ -52,7 +52,7 @@ impl<'a> Walk<'a> {
             let input = walk.arguments(field)?;
             walk.named_nodes
                 .add_input(&field.name, &input, mentions, walk.container)?;
-            walk.inside(&field.selections, Place::Inside, depth + 1)
+            walk.nested_fields(&field.selections, Place::Inside, depth + 1)
         })
     }
 
@@ -65,7 +65,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), Denial> {
         if depth > MAX_DEPTH {
             let why = "fragments form a cycle, or fields are nested too deeply";
-            return Err(InvalidGraphql::new(why).into());
+            return Err(malformed(why));
         }
         for selection in selections {
             self.budget.spend_step()?;
@@ -75,9 +75,8 @@ impl<'a> Walk<'a> {
                 Selection::Spread(name) => {
                     let document = self.document;
                     let fragment = document.fragments.get(name);
-                    let fragment = fragment.ok_or_else(|| {
-                        InvalidGraphql::new(format!("there is no fragment {name}"))
-                    })?;
+                    let fragment = fragment
+                        .ok_or_else(|| malformed(format_args!("there is no fragment {name}")))?;
                     self.each_field(fragment, depth + 1, visit)?;
                 }
             }
@@ -109,10 +108,10 @@ impl<'a> Walk<'a> {
                 ));
             }
         };
-        self.inside(&field.selections, place, depth + 1)
+        self.nested_fields(&field.selections, place, depth + 1)
     }
 
-    fn inside(
+    fn nested_fields(
         &mut self,
         selections: &'a [Selection],
         place: Place,
@@ -127,11 +126,11 @@ impl<'a> Walk<'a> {
                 let why = "it leads out of the repository; outside, a query may only read fields that have no selection";
                 Denials::leads_out(&field.name, why)
             })?;
-            walk.inside(&field.selections, next, depth + 1)
+            walk.nested_fields(&field.selections, next, depth + 1)
         })
     }
 
-    fn arguments(&mut self, field: &Field) -> Result<Map<String, Json>, InvalidGraphql> {
+    fn arguments(&mut self, field: &Field) -> Result<Map<String, Json>, Denial> {
         let mut filled = Map::new();
         for (name, value) in &field.arguments {
             filled.insert(name.clone(), self.variables.fill(value, self.budget)?);
@@ -144,7 +143,7 @@ impl<'a> Walk<'a> {
         let text = |name: &str| arguments.get(name).and_then(Json::as_str);
         let (Some(owner), Some(name)) = (text("owner"), text("name")) else {
             let why = "repository takes an owner and a name, each a string";
-            return Err(InvalidGraphql::new(why).into());
+            return Err(malformed(why));
         };
         let repo = format!("{owner}/{name}");
         Denials::permit_repo(&repo, self.container)

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use apollo_parser::{Lexer, Parser, TokenKind, cst};
 
 use super::budget::Budget;
-use super::invalid_graphql::InvalidGraphql;
+use super::malformed;
+use crate::contract::Denial;
 
 /// The deepest nesting of selections, lists and objects.
 const MAX_NESTING: usize = 64;
@@ -58,7 +59,7 @@ pub(super) enum Value {
 }
 
 /// Parses a document. Refuses text with syntax errors, which the parser would repair.
-pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, InvalidGraphql> {
+pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Denial> {
     budget.spend_text(text.len())?;
     let tokens = count_tokens(text, budget.tokens())?;
     budget.spend_tokens(tokens)?;
@@ -67,7 +68,7 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Invalid
         .token_limit(tokens)
         .parse();
     if let Some(error) = tree.errors().next() {
-        return Err(InvalidGraphql::new(error.message()));
+        return Err(malformed(error.message()));
     }
     let mut document = Document {
         operations: Vec::new(),
@@ -79,32 +80,32 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Invalid
                 document.operations.push(operation(&node)?);
             }
             cst::Definition::FragmentDefinition(node) => {
-                let name = some(node.fragment_name().and_then(|name| name.name()))?;
+                let name = required(node.fragment_name().and_then(|name| name.name()))?;
                 let selections = selections(node.selection_set())?;
                 if document
                     .fragments
                     .insert(text_of(&name), selections)
                     .is_some()
                 {
-                    return Err(InvalidGraphql::new("two fragments have the same name"));
+                    return Err(malformed("two fragments have the same name"));
                 }
             }
-            _ => return Err(InvalidGraphql::new("a type definition is not a request")),
+            _ => return Err(malformed("a type definition is not a request")),
         }
     }
     if document.operations.is_empty() {
-        return Err(InvalidGraphql::new("there is no operation"));
+        return Err(malformed("there is no operation"));
     }
     Ok(document)
 }
 
 /// Counts tokens, up to one more than `most`. Refuses text that nests too deeply, before the parser
 /// recurses or builds a tree.
-fn count_tokens(text: &str, most: usize) -> Result<usize, InvalidGraphql> {
+fn count_tokens(text: &str, most: usize) -> Result<usize, Denial> {
     let mut depth = 0_usize;
     let mut count = 0;
     for token in Lexer::new(text).take(most.saturating_add(1)) {
-        let token = token.map_err(|error| InvalidGraphql::new(error.message()))?;
+        let token = token.map_err(|error| malformed(error.message()))?;
         count += 1;
         match token.kind() {
             TokenKind::LCurly | TokenKind::LBracket | TokenKind::LParen => depth += 1,
@@ -114,7 +115,7 @@ fn count_tokens(text: &str, most: usize) -> Result<usize, InvalidGraphql> {
             _ => {}
         }
         if depth > MAX_NESTING {
-            return Err(InvalidGraphql::new(format!(
+            return Err(malformed(format_args!(
                 "the query is nested more than {MAX_NESTING} levels deep"
             )));
         }
@@ -122,15 +123,15 @@ fn count_tokens(text: &str, most: usize) -> Result<usize, InvalidGraphql> {
     Ok(count)
 }
 
-fn some<T>(part: Option<T>) -> Result<T, InvalidGraphql> {
-    part.ok_or_else(|| InvalidGraphql::new("the document is not complete"))
+fn required<T>(part: Option<T>) -> Result<T, Denial> {
+    part.ok_or_else(|| malformed("the document is not complete"))
 }
 
 fn text_of(name: &cst::Name) -> String {
     name.text().into()
 }
 
-fn operation(node: &cst::OperationDefinition) -> Result<Operation, InvalidGraphql> {
+fn operation(node: &cst::OperationDefinition) -> Result<Operation, Denial> {
     let kind = match node.operation_type() {
         None => OperationKind::Query,
         Some(named) if named.query_token().is_some() => OperationKind::Query,
@@ -141,13 +142,13 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, InvalidGraphq
     let mut defaults = HashMap::new();
     let definitions = node.variable_definitions().into_iter();
     for definition in definitions.flat_map(|list| list.variable_definitions()) {
-        let name = some(definition.variable().and_then(|variable| variable.name()))?;
+        let name = required(definition.variable().and_then(|variable| variable.name()))?;
         let name = text_of(&name);
         if !names.insert(name.clone()) {
-            return Err(InvalidGraphql::new("a variable is defined twice"));
+            return Err(malformed("a variable is defined twice"));
         }
         if let Some(default) = definition.default_value() {
-            defaults.insert(name, value(some(default.value())?)?);
+            defaults.insert(name, value(required(default.value())?)?);
         }
     }
     Ok(Operation {
@@ -157,14 +158,14 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, InvalidGraphq
     })
 }
 
-fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, InvalidGraphql> {
+fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Denial> {
     let mut found = Vec::new();
-    for selection in some(set)?.selections() {
+    for selection in required(set)?.selections() {
         found.push(match selection {
             cst::Selection::Field(node) => Selection::Field(field(&node)?),
             cst::Selection::FragmentSpread(node) => {
                 let name = node.fragment_name().and_then(|name| name.name());
-                Selection::Spread(text_of(&some(name)?))
+                Selection::Spread(text_of(&required(name)?))
             }
             cst::Selection::InlineFragment(node) => {
                 Selection::Inline(selections(node.selection_set())?)
@@ -174,19 +175,19 @@ fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, InvalidG
     Ok(found)
 }
 
-fn field(node: &cst::Field) -> Result<Field, InvalidGraphql> {
+fn field(node: &cst::Field) -> Result<Field, Denial> {
     let mut arguments = Vec::new();
     for argument in node
         .arguments()
         .into_iter()
         .flat_map(|list| list.arguments())
     {
-        let name = text_of(&some(argument.name())?);
-        arguments.push((name, value(some(argument.value())?)?));
+        let name = text_of(&required(argument.name())?);
+        arguments.push((name, value(required(argument.value())?)?));
     }
     unique(&arguments)?;
     Ok(Field {
-        name: text_of(&some(node.name())?),
+        name: text_of(&required(node.name())?),
         arguments,
         selections: match node.selection_set() {
             Some(set) => selections(Some(set))?,
@@ -195,11 +196,11 @@ fn field(node: &cst::Field) -> Result<Field, InvalidGraphql> {
     })
 }
 
-fn value(node: cst::Value) -> Result<Value, InvalidGraphql> {
+fn value(node: cst::Value) -> Result<Value, Denial> {
     Ok(match node {
-        cst::Value::Variable(node) => Value::Variable(text_of(&some(node.name())?)),
+        cst::Value::Variable(node) => Value::Variable(text_of(&required(node.name())?)),
         cst::Value::StringValue(node) => Value::Text(node.into()),
-        cst::Value::EnumValue(node) => Value::Text(text_of(&some(node.name())?)),
+        cst::Value::EnumValue(node) => Value::Text(text_of(&required(node.name())?)),
         cst::Value::NullValue(_) => Value::Null,
         cst::Value::FloatValue(_) | cst::Value::IntValue(_) | cst::Value::BooleanValue(_) => {
             Value::Plain
@@ -210,8 +211,8 @@ fn value(node: cst::Value) -> Result<Value, InvalidGraphql> {
         cst::Value::ObjectValue(node) => {
             let mut members = Vec::new();
             for member in node.object_fields() {
-                let name = text_of(&some(member.name())?);
-                members.push((name, value(some(member.value())?)?));
+                let name = text_of(&required(member.name())?);
+                members.push((name, value(required(member.value())?)?));
             }
             unique(&members)?;
             Value::Object(members)
@@ -220,12 +221,12 @@ fn value(node: cst::Value) -> Result<Value, InvalidGraphql> {
 }
 
 /// Refuses duplicate names: some servers use the first value, others the last.
-fn unique(named: &[(String, Value)]) -> Result<(), InvalidGraphql> {
+fn unique(named: &[(String, Value)]) -> Result<(), Denial> {
     let mut names = HashSet::new();
     if named.iter().all(|(name, _)| names.insert(name)) {
         Ok(())
     } else {
-        Err(InvalidGraphql::new(
+        Err(malformed(
             "two arguments of a field, or two fields of an object, have the same name",
         ))
     }

@@ -347,7 +347,7 @@ fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Opti
         let text = value.any_text()?;
         if HeaderValue::from_str(text).is_err() {
             value.refuse(
-                "has a character that is not allowed in a header (a line break at its end?)",
+                "has a character that a header must not contain (a line break at its end?)",
             );
             return None;
         }

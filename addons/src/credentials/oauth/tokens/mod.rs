@@ -89,12 +89,6 @@ impl OauthTokens {
         is_valid
     }
 
-    /// The account of the login in use, if its file names one.
-    pub fn account(&self) -> Option<String> {
-        let known = self.known.lock();
-        known.current.as_ref()?.tokens.account.clone()
-    }
-
     /// Waits for the refresh under way, if any, since its answer must be stored.
     pub async fn drain(&self) {
         drop(self.refreshing.lock().await);
@@ -235,41 +229,38 @@ impl OauthTokens {
     }
 }
 
-/// A login as the token source of a credential.
-pub struct OauthSource(pub Arc<OauthTokens>);
-
-impl TokenSource for OauthSource {
+impl TokenSource for Arc<OauthTokens> {
     fn is_for(&self, _container: &Container) -> bool {
         true
     }
 
     fn current(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
-        let tokens = &self.0;
         let (token, is_fresh, is_due) = {
-            let known = tokens.known.lock();
+            let known = self.known.lock();
             (known.to_send()?, known.is_fresh(), known.is_due())
         };
         // The file must be checked first, by `fetch`. While another flow reads or writes the file,
         // the current token is sent.
-        if !is_fresh && tokens.file_access.try_lock().is_ok() {
+        if !is_fresh && self.file_access.try_lock().is_ok() {
             return None;
         }
         if is_due {
-            tokens.renew_in_background();
+            self.renew_in_background();
         }
         Some(token)
     }
 
     fn fetch<'a>(&'a self, _container: &'a Arc<Container>) -> BoxFuture<'a, Fetched> {
-        Box::pin(self.0.wait())
+        Box::pin(self.wait())
     }
 
     fn account(&self) -> Option<String> {
-        self.0.account()
+        let known = self.known.lock();
+        known.current.as_ref()?.tokens.account.clone()
     }
 
     fn refused(&self, _container: &Container, token: &Arc<Token>) {
-        if let Some(current) = &mut self.0.known.lock().current
+        if let Some(current) = &mut self.known.lock().current
             && current
                 .token
                 .as_ref()

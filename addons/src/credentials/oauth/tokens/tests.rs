@@ -229,7 +229,7 @@ fn the_current_token_is_sent_while_its_file_is_read() {
     let login = start();
     login.answer(login.prepare(), "second");
     login.tokens.known.lock().looked = None;
-    let source = OauthSource(Arc::clone(&login.tokens));
+    let source = Arc::clone(&login.tokens);
     let container = container("web");
     assert!(
         source.current(&container).is_none(),
@@ -260,7 +260,7 @@ fn concurrent_flows_wait_for_one_refresh_that_outlives_them() {
     let container = container("web");
     let fetch = || {
         let (tokens, container) = (Arc::clone(&login.tokens), Arc::clone(&container));
-        tokio::spawn(async move { OauthSource(tokens).fetch(&container).await.is_ok() })
+        tokio::spawn(async move { tokens.fetch(&container).await.is_ok() })
     };
     let runtime = Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
