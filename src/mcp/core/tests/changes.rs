@@ -238,7 +238,7 @@ async fn a_modern_client_gets_log_messages_only_for_calls_with_a_log_level() {
     let silent = fixture.client(Version::V2026_07_28);
     let asking = Arc::new(crate::mcp::Caller {
         log_level: Some(LogLevel::Warning),
-        ..silent.like()
+        ..silent.without_session()
     });
     for (client, expected) in [(&silent, 0), (&asking, 1)] {
         let (sender, mut events) = mpsc::channel(8);
