@@ -135,7 +135,7 @@ impl LegacySession {
     }
 
     /// Registers a request to the client; `None` at [`MAX_QUESTIONS`].
-    pub fn ask(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
+    pub fn register_question(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
         let mut questions = self.questions.lock();
         if questions.len() >= MAX_QUESTIONS {
             return None;
