@@ -42,14 +42,21 @@ pub(super) struct ClientPreferences {
 }
 
 impl ClientPreferences {
-    /// Adds a URI; `false` if the session has [`MAX_SUBSCRIPTIONS`].
+    /// Whether the session may subscribe to a resource: it has done so before, or has fewer than
+    /// [`MAX_SUBSCRIPTIONS`].
+    pub fn may_subscribe(&self, uri: &str) -> bool {
+        let uris = self.uris.lock();
+        uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)
+    }
+
+    /// Adds a URI; `false` if the session has [`MAX_SUBSCRIPTIONS`] others.
     pub fn subscribe(&self, uri: &Arc<str>) -> bool {
         let mut uris = self.uris.lock();
-        let has_room = uris.len() < MAX_SUBSCRIPTIONS;
-        if has_room {
+        let is_allowed = uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri);
+        if is_allowed {
             uris.insert(Arc::clone(uri));
         }
-        has_room
+        is_allowed
     }
 }
 

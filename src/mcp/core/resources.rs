@@ -56,18 +56,28 @@ impl Core {
         let owner = self.owners(caller, &uri).await.into_iter().next();
         let owner = owner.ok_or_else(|| not_found(caller, &uri))?;
         let target = self.target(request, &owner, Some(&uri)).await?;
+        let preferences = lease.preferences(caller);
+        let too_many = || {
+            let why = "the session is subscribed to too many resources: unsubscribe from one first";
+            invalid_params(why)
+        };
+        if !preferences.may_subscribe(&uri) {
+            return self.answer(request, async { Err(too_many()) }).await;
+        }
         if target.pooled.session.version().era() == Era::Legacy {
             self.forward(request, &target, &[]).await?;
             let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
             known.subscribed.lock().insert(Arc::clone(&uri));
         }
-        if !lease.preferences(caller).subscribe(&uri) {
-            let why = "the session is subscribed to too many resources: unsubscribe from one first";
-            return Err(invalid_params(why));
-        }
+        // Concurrent requests may have reached the limit meanwhile.
+        let is_subscribed = preferences.subscribe(&uri);
         lease.learn(&uri, &owner.name);
+        // Unsubscribes at the server if the client is not subscribed.
         self.interest_changed(lease, caller, Duration::ZERO);
-        object(caller.version, &[], false)
+        match is_subscribed {
+            true => object(caller.version, &[], false),
+            false => Err(too_many()),
+        }
     }
 
     pub(super) async fn unsubscribe(self: &Arc<Self>, request: &ClientRequest) -> Outcome {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::double::{Server, notification, parsed, raw, tool};
 use super::fixture::{Fixture, error, settings_of};
-use crate::mcp::{Event, Filter, Interest, LogLevel, Version};
+use crate::mcp::{Event, Filter, Interest, LogLevel, MAX_SUBSCRIPTIONS, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 
@@ -163,6 +163,30 @@ async fn resource_updates_go_to_subscribed_clients() {
         .await;
     told(&mut of_two).await;
     assert_eq!(server.sent("resources/unsubscribe").len(), 1);
+}
+
+#[tokio::test]
+async fn a_subscription_over_the_limit_is_not_sent_to_the_server() {
+    let server = Server::new(LEGACY);
+    let uri = |number: usize| json!({"uri": format!("a://{number}"), "name": "a"});
+    let resources: Vec<_> = (0..=MAX_SUBSCRIPTIONS).map(uri).collect();
+    *server.resources.lock() = json!(resources);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    for number in 0..MAX_SUBSCRIPTIONS {
+        fixture
+            .done(&client, "resources/subscribe", uri(number))
+            .await;
+    }
+    let refused = fixture
+        .ask(&client, "resources/subscribe", uri(MAX_SUBSCRIPTIONS))
+        .await;
+    assert_eq!(error(refused).code, -32602);
+    let sent = server.sent("resources/subscribe");
+    let over_limit = format!("a://{MAX_SUBSCRIPTIONS}");
+    assert!(sent.iter().all(|seen| seen.params["uri"] != over_limit));
+    // A repeated subscription takes no place.
+    fixture.done(&client, "resources/subscribe", uri(0)).await;
 }
 
 #[tokio::test]
