@@ -26,7 +26,11 @@ pub(super) struct ProgressReceiver {
 
 impl Reports {
     /// The server that a client's progress is for, with that server's token.
-    pub fn find(&self, client: &Arc<Caller>, params: &RawValue) -> Option<(ProgressReceiver, Box<str>)> {
+    pub fn find(
+        &self,
+        client: &Arc<Caller>,
+        params: &RawValue,
+    ) -> Option<(ProgressReceiver, Box<str>)> {
         let members = Members::read(params).ok()?;
         let token: u64 = members.get(PROGRESS_TOKEN)?.parse().ok()?;
         let found = self.0.lock().get(&token).cloned();

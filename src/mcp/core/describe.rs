@@ -80,8 +80,9 @@ impl Core {
 /// The capabilities that at least one server has, with the extensions of a sole server. A server
 /// whose capabilities are not known counts as having lists of tools, prompts and resources.
 fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
-    let read = |server: &Arc<Described>| Members::read(&server.capabilities).unwrap_or_default();
-    let known: Vec<_> = servers.iter().flatten().map(read).collect();
+    let known = servers.iter().flatten();
+    let known = known.map(|server| Members::read(&server.capabilities).unwrap_or_default());
+    let known: Vec<_> = known.collect();
     let is_any_unknown = known.len() < servers.len();
     let any = |key: &str| known.iter().any(|has| has.get(key).is_some());
     let subscribe = known.iter().any(|has| {

@@ -155,7 +155,8 @@ impl Lease {
             let other = other.upgrade();
             other.is_some_and(|other| other.is_like(caller.version, &caller.capabilities))
         });
-        like.map(|(_, preferences)| Arc::clone(preferences)).collect()
+        like.map(|(_, preferences)| Arc::clone(preferences))
+            .collect()
     }
 
     /// Whether a server did not answer a list in time, and has not answered since.

@@ -20,8 +20,8 @@ use super::params::quote;
 use super::results::{into_outcome, object};
 use super::view::{Listed, hash, unique};
 use super::{
-    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome,
-    RpcError, invalid_params, members, record_end, rpc_error,
+    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
+    invalid_params, members, record_end, rpc_error,
 };
 
 /// Time limit for waiting for a server that is being started or whose list was not read yet.

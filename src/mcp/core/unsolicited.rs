@@ -221,8 +221,7 @@ impl Core {
 
 /// The attached clients with the revision and the capabilities that a session was opened for.
 fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
-    let is_like =
-        |one: &&Arc<Attached>| one.caller.is_like(origin.version, &origin.capabilities);
+    let is_like = |one: &&Arc<Attached>| one.caller.is_like(origin.version, &origin.capabilities);
     let attached = lease.attached.lock();
     attached.iter().filter(is_like).cloned().collect()
 }

@@ -190,12 +190,7 @@ fn unreadable(error: MessageError) -> Denial {
         }
         MessageError::Json(error) => {
             let error = protocol_error(PARSE_ERROR, format!("Parse error: {error}"));
-            refuse_with(
-                Code::MalformedRequest,
-                StatusCode::BAD_REQUEST,
-                None,
-                error,
-            )
+            refuse_with(Code::MalformedRequest, StatusCode::BAD_REQUEST, None, error)
         }
         MessageError::NotRpc { ref id, .. } => {
             bad_request(id.as_ref(), format!("Invalid request: {error}"))

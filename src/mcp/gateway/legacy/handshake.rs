@@ -60,8 +60,8 @@ pub async fn answer(visit: &Visit<'_>, caller: &Arc<Caller>) -> Outcome {
         "capabilities": described.capabilities,
         "serverInfo": implementation(),
     });
-    if let Some(instructions) = described.instructions {
-        result["instructions"] = instructions.into();
+    if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
+        result.insert("instructions".into(), instructions.into());
     }
     let unwritten = || protocol_error(INVALID_PARAMS, "initialize: the result cannot be written");
     raw(result).ok_or_else(unwritten)

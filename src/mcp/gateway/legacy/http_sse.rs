@@ -124,9 +124,7 @@ async fn respond(visit: &Visit<'_>, session: Arc<LegacySession>, id: &Id, outcom
     let (stream, _) = session.standalone(false, false);
     let ended = session.ended.clone();
     let client = ClientStream::new(visit, session, stream);
-    ended
-        .run_until_cancelled(client.respond(id, outcome))
-        .await;
+    ended.run_until_cancelled(client.respond(id, outcome)).await;
 }
 
 /// The session that the query names.

@@ -34,8 +34,8 @@ pub async fn answer(
         "cacheScope": "private",
         "_meta": { "io.modelcontextprotocol/serverInfo": implementation() },
     });
-    if let Some(instructions) = described.instructions {
-        result["instructions"] = instructions.into();
+    if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
+        result.insert("instructions".into(), instructions.into());
     }
     raw(result).ok_or_else(|| protocol_error(SERVER_ERROR, "the answer cannot be written"))
 }
