@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use super::params::{PROGRESS_TOKEN, Progress, edit};
 use super::{Caller, MountSession};
 
-/// The requests of servers that clients of one lease are answering, by the gateway's progress token;
-/// each with the server's token, as JSON.
+/// The requests of servers that clients of one lease are answering, by the gateway's progress
+/// token; each with the server's token, as JSON.
 #[derive(Default)]
 pub(super) struct Reports(Mutex<HashMap<u64, (ProgressReceiver, Box<str>)>>);
 

@@ -215,7 +215,7 @@ impl Core {
     }
 }
 
-/// Records the end of a flow whose messages were judged: its answer with status 200, or its denial.
+/// Records the end of a flow: status 200 for a judged message, or the denial.
 fn record_end<T>(live: &mut LiveFlow, judged: &Result<T, Denial>) {
     match judged {
         Ok(_) => {

@@ -178,8 +178,8 @@ impl Core {
         }
     }
 
-    /// Refuses a request with an unknown name: no server has it, or the server that may have it does
-    /// not answer.
+    /// Refuses a request with an unknown name: no server has it, or the server that may have it
+    /// does not answer.
     fn refuse_unknown(&self, request: &ClientRequest, what: &str, name: &str) -> RpcError {
         let container = &request.caller.container;
         for mount in self.mounts.of(container) {

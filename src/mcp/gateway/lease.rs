@@ -10,8 +10,8 @@ use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
 
-/// The gateway's state of a lease, owned by the lease's container. It is emptied when the lease ends,
-/// since its values hold handles to the container.
+/// The gateway's state of a lease, owned by the lease's container. It is emptied when the lease
+/// ends, since its values hold handles to the container.
 #[derive(Default)]
 pub struct LeaseState {
     sessions: Mutex<Sessions>,

@@ -53,8 +53,8 @@ pub fn over_limit(rule: &'static str, most: usize) -> Denial {
         .retry_after(RETRY_AFTER)
 }
 
-/// An error response. It has no id if the request's id could not be read, since MCP allows no `null`
-/// ids.
+/// An error response. It has no id if the request's id could not be read, since MCP allows no
+/// `null` ids.
 fn error_text(id: Option<&Id>, error: &RpcError) -> String {
     match id {
         Some(_) => write_response(id, &Err(error.clone())),

@@ -84,7 +84,7 @@ pub fn attach(
     tokio::spawn(client.unsolicited(events, attachment));
 }
 
-/// An answer with the events of a stream, which drops the guard when it ends.
+/// An answer with the events of a stream. The guard is dropped with the answer.
 pub fn events(reader: Reader, guard: impl Send + 'static) -> Answered {
     Answered::Events(Box::pin(reader.map(move |event| {
         let _ = &guard;
