@@ -38,8 +38,14 @@ pub struct TraceContext {
 }
 
 impl Caller {
-    /// A copy without the session and the log level. It does not keep the session alive.
-    pub(super) fn like(&self) -> Self {
+    /// Whether the client has this revision and these capabilities. Clients for which both are
+    /// equal share sessions with servers and see the same lists.
+    pub(super) fn is_like(&self, version: Version, capabilities: &RawValue) -> bool {
+        self.version == version && self.capabilities.get() == capabilities.get()
+    }
+
+    /// A copy without the session's id and the log level. It does not keep the session alive.
+    pub(super) fn without_session(&self) -> Self {
         Self {
             client: self.client.clone(),
             principal: self.principal.clone(),

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::{Caller, Event, Events, List, LogLevel};
 
-/// The most resources that one client may follow.
+/// The most resources that one client may subscribe to.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 
 /// The messages outside calls that a client wants.
@@ -34,73 +34,44 @@ pub struct Filter {
 
 /// The subscriptions and the log level of a session, set by its requests.
 #[derive(Default)]
-pub(super) struct Wishes(Mutex<Wished>);
-
-#[derive(Default)]
-struct Wished {
-    uris: BTreeSet<Arc<str>>,
-    log_level: Option<LogLevel>,
+pub(super) struct ClientPreferences {
+    /// The resources that the client subscribed to; at most [`MAX_SUBSCRIPTIONS`].
+    pub uris: Mutex<BTreeSet<Arc<str>>>,
+    /// The lowest severity of log messages that the client asked for.
+    pub log_level: Mutex<Option<LogLevel>>,
 }
 
-impl Wishes {
-    pub fn log_level(&self) -> Option<LogLevel> {
-        self.0.lock().log_level
+impl ClientPreferences {
+    /// Whether the session may subscribe to a resource: it has done so before, or has fewer than
+    /// [`MAX_SUBSCRIPTIONS`].
+    pub fn may_subscribe(&self, uri: &str) -> bool {
+        let uris = self.uris.lock();
+        uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)
     }
 
-    pub fn set_log_level(&self, level: LogLevel) {
-        self.0.lock().log_level = Some(level);
-    }
-
-    /// Adds a URI; `false` if the session has [`MAX_SUBSCRIPTIONS`].
+    /// Adds a URI; `false` if the session has [`MAX_SUBSCRIPTIONS`] others.
     pub fn subscribe(&self, uri: &Arc<str>) -> bool {
-        let mut wished = self.0.lock();
-        let has_room = wished.uris.len() < MAX_SUBSCRIPTIONS;
-        if has_room {
-            wished.uris.insert(Arc::clone(uri));
+        let mut uris = self.uris.lock();
+        let is_allowed = uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri);
+        if is_allowed {
+            uris.insert(Arc::clone(uri));
         }
-        has_room
-    }
-
-    pub fn unsubscribe(&self, uri: &str) {
-        self.0.lock().uris.remove(uri);
-    }
-
-    pub fn uris(&self) -> BTreeSet<Arc<str>> {
-        self.0.lock().uris.clone()
+        is_allowed
     }
 }
 
 /// An attached client.
 pub(super) struct Attached {
     pub caller: Arc<Caller>,
-    events: Events,
-    /// Counts the requests outside calls that wait for the client.
-    asked: Arc<()>,
-    interest: Mutex<Interest>,
-    wishes: Arc<Wishes>,
+    /// The queue of the client.
+    pub events: Events,
+    pub interest: Interest,
+    pub preferences: Arc<ClientPreferences>,
+    /// Has a clone for each request outside calls that waits for the client.
+    pub open_requests: Arc<()>,
 }
 
 impl Attached {
-    pub fn new(
-        caller: &Arc<Caller>,
-        interest: Interest,
-        wishes: Arc<Wishes>,
-        events: Events,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            caller: Arc::clone(caller),
-            events,
-            asked: Arc::default(),
-            interest: Mutex::new(interest),
-            wishes,
-        })
-    }
-
-    /// Replaces the client's interest.
-    pub fn set_interest(&self, interest: Interest) {
-        *self.interest.lock() = interest;
-    }
-
     /// Queues an event for the client; drops it if the queue is full. The server of a dropped
     /// request gets an error.
     pub fn send(&self, event: Event) {
@@ -113,23 +84,14 @@ impl Attached {
         }
     }
 
-    /// The queue of the client.
-    pub fn events(&self) -> &Events {
-        &self.events
-    }
-
-    /// Counts a request as waiting for the client, until the returned handle is dropped.
-    pub fn ask(&self) -> Arc<()> {
-        Arc::clone(&self.asked)
-    }
-
     /// Number of requests that wait for the client.
-    pub fn asked(&self) -> usize {
-        Arc::strong_count(&self.asked).saturating_sub(1)
+    pub fn open_request_count(&self) -> usize {
+        Arc::strong_count(&self.open_requests).saturating_sub(1)
     }
 
+    /// Whether the client takes `list_changed` for this list.
     pub fn wants(&self, list: List) -> bool {
-        match &*self.interest.lock() {
+        match &self.interest {
             Interest::Everything => true,
             Interest::Filter(filter) => match list {
                 List::Tools => filter.tools,
@@ -141,12 +103,12 @@ impl Attached {
 
     /// Whether the client takes requests and log messages outside its calls.
     pub fn takes_unrelated(&self) -> bool {
-        *self.interest.lock() == Interest::Everything
+        self.interest == Interest::Everything
     }
 
     /// Whether the client takes a log message of this severity outside its calls.
     pub fn takes_log(&self, level: Option<LogLevel>) -> bool {
-        let wanted = self.wishes.log_level();
+        let wanted = *self.preferences.log_level.lock();
         let is_enough = wanted.is_none_or(|wanted| level.is_none_or(|level| level >= wanted));
         is_enough && self.takes_unrelated()
     }
@@ -162,8 +124,8 @@ impl Attached {
 
     /// The resources that the client subscribed to.
     pub fn uris(&self) -> BTreeSet<Arc<str>> {
-        match &*self.interest.lock() {
-            Interest::Everything => self.wishes.uris(),
+        match &self.interest {
+            Interest::Everything => self.preferences.uris.lock().clone(),
             Interest::Filter(filter) => {
                 let first = filter.uris.iter().take(MAX_SUBSCRIPTIONS);
                 first.cloned().collect()

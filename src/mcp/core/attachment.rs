@@ -7,8 +7,8 @@ use super::attached::{Attached, Interest};
 use super::lease::Lease;
 use super::{Caller, Core, Events};
 
-/// How long subscriptions at servers outlive a client that disconnected; it may reconnect with the
-/// same session.
+/// How long subscriptions at servers outlive a client that disconnected, since it may reconnect
+/// with the same session.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Keeps a client attached. Dropping it detaches the client.
@@ -16,16 +16,6 @@ pub struct Attachment {
     core: Weak<Core>,
     lease: Arc<Lease>,
     attached: Arc<Attached>,
-}
-
-impl Attachment {
-    /// Replaces the client's interest.
-    pub fn set(&self, interest: Interest) {
-        self.attached.set_interest(interest);
-        if let Some(core) = self.core.upgrade() {
-            core.interest_changed(&self.lease, &self.attached.caller, Duration::ZERO);
-        }
-    }
 }
 
 impl Drop for Attachment {
@@ -48,11 +38,17 @@ impl Core {
         events: Events,
     ) -> Attachment {
         let lease = Lease::of(&caller.container);
-        let wishes = match interest {
-            Interest::Everything => lease.wishes(caller),
+        let preferences = match interest {
+            Interest::Everything => lease.preferences(caller),
             Interest::Filter(_) => Arc::default(),
         };
-        let attached = Attached::new(caller, interest, wishes, events);
+        let attached = Arc::new(Attached {
+            caller: Arc::clone(caller),
+            events,
+            interest,
+            preferences,
+            open_requests: Arc::default(),
+        });
         lease.attached.lock().push(Arc::clone(&attached));
         self.watch(lease, caller);
         self.interest_changed(lease, caller, Duration::ZERO);

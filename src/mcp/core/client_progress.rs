@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 use super::params::{PROGRESS_TOKEN, Progress, edit};
 use super::{Caller, MountSession};
 
-/// The requests of servers that clients of one lease work on, by the gateway's progress token; each
-/// with the server's token, as JSON.
+/// The requests of servers that clients of one lease are answering, by the gateway's progress
+/// token; each with the server's token, as JSON.
 #[derive(Default)]
-pub(super) struct Reports(Mutex<HashMap<u64, (Asker, Box<str>)>>);
+pub(super) struct Reports(Mutex<HashMap<u64, (ProgressReceiver, Box<str>)>>);
 
-/// The server that wants progress, and the client that reports it.
+/// The server that asked for progress, and the client that reports it.
 #[derive(Clone)]
-pub(super) struct Asker {
+pub(super) struct ProgressReceiver {
     pub client: Arc<Caller>,
     pub server: Arc<str>,
     pub session: Arc<dyn MountSession>,
@@ -26,11 +26,15 @@ pub(super) struct Asker {
 
 impl Reports {
     /// The server that a client's progress is for, with that server's token.
-    pub fn find(&self, client: &Arc<Caller>, params: &RawValue) -> Option<(Asker, Box<str>)> {
+    pub fn find(
+        &self,
+        client: &Arc<Caller>,
+        params: &RawValue,
+    ) -> Option<(ProgressReceiver, Box<str>)> {
         let members = Members::read(params).ok()?;
         let token: u64 = members.get(PROGRESS_TOKEN)?.parse().ok()?;
         let found = self.0.lock().get(&token).cloned();
-        found.filter(|(asker, _)| Arc::ptr_eq(&asker.client, client))
+        found.filter(|(receiver, _)| Arc::ptr_eq(&receiver.client, client))
     }
 }
 
@@ -46,9 +50,9 @@ impl Drop for Reporting {
     }
 }
 
-impl Asker {
+impl ProgressReceiver {
     /// Replaces the server's progress token in `params` by one of the gateway. `None` if the
-    /// request has no token: the server wants no progress.
+    /// request has no token, so that the server gets no progress.
     pub fn begin(
         self,
         params: &RawValue,

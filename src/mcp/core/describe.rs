@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::super::tasks::TASKS_EXTENSION;
 use super::lease::Lease;
-use super::lists::LIST_PATIENCE;
+use super::lists::LIST_TIMEOUT;
 use super::params::edit;
 use super::{Caller, Core, Described, Mount};
 
@@ -27,36 +27,16 @@ pub struct Description {
     pub instructions: Option<String>,
 }
 
-/// Capabilities that at least one server has. A server whose capabilities are not known counts as
-/// having lists of tools, prompts and resources.
-#[derive(Default)]
-struct Union {
-    completions: bool,
-    logging: bool,
-    prompts: bool,
-    resources: bool,
-    subscribe: bool,
-    tools: bool,
-}
-
 impl Core {
-    /// Describes the servers that a client sees. Waits at most `LIST_PATIENCE` for servers that
-    /// are being started.
+    /// Describes the servers that a client sees. Waits at most `LIST_TIMEOUT` for servers that are
+    /// being started.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
         let described: Vec<_> = join_all(described).await;
-        let mut union = Union::default();
-        for described in &described {
-            union.add(described.as_deref());
-        }
-        let sole = match &described[..] {
-            [Some(sole)] => Some(sole),
-            _ => None,
-        };
-        let instructions = match sole {
-            Some(sole) => sole.instructions.clone(),
-            None => {
+        let mut instructions = match &described[..] {
+            [Some(sole)] => sole.instructions.clone(),
+            _ => {
                 let named = mounts
                     .iter()
                     .zip(&described)
@@ -68,9 +48,12 @@ impl Core {
                 (!joined.is_empty()).then_some(joined)
             }
         };
+        if let Some(text) = &mut instructions {
+            text.truncate(text.floor_char_boundary(MAX_INSTRUCTIONS));
+        }
         Description {
-            capabilities: union.capabilities(sole.map(|sole| &*sole.capabilities)),
-            instructions: instructions.map(cut),
+            capabilities: union(&described),
+            instructions,
         }
     }
 
@@ -87,83 +70,50 @@ impl Core {
         if lease.is_slow(&server) {
             return known();
         }
-        match timeout(LIST_PATIENCE, self.session(caller, mount)).await {
+        match timeout(LIST_TIMEOUT, self.session(caller, mount)).await {
             Ok(Ok(pooled)) => Some(Arc::new(pooled.session.described().clone())),
             _ => known(),
         }
     }
 }
 
-impl Union {
-    fn add(&mut self, described: Option<&Described>) {
-        let Some(described) = described else {
-            self.tools = true;
-            self.prompts = true;
-            self.resources = true;
-            return;
-        };
-        let Ok(has) = Members::read(&described.capabilities) else {
-            return;
-        };
-        self.completions |= has.get("completions").is_some();
-        self.logging |= has.get("logging").is_some();
-        self.prompts |= has.get("prompts").is_some();
-        self.tools |= has.get("tools").is_some();
-        if let Some(resources) = has.get("resources") {
-            self.resources = true;
-            let resources = Members::parse(resources).unwrap_or_default();
-            self.subscribe |= resources.get("subscribe") == Some("true");
+/// The capabilities that at least one server has, with the extensions of a sole server. A server
+/// whose capabilities are not known counts as having lists of tools, prompts and resources.
+fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
+    let known = servers.iter().flatten();
+    let known = known.map(|server| Members::read(&server.capabilities).unwrap_or_default());
+    let known: Vec<_> = known.collect();
+    let is_any_unknown = known.len() < servers.len();
+    let any = |key: &str| known.iter().any(|has| has.get(key).is_some());
+    let subscribe = known.iter().any(|has| {
+        let resources = has.members("resources").ok().flatten();
+        resources.is_some_and(|resources| resources.get("subscribe") == Some("true"))
+    });
+    let sole = known.first().filter(|_| servers.len() == 1);
+    let mut object = ObjectText::default();
+    if let Some(experimental) = sole.and_then(|sole| sole.get("experimental")) {
+        object.member("experimental", experimental);
+    }
+    let list_changed = "{\"listChanged\":true}";
+    let resources = match subscribe {
+        true => "{\"subscribe\":true,\"listChanged\":true}",
+        false => list_changed,
+    };
+    for (has_it, key, value) in [
+        (any("logging"), "logging", "{}"),
+        (any("completions"), "completions", "{}"),
+        (is_any_unknown || any("prompts"), "prompts", list_changed),
+        (is_any_unknown || any("resources"), "resources", resources),
+        (is_any_unknown || any("tools"), "tools", list_changed),
+    ] {
+        if has_it {
+            object.member(key, value);
         }
     }
-
-    /// The capabilities, with the extensions of a sole server.
-    fn capabilities(&self, sole: Option<&RawValue>) -> Box<RawValue> {
-        let mut object = ObjectText::default();
-        let sole = sole
-            .and_then(|sole| Members::read(sole).ok())
-            .unwrap_or_default();
-        if let Some(experimental) = sole.get("experimental") {
-            object.member("experimental", experimental);
-        }
-        for (has_it, key, value) in [
-            (self.logging, "logging", "{}"),
-            (self.completions, "completions", "{}"),
-            (self.prompts, "prompts", "{\"listChanged\":true}"),
-            (
-                self.resources && self.subscribe,
-                "resources",
-                "{\"subscribe\":true,\"listChanged\":true}",
-            ),
-            (
-                self.resources && !self.subscribe,
-                "resources",
-                "{\"listChanged\":true}",
-            ),
-            (self.tools, "tools", "{\"listChanged\":true}"),
-        ] {
-            if has_it {
-                object.member(key, value);
-            }
-        }
-        let extensions = sole
-            .get("extensions")
-            .and_then(|text| Members::parse(text).ok());
-        if let Some(extensions) = extensions {
-            let extensions = edit(&extensions, &[(TASKS_EXTENSION, None)]);
-            object.member("extensions", &extensions);
-        }
-        // The object consists of JSON texts, so it always parses.
-        RawValue::from_string(object.end()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    if let Some(Ok(Some(extensions))) = sole.map(|sole| sole.members("extensions")) {
+        let extensions = edit(&extensions, &[(TASKS_EXTENSION, None)]);
+        object.member("extensions", &extensions);
     }
-}
-
-/// Cuts the text to [`MAX_INSTRUCTIONS`].
-fn cut(mut text: String) -> String {
-    if text.len() > MAX_INSTRUCTIONS {
-        let end = (0..=MAX_INSTRUCTIONS)
-            .rev()
-            .find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or_default());
-    }
-    text
+    // The object consists of JSON texts, so it always parses.
+    RawValue::from_string(object.end()).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }

@@ -12,43 +12,63 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::execution::Running;
-use super::params::Destination;
+use super::params::{Change, Destination};
 use super::relay::Relay;
 use super::results::{self, into_outcome};
-use super::target::{Ask, Target};
-use super::{Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error};
+use super::target::Target;
+use super::{
+    ClientRequest, Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error,
+};
 
 /// The longest duration of a call whose `timeout` is extended by progress or by questions to the
 /// client, unless `timeout` itself is longer.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 
 impl Core {
-    /// Sends a request to a server and returns the answer, translated to the client's era.
-    pub(super) async fn ask(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
-        self.try_ask(ask).await?
+    /// Sends a client's request to a server, with these changes to its params. Returns the answer,
+    /// translated to the client's era.
+    pub(super) async fn forward(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
+    ) -> Outcome {
+        self.try_forward(request, target, changes).await?
     }
 
-    /// As [`Self::ask`], but distinguishes an error that the server answered from a failure.
-    pub(super) async fn try_ask(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
-        let server = ask.target.pooled.session.version();
-        let outcome = self.ask_once(&ask).await?;
-        let client = ask.request.caller.version;
-        let outcome = match (client.era(), server.era()) {
-            (Era::Legacy, Era::Modern) => self.answer_inputs(&ask, outcome).await?,
-            _ => outcome,
-        };
-        let method = &ask.request.method;
-        Ok(results::for_client(client, server, method, outcome))
+    /// As [`Self::forward`], but distinguishes an error that the server answered from a failure.
+    pub(super) async fn try_forward(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
+    ) -> Result<Outcome, Failure> {
+        let mut outcome = self.forward_once(request, target, changes).await?;
+        let (client, server) = (request.caller.version, target.pooled.session.version());
+        if (client.era(), server.era()) == (Era::Legacy, Era::Modern) {
+            let answering = self.answer_inputs(request, target, changes, outcome);
+            outcome = answering.await?;
+        }
+        Ok(results::for_client(
+            client,
+            server,
+            &request.method,
+            outcome,
+        ))
     }
 
     /// Sends a request once.
-    pub(super) async fn ask_once(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Outcome, Failure> {
-        let (request, target) = (ask.request, ask.target);
+    pub(super) async fn forward_once(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
+    ) -> Result<Outcome, Failure> {
         let chain = (self.rules)().chain;
         let server = Some(&target.settings.name);
         let name = target.name.as_ref();
         let mut live = self.flow(&chain, &request.caller, &request.method, server, name);
-        let judged = self.judged(ask, &mut live).await;
+        let judged = self.judged(request, target, changes, &mut live).await;
         match &judged {
             Ok(_) => {
                 live.answered(200);
@@ -65,10 +85,11 @@ impl Core {
 
     async fn judged(
         self: &Arc<Self>,
-        ask: &Ask<'_>,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
         live: &mut LiveFlow,
     ) -> Result<Outcome, Failure> {
-        let (request, target) = (ask.request, ask.target);
         let caller = &request.caller;
         let destination = Destination {
             caller,
@@ -76,18 +97,14 @@ impl Core {
             log_level: self.log_level(caller),
             trace: request.trace.as_ref(),
         };
-        let made = destination.params(request.params.as_deref(), ask.changes, true);
-        let made =
-            made.ok_or_else(|| Failure::Refused(invalid_params("params is not an object")))?;
+        let made = destination.params(request.params.as_deref(), changes, true);
+        let made = made.ok_or_else(|| invalid_params("params is not an object"))?;
         let sent = made.params.as_ref().map_or(0, |params| params.get().len());
         live.counters
             .bytes_in
             .fetch_add(sent as u64, Ordering::Relaxed);
-        let mut frame = Frame::request(
-            Direction::ToServer,
-            Arc::clone(&request.method),
-            made.params,
-        );
+        let method = &request.method;
+        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), made.params);
         frame.definition.clone_from(&target.definition);
         let chain = Arc::clone(&live.chain);
         let permit = chain.mcp_request(&mut live.flow, frame).await?;
@@ -107,7 +124,7 @@ impl Core {
             running.end(&answer);
         }
         let answer = answer.map_err(|error| error.into_denial(&target.settings.name))?;
-        let mut frame = Frame::response(Direction::ToServer, Arc::clone(&request.method), answer);
+        let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), answer);
         frame.definition.clone_from(&target.definition);
         chain.mcp_response(&mut live.flow, &mut frame).await?;
         let outcome = into_outcome(frame)?;
@@ -169,15 +186,15 @@ async fn exchange(
 ) -> Result<Outcome, MountError> {
     let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
     let mut request = target.pooled.session.request(permit, sender);
-    let mut asked = FuturesUnordered::new();
+    let mut questions = FuturesUnordered::new();
     let mut deadline = Deadline::new(target.settings.timeout);
     let mut is_open = true;
     loop {
-        let limit = deadline.at(!asked.is_empty());
+        let limit = deadline.current(!questions.is_empty());
         tokio::select! {
-            // The limit comes first: a server that sends events without pause would use up the
-            // task's budget, and the timer would never fire. Events come before the answer, so that
-            // those that precede it are relayed first.
+            // The limit comes first: otherwise, a server that sends events without pause would use
+            // up the task's budget, and the timer would never fire. Events come before the answer,
+            // so that those that precede it are relayed first.
             biased;
             () = sleep_until(limit) => return Err(MountError::TimedOut),
             event = events.recv(), if is_open => match event {
@@ -185,17 +202,17 @@ async fn exchange(
                     if is_progress(&event) {
                         deadline.extend();
                     }
-                    if let Some(asking) = relay.pass_on(event, asked.len()).await {
-                        asked.push(asking);
+                    if let Some(question) = relay.pass_on(event, questions.len()).await {
+                        questions.push(question);
                     }
                 }
                 None => is_open = false,
             },
-            Some(()) = asked.next() => deadline.extend(),
+            Some(()) = questions.next() => deadline.extend(),
             outcome = &mut request => {
                 // The same poll may have queued events before it completed.
                 while let Ok(event) = events.try_recv() {
-                    drop(relay.pass_on(event, asked.len()).await);
+                    drop(relay.pass_on(event, questions.len()).await);
                 }
                 return outcome;
             }
@@ -231,9 +248,9 @@ impl Deadline {
         self.soft = Instant::now() + self.timeout;
     }
 
-    /// The current deadline; `is_asking` while a question to the client is open.
-    fn at(&self, is_asking: bool) -> Instant {
-        if is_asking {
+    /// The current deadline, which depends on whether a question to the client is open.
+    fn current(&self, has_question: bool) -> Instant {
+        if has_question {
             self.hard
         } else {
             self.soft.min(self.hard)

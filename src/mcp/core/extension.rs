@@ -5,7 +5,7 @@ use std::sync::Arc;
 use addons::mcp::ServerSettings;
 use addons::raw_json::Members;
 
-use super::target::{Ask, Target};
+use super::target::Target;
 use super::{ClientRequest, Core, Outcome, method_not_found};
 
 impl Core {
@@ -17,13 +17,7 @@ impl Core {
         {
             let target = self.target(request, &settings, None).await?;
             if declares_extensions(&target) {
-                let changes = &[];
-                let ask = Ask {
-                    request,
-                    target: &target,
-                    changes,
-                };
-                return self.ask(ask).await;
+                return self.forward(request, &target, &[]).await;
             }
         }
         let unknown = async { Err(method_not_found(&request.method)) };

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::super::error::SERVER_ERROR;
 use super::exchange::{Failure, LONGEST_CALL};
 use super::params::Change;
-use super::relay::Relay;
-use super::target::Ask;
-use super::{Core, Event, Outcome, protocol_error};
+use super::relay::{Relay, no_client_answers};
+use super::target::Target;
+use super::{ClientRequest, Core, Event, Outcome, protocol_error};
 
 /// The most `input_required` results of one call.
 const MAX_ROUNDS: usize = 16;
@@ -30,76 +30,72 @@ struct InputRequest {
 }
 
 /// An `input_required` result.
-struct Wanted {
+struct InputRequired {
     requests: Vec<InputRequest>,
     state: Option<String>,
 }
 
 impl Core {
-    /// Repeats a call until its result is complete.
+    /// Repeats a call until its result is complete. `outcome` is that of the first attempt.
     pub(super) async fn answer_inputs(
         self: &Arc<Self>,
-        ask: &Ask<'_>,
-        first: Outcome,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
+        mut outcome: Outcome,
     ) -> Result<Outcome, Failure> {
-        let mut outcome = first;
         for _ in 0..MAX_ROUNDS {
-            let Some(wanted) = outcome.as_deref().ok().and_then(Wanted::of) else {
+            let required = outcome.as_deref().ok().and_then(InputRequired::of);
+            let Some(required) = required else {
                 return Ok(outcome);
             };
-            let answering = timeout(LONGEST_CALL, self.answers(ask, &wanted.requests));
-            let answers = answering
-                .await
-                .map_err(|_elapsed| failed("The client did not answer"))??;
-            let mut changes: Vec<Change<'_>> = ask.changes.to_vec();
+            let answering = self.answers(request, target, &required.requests);
+            let answers = timeout(LONGEST_CALL, answering).await;
+            let answers = answers.map_err(|_elapsed| no_client_answers())??;
+            let mut changes = changes.to_vec();
             changes.push(("inputResponses", answers.as_deref()));
-            changes.push(("requestState", wanted.state.as_deref()));
-            let again = Ask {
-                changes: &changes,
-                ..*ask
-            };
-            outcome = self.ask_once(&again).await?;
+            changes.push(("requestState", required.state.as_deref()));
+            outcome = self.forward_once(request, target, &changes).await?;
         }
         let sentence = "The MCP server sent too many input_required results in one call";
-        Err(failed(sentence).into())
+        Err(protocol_error(SERVER_ERROR, sentence).into())
     }
 
     /// Sends the questions to the client and returns its answers as `inputResponses`; `None`
     /// without questions.
     async fn answers(
         self: &Arc<Self>,
-        ask: &Ask<'_>,
-        requests: &[InputRequest],
+        request: &ClientRequest,
+        target: &Target,
+        questions: &[InputRequest],
     ) -> Result<Option<String>, RpcError> {
-        if requests.is_empty() {
+        if questions.is_empty() {
             return Ok(None);
         }
-        if requests.len() > MAX_REQUESTS {
-            return Err(failed(
-                "The MCP server sent too many input requests at once",
-            ));
+        if questions.len() > MAX_REQUESTS {
+            let sentence = "The MCP server sent too many input requests at once";
+            return Err(protocol_error(SERVER_ERROR, sentence));
         }
         let chain = (self.rules)().chain;
         let relay = Relay {
             core: self,
             chain: &chain,
-            caller: &ask.request.caller,
-            server: &ask.target.settings.name,
-            client: &ask.request.events,
-            definition: ask.target.definition.as_ref(),
+            caller: &request.caller,
+            server: &target.settings.name,
+            client: &request.events,
+            definition: target.definition.as_ref(),
             progress: None,
             // Modern servers take no progress notifications.
             session: None,
         };
-        let answers = requests.iter().map(|request| answer(&relay, request));
-        let answers = join_all(answers).await;
+        let answers = join_all(questions.iter().map(|question| answer(&relay, question))).await;
         let mut responses = ObjectText::default();
-        for (request, answer) in requests.iter().zip(answers) {
-            let key = &request.key;
+        for (question, answer) in questions.iter().zip(answers) {
+            let key = &question.key;
             match answer {
                 Ok(result) => responses.member(key, result.get()),
-                // `inputResponses` cannot hold errors: `cancel` stands for a missing answer.
-                Err(_) if &*request.method == "elicitation/create" => {
+                // `inputResponses` cannot contain errors; `cancel` replaces a missing answer.
+                Err(_) if &*question.method == "elicitation/create" => {
                     responses.member(key, "{\"action\":\"cancel\"}");
                 }
                 Err(error) => return Err(error),
@@ -110,21 +106,22 @@ impl Core {
 }
 
 /// Sends one question to the client and awaits its answer.
-async fn answer(relay: &Relay<'_>, request: &InputRequest) -> Outcome {
+async fn answer(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
-        method: Arc::clone(&request.method),
-        params: request.params.clone(),
+        method: Arc::clone(&question.method),
+        params: question.params.clone(),
         reply,
     };
-    if let Some(asking) = relay.pass_on(event, 0).await {
-        asking.await;
+    if let Some(exchange) = relay.pass_on(event, 0).await {
+        exchange.await;
     }
-    let answer = answer.await;
-    answer.unwrap_or_else(|_gone| Err(failed("The client did not answer")))
+    answer
+        .await
+        .unwrap_or_else(|_gone| Err(no_client_answers()))
 }
 
-impl Wanted {
+impl InputRequired {
     /// Reads a result; `None` for a complete one.
     fn of(result: &RawValue) -> Option<Self> {
         // Nearly all results, some of which are large, need no parsing.
@@ -140,7 +137,7 @@ impl Wanted {
         let requests = requests.iter().filter_map(|(key, request)| {
             let request = Members::parse(request).ok()?;
             let method = request.text("method")?.into();
-            let params = request.get("params").map(ToOwned::to_owned);
+            let params = request.get("params").map(str::to_owned);
             let params = params.and_then(|params| RawValue::from_string(params).ok());
             Some(InputRequest {
                 key: key.to_owned(),
@@ -153,8 +150,4 @@ impl Wanted {
             state: members.get("requestState").map(ToOwned::to_owned),
         })
     }
-}
-
-fn failed(why: &'static str) -> RpcError {
-    protocol_error(SERVER_ERROR, why)
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::{Caller, LogLevel, Mount, Pooled, Version};
 
 /// The resources that a `subscriptions/listen` stream covers besides the lists.
-pub(super) type Followed = BTreeSet<Arc<str>>;
+pub(super) type Uris = BTreeSet<Arc<str>>;
 
 /// The sessions that a lease used.
 #[derive(Default)]
@@ -25,13 +25,13 @@ pub(super) struct KnownSession {
     version: Version,
     capabilities: Arc<RawValue>,
     /// Held while a task sends the server changed subscriptions or a changed level.
-    pub telling: tokio::sync::Mutex<()>,
+    pub updating: tokio::sync::Mutex<()>,
     /// The resources that a legacy server has a subscription for.
     pub subscribed: Mutex<BTreeSet<Arc<str>>>,
     /// The level of the last successful `logging/setLevel`.
     pub level: Mutex<Option<LogLevel>>,
     /// The resources of the `subscriptions/listen` stream; `None` without a stream.
-    pub filter: watch::Sender<Option<Followed>>,
+    pub filter: watch::Sender<Option<Uris>>,
 }
 
 impl KnownSession {
@@ -42,7 +42,7 @@ impl KnownSession {
     }
 
     fn is_for(&self, caller: &Caller) -> bool {
-        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+        caller.is_like(self.version, &self.capabilities)
     }
 
     fn is(&self, pooled: &Arc<Pooled>) -> bool {
@@ -68,7 +68,7 @@ impl KnownSessions {
             mount: Arc::downgrade(mount),
             version: caller.version,
             capabilities: Arc::clone(&caller.capabilities),
-            telling: tokio::sync::Mutex::default(),
+            updating: tokio::sync::Mutex::default(),
             subscribed: Mutex::default(),
             level: Mutex::default(),
             filter: watch::Sender::new(None),
@@ -85,14 +85,7 @@ impl KnownSessions {
             .collect()
     }
 
-    /// Records that the gateway sent a subscription in this session.
-    pub fn subscribed(&self, pooled: &Arc<Pooled>, uri: &Arc<str>) {
-        let sessions = self.0.lock();
-        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
-            known.subscribed.lock().insert(Arc::clone(uri));
-        }
-    }
-
+    /// Forgets all sessions, and ends their `subscriptions/listen` streams.
     pub fn clear(&self) {
         for known in self.0.lock().drain(..) {
             known.filter.send_replace(None);

@@ -8,7 +8,7 @@ use addons::contract::{Code, Container, Denial};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::attached::{Attached, Wishes};
+use super::attached::{Attached, ClientPreferences};
 use super::client_progress::Reports;
 use super::known_sessions::KnownSessions;
 use super::view::View;
@@ -29,7 +29,7 @@ pub(super) struct Lease {
     pub sessions: KnownSessions,
     pub reports: Arc<Reports>,
     /// Subscriptions and log levels by the client's session; dropped with the session.
-    wishes: Mutex<Vec<(Weak<Caller>, Arc<Wishes>)>>,
+    preferences: Mutex<Vec<(Weak<Caller>, Arc<ClientPreferences>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
     /// Servers that did not answer a list in time. Lists do not wait for these servers until they
     /// have answered.
@@ -55,7 +55,7 @@ impl Changed {
     }
 
     /// Marks a list as changed.
-    pub fn tell(&self, list: List) {
+    pub fn mark(&self, list: List) {
         let mut lists = self.lists.lock();
         if !lists.contains(&list) {
             lists.push(list);
@@ -89,7 +89,7 @@ impl Lease {
                 attached: Mutex::default(),
                 sessions: KnownSessions::default(),
                 reports: Arc::default(),
-                wishes: Mutex::default(),
+                preferences: Mutex::default(),
                 views: Mutex::default(),
                 slow: Mutex::default(),
                 learned: Mutex::default(),
@@ -120,16 +120,19 @@ impl Lease {
         view
     }
 
-    /// The attached clients of the same kind, which share sessions.
+    /// The attached clients with the caller's revision and capabilities.
     pub fn like(&self, caller: &Caller) -> Vec<Arc<Attached>> {
         let attached = self.attached.lock();
-        let like = attached.iter().filter(|one| same_kind(&one.caller, caller));
+        let like = attached.iter().filter(|one| {
+            let other = &one.caller;
+            other.is_like(caller.version, &caller.capabilities)
+        });
         like.cloned().collect()
     }
 
-    /// The subscriptions and log level of a session.
-    pub fn wishes(&self, caller: &Arc<Caller>) -> Arc<Wishes> {
-        let mut all = self.wishes.lock();
+    /// The preferences of a session; created on first use.
+    pub fn preferences(&self, caller: &Arc<Caller>) -> Arc<ClientPreferences> {
+        let mut all = self.preferences.lock();
         all.retain(|(caller, _)| caller.strong_count() > 0);
         let same = |other: &Weak<Caller>| {
             other.upgrade().is_some_and(|other| {
@@ -137,30 +140,26 @@ impl Lease {
                 session || Arc::ptr_eq(&other, caller)
             })
         };
-        if let Some((_, wishes)) = all.iter().find(|(other, _)| same(other)) {
-            return Arc::clone(wishes);
+        if let Some((_, preferences)) = all.iter().find(|(other, _)| same(other)) {
+            return Arc::clone(preferences);
         }
-        let wishes = Arc::<Wishes>::default();
-        all.push((Arc::downgrade(caller), Arc::clone(&wishes)));
-        wishes
+        let preferences = Arc::<ClientPreferences>::default();
+        all.push((Arc::downgrade(caller), Arc::clone(&preferences)));
+        preferences
     }
 
-    /// The subscriptions and log levels of all sessions of the same kind.
-    pub fn all_wishes(&self, caller: &Caller) -> Vec<Arc<Wishes>> {
-        let all = self.wishes.lock();
+    /// The preferences of all sessions whose clients have the caller's revision and capabilities.
+    pub fn preferences_like(&self, caller: &Caller) -> Vec<Arc<ClientPreferences>> {
+        let all = self.preferences.lock();
         let like = all.iter().filter(|(other, _)| {
-            other
-                .upgrade()
-                .is_some_and(|other| same_kind(&other, caller))
+            let other = other.upgrade();
+            other.is_some_and(|other| other.is_like(caller.version, &caller.capabilities))
         });
-        like.map(|(_, wishes)| Arc::clone(wishes)).collect()
+        like.map(|(_, preferences)| Arc::clone(preferences))
+            .collect()
     }
 
-    /// Whether clients of this kind have subscriptions, a log level or a stream.
-    pub fn has_wishes(&self, caller: &Caller) -> bool {
-        !self.like(caller).is_empty() || !self.all_wishes(caller).is_empty()
-    }
-
+    /// Whether a server did not answer a list in time, and has not answered since.
     pub fn is_slow(&self, server: &str) -> bool {
         self.slow.lock().contains(server)
     }
@@ -197,11 +196,6 @@ impl Lease {
     pub fn learned(&self, uri: &str) -> Option<Arc<str>> {
         self.learned.lock().servers.get(uri).cloned()
     }
-}
-
-/// Whether two clients share sessions and see the same lists.
-pub(super) fn same_kind(one: &Caller, other: &Caller) -> bool {
-    one.version == other.version && one.capabilities.get() == other.capabilities.get()
 }
 
 /// The denial of a message over a limit.

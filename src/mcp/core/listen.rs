@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::known_sessions::{Followed, KnownSession};
+use super::known_sessions::{KnownSession, Uris};
 use super::lease::Lease;
 use super::params::{Destination, SUBSCRIPTION_ID, edit};
 use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
@@ -27,7 +27,7 @@ impl Core {
         known: &Arc<KnownSession>,
         pooled: &Arc<Pooled>,
         caller: &Arc<Caller>,
-        filter: Option<Followed>,
+        filter: Option<Uris>,
     ) {
         let was_open = known.filter.borrow().is_some();
         let is_open = filter.is_some();
@@ -47,18 +47,18 @@ impl Core {
     /// Keeps a stream open until its filter is removed or the session or the lease ends.
     async fn keep_listening(
         self: Arc<Self>,
-        mut filter: watch::Receiver<Option<Followed>>,
+        mut filter: watch::Receiver<Option<Uris>>,
         pooled: Arc<Pooled>,
         caller: Arc<Caller>,
     ) {
         let mut pause = FIRST_PAUSE;
         loop {
-            let wanted = filter.borrow_and_update().clone();
-            let Some(wanted) = wanted else {
+            let uris = filter.borrow_and_update().clone();
+            let Some(uris) = uris else {
                 return;
             };
-            let told = tokio::select! {
-                told = self.listen_once(&pooled, &caller, &wanted) => told,
+            let end = tokio::select! {
+                end = self.listen_once(&pooled, &caller, &uris) => end,
                 changed = filter.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
@@ -66,11 +66,11 @@ impl Core {
                 () = pooled.session.ended().cancelled() => return,
                 () = caller.container.ended().cancelled() => return,
             };
-            match told {
-                Told::Something => pause = FIRST_PAUSE,
-                Told::Nothing => pause = (pause * 2).min(MAX_PAUSE),
-                Told::Refused => pause = MAX_PAUSE,
-            }
+            pause = match end {
+                StreamEnd::Used => FIRST_PAUSE,
+                StreamEnd::Unused => (pause * 2).min(MAX_PAUSE),
+                StreamEnd::Refused => MAX_PAUSE,
+            };
             tokio::select! {
                 () = sleep(pause) => {}
                 changed = filter.changed() => if changed.is_err() { return },
@@ -85,29 +85,29 @@ impl Core {
         self: &Arc<Self>,
         pooled: &Arc<Pooled>,
         caller: &Arc<Caller>,
-        followed: &Followed,
-    ) -> Told {
+        uris: &Uris,
+    ) -> StreamEnd {
         let method: Arc<str> = "subscriptions/listen".into();
         let chain = (self.rules)().chain;
         let server = pooled.catalog.server();
         let mut live = self.flow(&chain, caller, &method, Some(server), None);
-        let params = filter_of(caller, pooled, followed);
+        let params = params_of(caller, pooled, uris);
         let frame = Frame::request(Direction::ToServer, Arc::clone(&method), params);
         let permit = match chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
             Err(denial) => {
                 live.denied(&denial);
-                return Told::Refused;
+                return StreamEnd::Refused;
             }
         };
         let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
         let mut request = pooled.session.request(permit, sender);
-        let mut told = Told::Nothing;
+        let mut end = StreamEnd::Unused;
         let outcome = loop {
             tokio::select! {
                 biased;
                 Some(event) = events.recv() => {
-                    told = Told::Something;
+                    end = StreamEnd::Used;
                     self.changed(pooled, caller, event).await;
                 }
                 outcome = &mut request => break outcome,
@@ -122,11 +122,11 @@ impl Core {
                 live.answered(502);
                 live.complete();
                 tracing::debug!(%server, error = %error.message, "the MCP server refused subscriptions/listen");
-                return Told::Refused;
+                return StreamEnd::Refused;
             }
             Err(error) => live.denied(&error.into_denial(server)),
         }
-        told
+        end
     }
 
     /// Handles one event of a stream.
@@ -146,9 +146,9 @@ impl Core {
 }
 
 /// The params that subscribe to changes of all lists and of these resources.
-fn filter_of(caller: &Caller, pooled: &Pooled, followed: &Followed) -> Option<Box<RawValue>> {
-    let uris: Vec<&str> = followed.iter().map(|uri| &**uri).collect();
-    let wanted = json!({"notifications": {
+fn params_of(caller: &Caller, pooled: &Pooled, uris: &Uris) -> Option<Box<RawValue>> {
+    let uris: Vec<&str> = uris.iter().map(|uri| &**uri).collect();
+    let filter = json!({"notifications": {
         "toolsListChanged": true,
         "promptsListChanged": true,
         "resourcesListChanged": true,
@@ -160,17 +160,17 @@ fn filter_of(caller: &Caller, pooled: &Pooled, followed: &Followed) -> Option<Bo
         log_level: None,
         trace: None,
     };
-    let wanted = to_raw_value(&wanted).ok()?;
-    destination.params(Some(&wanted), &[], true)?.params
+    let filter = to_raw_value(&filter).ok()?;
+    destination.params(Some(&filter), &[], true)?.params
 }
 
 /// How a stream ended.
-enum Told {
-    /// The stream ended after at least one notification.
-    Something,
-    /// The stream ended without a notification.
-    Nothing,
-    /// The server or the chain refused the stream.
+enum StreamEnd {
+    /// After at least one notification.
+    Used,
+    /// Without a notification.
+    Unused,
+    /// The server or the chain refused it.
     Refused,
 }
 

@@ -1,9 +1,9 @@
 //! Lists aggregated over all servers.
 //!
-//! A server that does not answer neither fails nor empties an aggregated list, which contains the
-//! last known list of that server. If none is known, the aggregated list leaves the server out, and
+//! An aggregated list does not fail because of a server that does not answer: it contains the last
+//! known list of that server. If none is known, the aggregated list leaves the server out, and
 //! clients get `list_changed` once the server answers. Such a server delays one list of its lease
-//! by at most [`LIST_PATIENCE`]; later lists do not wait for it until it has answered.
+//! by at most [`LIST_TIMEOUT`]; later lists do not wait for it until it has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use super::params::quote;
 use super::results::{into_outcome, object};
 use super::view::{Listed, hash, unique};
 use super::{
-    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome,
-    invalid_params, members, rpc_error,
+    Caller, Catalog, ClientRequest, Core, Entry, Known, List, Mount, MountError, Outcome, RpcError,
+    invalid_params, members, record_end, rpc_error,
 };
 
 /// Time limit for waiting for a server that is being started or whose list was not read yet.
-pub(super) const LIST_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest page, in bytes; a single entry may exceed it. A shorter list is one page.
 pub(super) const MAX_PAGE: usize = 2 << 20;
 
@@ -38,81 +38,35 @@ pub(super) enum Listing {
     Templates,
 }
 
-impl Listing {
-    const fn member(self) -> &'static str {
-        match self {
-            Self::Tools => "tools",
-            Self::Prompts => "prompts",
-            Self::Resources => "resources",
-            Self::Templates => "resourceTemplates",
-        }
-    }
+/// Reads one kind of list from a server.
+pub(super) struct ServerList<T: ?Sized> {
+    list: List,
+    /// Requests the list, or returns it from the session's cache.
+    read: fn(Catalog) -> BoxFuture<'static, Result<Arc<T>, MountError>>,
+    /// The list that was last read.
+    last: fn(Known) -> Option<Arc<T>>,
 }
 
-/// A kind of list that servers provide.
-pub(super) trait ServerList {
-    type Items: Clone + Send + Sync + 'static;
-    const LIST: List;
-    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>>;
-    fn known(known: Known) -> Option<Self::Items>;
-}
-
-pub(super) struct Tools;
-pub(super) struct Prompts;
-pub(super) struct Resources;
-pub(super) struct Templates;
-
-impl ServerList for Tools {
-    type Items = Arc<[Arc<Definition>]>;
-    const LIST: List = List::Tools;
-
-    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
-        Box::pin(async move { catalog.tools().await })
-    }
-
-    fn known(known: Known) -> Option<Self::Items> {
-        known.tools
-    }
-}
-
-impl ServerList for Prompts {
-    type Items = Arc<[Entry]>;
-    const LIST: List = List::Prompts;
-
-    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
-        Box::pin(async move { catalog.prompts().await })
-    }
-
-    fn known(known: Known) -> Option<Self::Items> {
-        known.prompts
-    }
-}
-
-impl ServerList for Resources {
-    type Items = Arc<[Entry]>;
-    const LIST: List = List::Resources;
-
-    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
-        Box::pin(async move { catalog.resources().await })
-    }
-
-    fn known(known: Known) -> Option<Self::Items> {
-        known.resources
-    }
-}
-
-impl ServerList for Templates {
-    type Items = Arc<[Entry]>;
-    const LIST: List = List::Resources;
-
-    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
-        Box::pin(async move { catalog.templates().await })
-    }
-
-    fn known(known: Known) -> Option<Self::Items> {
-        known.templates
-    }
-}
+pub(super) static TOOLS: ServerList<[Arc<Definition>]> = ServerList {
+    list: List::Tools,
+    read: |catalog| Box::pin(async move { catalog.tools().await }),
+    last: |known| known.tools,
+};
+pub(super) static PROMPTS: ServerList<[Entry]> = ServerList {
+    list: List::Prompts,
+    read: |catalog| Box::pin(async move { catalog.prompts().await }),
+    last: |known| known.prompts,
+};
+pub(super) static RESOURCES: ServerList<[Entry]> = ServerList {
+    list: List::Resources,
+    read: |catalog| Box::pin(async move { catalog.resources().await }),
+    last: |known| known.resources,
+};
+static TEMPLATES: ServerList<[Entry]> = ServerList {
+    list: List::Resources,
+    read: |catalog| Box::pin(async move { catalog.templates().await }),
+    last: |known| known.templates,
+};
 
 impl Core {
     /// Answers a request for a list.
@@ -124,27 +78,27 @@ impl Core {
         let caller = &request.caller;
         let start = cursor(request)?;
         let work = async {
-            let page = match listing {
+            let (member, page) = match listing {
                 Listing::Tools => {
                     let view = self.tools(caller, true).await;
-                    page(view.exposed.tools(), start)
+                    ("tools", page(view.exposed.tools(), start))
                 }
                 Listing::Prompts => {
                     let view = self.prompts(caller, true).await;
-                    page(view.exposed.prompts(), start)
+                    ("prompts", page(view.exposed.prompts(), start))
                 }
                 Listing::Resources => {
-                    let lists = self.read::<Resources>(caller, true).await;
-                    page(unique(&lists).into_iter(), start)
+                    let lists = self.read(&RESOURCES, caller, true).await;
+                    ("resources", page(unique(&lists).into_iter(), start))
                 }
                 Listing::Templates => {
-                    let lists = self.read::<Templates>(caller, true).await;
-                    page(unique(&lists).into_iter(), start)
+                    let lists = self.read(&TEMPLATES, caller, true).await;
+                    ("resourceTemplates", page(unique(&lists).into_iter(), start))
                 }
             };
             let page = page.ok_or_else(|| invalid_params("Unknown cursor"))?;
             let next = page.next.map(|at| quote(&encode(at)));
-            let mut members = vec![(listing.member(), &*page.entries)];
+            let mut members = vec![(member, &*page.entries)];
             members.extend(next.as_deref().map(|next| ("nextCursor", next)));
             object(caller.version, &members, true)
         };
@@ -160,46 +114,36 @@ impl Core {
         let chain = (self.rules)().chain;
         let method = &request.method;
         let mut live = self.flow(&chain, &request.caller, method, None, None);
-        let frame = Frame::request(
-            Direction::ToServer,
-            Arc::clone(method),
-            request.params.clone(),
-        );
+        let params = request.params.clone();
+        let frame = Frame::request(Direction::ToServer, Arc::clone(method), params);
         let judged = async {
             chain.mcp_request(&mut live.flow, frame).await?;
             let mut frame = Frame::response(Direction::ToServer, Arc::clone(method), work.await);
             chain.mcp_response(&mut live.flow, &mut frame).await?;
             into_outcome(frame)
         };
-        match judged.await {
-            Ok(outcome) => {
-                live.answered(200);
-                live.complete();
-                outcome
-            }
-            Err(denial) => {
-                live.denied(&denial);
-                Err(rpc_error(&denial))
-            }
-        }
+        let judged = judged.await;
+        record_end(&mut live, &judged);
+        judged.unwrap_or_else(|denial| Err(rpc_error(&denial)))
     }
 
     /// Reads the list of each server that the caller sees, in the order of the servers' names.
     /// With `wait`, waits for servers whose list is not known.
-    pub(super) async fn read<L: ServerList>(
+    pub(super) async fn read<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
+        kind: &'static ServerList<T>,
         caller: &Arc<Caller>,
         wait: bool,
-    ) -> Vec<Listed<L::Items>> {
+    ) -> Vec<Listed<T>> {
         let mounts = self.mounts.of(&caller.container);
         let lists = mounts.into_iter().map(|mount| async move {
             let settings = mount.settings();
-            let items = match self.read_at_once::<L>(caller, &mount) {
+            let items = match self.cached_list(kind, caller, &mount) {
                 Some(items) => Some(items),
-                None if wait => self.read_patiently::<L>(caller, &mount).await,
+                None if wait => self.read_within_timeout(kind, caller, &mount).await,
                 None => None,
             };
-            let items = items.or_else(|| L::known(mount.known(&caller.container)));
+            let items = items.or_else(|| (kind.last)(mount.known(&caller.container)));
             (settings, items)
         });
         join_all(lists).await
@@ -207,25 +151,27 @@ impl Core {
 
     /// The list that an open session has cached; `None` if it would have to be read, or no session
     /// is open.
-    fn read_at_once<L: ServerList>(
+    fn cached_list<T: ?Sized>(
         self: &Arc<Self>,
+        kind: &ServerList<T>,
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
-    ) -> Option<L::Items> {
+    ) -> Option<Arc<T>> {
         let pooled = self.session(caller, mount).now_or_never()?.ok()?;
         // A list that was not read yet is left to a task, which survives a client that disconnects.
-        let has_it = pooled.catalog.has(L::LIST);
-        let read = has_it.then(|| L::read(pooled.catalog.clone()).now_or_never());
+        let is_cached = pooled.catalog.has(kind.list);
+        let read = is_cached.then(|| (kind.read)(pooled.catalog.clone()).now_or_never());
         read??.ok()
     }
 
-    /// Waits at most [`LIST_PATIENCE`] for a server's list. `None` if the server does not answer or
-    /// fails; at once if an earlier list of the lease timed out on it.
-    async fn read_patiently<L: ServerList>(
+    /// Waits at most [`LIST_TIMEOUT`] for a server's list. `None` if the server does not answer or
+    /// fails. Does not wait if the server was too slow for an earlier list of the lease.
+    async fn read_within_timeout<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
+        kind: &'static ServerList<T>,
         caller: &Arc<Caller>,
         mount: &Arc<Mount>,
-    ) -> Option<L::Items> {
+    ) -> Option<Arc<T>> {
         let lease = Arc::clone(Lease::of(&caller.container));
         let server = Arc::clone(&mount.settings().name);
         if lease.is_slow(&server) {
@@ -236,18 +182,18 @@ impl Core {
         let reading = self.runtime.spawn(async move {
             let read = async {
                 let pooled = core.session(&caller, &mount).await?;
-                L::read(pooled.catalog.clone()).await
+                (kind.read)(pooled.catalog.clone()).await
             };
             let read = read.await;
             if slow.set_slow(&name, false) && read.is_ok() {
-                // Lists did not contain its entries, or contained old ones.
+                // Meanwhile, lists left out the server or contained its last known entries.
                 for list in List::ALL {
-                    slow.changed.tell(list);
+                    slow.changed.mark(list);
                 }
             }
             read
         });
-        match timeout(LIST_PATIENCE, reading).await {
+        match timeout(LIST_TIMEOUT, reading).await {
             Ok(read) => read.ok()?.ok(),
             Err(_elapsed) => {
                 lease.set_slow(&server, true);
@@ -261,16 +207,15 @@ impl Core {
         }
     }
 
-    /// Hash of a list as clients of this kind see it.
+    /// Hash of a list, as clients with the caller's revision and capabilities see it.
     pub(super) async fn hash_of(self: &Arc<Self>, caller: &Arc<Caller>, list: List) -> u64 {
         match list {
             List::Tools => hash(self.tools(caller, true).await.exposed.tools()),
             List::Prompts => hash(self.prompts(caller, true).await.exposed.prompts()),
             List::Resources => {
-                let resources = self.read::<Resources>(caller, true).await;
-                let templates = self.read::<Templates>(caller, true).await;
-                let both = unique(&resources).into_iter().chain(unique(&templates));
-                hash(both)
+                let resources = self.read(&RESOURCES, caller, true).await;
+                let templates = self.read(&TEMPLATES, caller, true).await;
+                hash(unique(&resources).into_iter().chain(unique(&templates)))
             }
         }
     }
@@ -311,7 +256,7 @@ fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page
 }
 
 /// The index of the requested page's first entry, from the cursor; 0 without a cursor.
-fn cursor(request: &ClientRequest) -> Result<usize, super::RpcError> {
+fn cursor(request: &ClientRequest) -> Result<usize, RpcError> {
     let members = members(request)?;
     if matches!(members.get("cursor"), None | Some("null")) {
         return Ok(0);

@@ -26,7 +26,6 @@ mod listen;
 mod lists;
 mod params;
 mod relay;
-mod request;
 mod resources;
 mod results;
 mod retry;
@@ -46,10 +45,11 @@ use addons::contract::{Chain, Denial, LiveFlow, McpSubject, RpcError};
 use addons::mcp::{McpMetrics, McpSettings};
 use addons::raw_json::Members;
 use parking_lot::Mutex;
+use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::caller::{Caller, LogLevel};
+use super::caller::{Caller, LogLevel, TraceContext};
 use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
 use super::event::{EVENT_QUEUE, Event, Events};
 use super::message::Outcome;
@@ -63,7 +63,6 @@ pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS};
 pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
-pub use request::ClientRequest;
 
 use lease::{Lease, too_many};
 use lists::Listing;
@@ -95,7 +94,20 @@ pub struct Core {
     watched: Mutex<Vec<Weak<Lease>>>,
     /// Runs background work.
     runtime: Handle,
-    me: Weak<Self>,
+}
+
+/// A client's request.
+pub struct ClientRequest {
+    /// The legacy client's session, or the modern client as this request describes it.
+    pub caller: Arc<Caller>,
+    /// Its method.
+    pub method: Arc<str>,
+    /// Its params, as the client wrote them.
+    pub params: Option<Box<RawValue>>,
+    /// The trace context of its HTTP request.
+    pub trace: Option<TraceContext>,
+    /// Takes the server's messages that belong to this request.
+    pub events: Events,
 }
 
 impl Core {
@@ -106,18 +118,16 @@ impl Core {
 
     /// Creates a core over these mounts. Background work runs in the calling runtime.
     pub fn new(rules: CurrentRules, mounts: Arc<Mounts>, metrics: McpMetrics) -> Arc<Self> {
-        let runtime = Handle::current();
-        let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
+        let core = Arc::new(Self {
             rules,
-            mounts: Arc::clone(&mounts),
+            mounts,
             metrics,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             watched: Mutex::default(),
-            runtime,
-            me: Weak::clone(me),
+            runtime: Handle::current(),
         });
-        let me: Weak<Self> = Arc::downgrade(&core);
-        mounts.follow(me);
+        let taker: Weak<Self> = Arc::downgrade(&core);
+        core.mounts.follow(taker);
         core
     }
 
@@ -139,7 +149,7 @@ impl Core {
         let level = container.level();
         let answer = self.route(&request).await;
         if container.level() != level {
-            lease.changed.tell(List::Tools);
+            lease.changed.mark(List::Tools);
         }
         answer
     }
@@ -202,6 +212,17 @@ impl Core {
         let mut live = LiveFlow::begin(chain, start);
         live.record().method = Some(method.to_string().into());
         live
+    }
+}
+
+/// Records the end of a flow: status 200 for a judged message, or the denial.
+fn record_end<T>(live: &mut LiveFlow, judged: &Result<T, Denial>) {
+    match judged {
+        Ok(_) => {
+            live.answered(200);
+            live.complete();
+        }
+        Err(denial) => live.denied(denial),
     }
 }
 

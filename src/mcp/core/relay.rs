@@ -2,25 +2,23 @@
 
 use std::sync::Arc;
 
-use addons::contract::{
-    BoxFuture, Chain, Definition, Denial, Direction, Frame, LiveFlow, RpcError,
-};
+use addons::contract::{BoxFuture, Chain, Definition, Direction, Frame, LiveFlow, RpcError};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use super::super::error::SERVER_ERROR;
-use super::client_progress::{Asker, Reporting};
+use super::client_progress::{ProgressReceiver, Reporting};
 use super::lease::Lease;
 use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
 use super::results::into_outcome;
 use super::{
     Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, method_not_found,
-    protocol_error, rpc_error,
+    protocol_error, record_end, rpc_error,
 };
 
 /// The most requests of one call that may wait for the client at once.
-const MAX_ASKED: usize = 16;
+const MAX_OPEN_QUESTIONS: usize = 16;
 
 /// Relays from one server to one client.
 pub(super) struct Relay<'a> {
@@ -38,14 +36,14 @@ pub(super) struct Relay<'a> {
     pub session: Option<&'a Arc<dyn MountSession>>,
 }
 
-/// Waits for the client's answer and hands it to the server.
-pub(super) type Asking = BoxFuture<'static, ()>;
+/// A question to the client under way: waits for the answer and sends it to the server.
+pub(super) type OpenQuestion = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
     /// Judges a message and queues it for the client. For a queued request, returns the future that
-    /// hands the client's answer to the server; the server of any other request gets an error.
-    /// `asked` is the number of requests that already wait for the client.
-    pub async fn pass_on(&self, event: Event, asked: usize) -> Option<Asking> {
+    /// sends the client's answer to the server; the server of any other request gets an error.
+    /// `open` is the number of requests that already wait for the client.
+    pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenQuestion> {
         match event {
             Event::Notification { method, params } => {
                 self.notification(method, params).await;
@@ -56,20 +54,17 @@ impl Relay<'_> {
                 params,
                 reply,
             } => {
-                let refusal = if asked >= MAX_ASKED {
-                    Some(protocol_error(
-                        SERVER_ERROR,
-                        "Too many requests to the client are under way",
-                    ))
+                let error = if open >= MAX_OPEN_QUESTIONS {
+                    let sentence = "Too many requests to the client are under way";
+                    protocol_error(SERVER_ERROR, sentence)
+                } else if can(self.caller, &method) {
+                    return self.request(method, params, reply).await;
                 } else {
-                    (!can(self.caller, &method)).then(|| method_not_found(&method))
+                    method_not_found(&method)
                 };
-                if let Some(error) = refusal {
-                    // The server may have given up.
-                    let _ = reply.send(Err(error));
-                    return None;
-                }
-                self.request(method, params, reply).await
+                // The server may have given up.
+                let _ = reply.send(Err(error));
+                None
             }
         }
     }
@@ -80,23 +75,23 @@ impl Relay<'_> {
                 Some(params) => Some(params),
                 None => return,
             },
-            "notifications/message" => {
-                if !self.takes_log(params.as_deref()) {
-                    return;
-                }
-                params
-            }
-            "notifications/resources/updated" | "notifications/elicitation/complete" => {
-                if self.caller.version.era() == Era::Modern {
-                    return;
-                }
+            "notifications/message" if self.takes_log(params.as_deref()) => params,
+            "notifications/resources/updated" | "notifications/elicitation/complete"
+                if self.caller.version.era() == Era::Legacy =>
+            {
                 params
             }
             _ => return,
         };
-        let Some(params) = judged_notification(self, &method, params).await else {
+        let mut live = self.flow(&method);
+        let mut frame = Frame::notification(Direction::ToClient, Arc::clone(&method), params);
+        frame.definition = self.definition.cloned();
+        let judged = self.chain.mcp_request(&mut live.flow, frame).await;
+        record_end(&mut live, &judged);
+        let Ok(permit) = judged else {
             return;
         };
+        let params = permit.params().map(ToOwned::to_owned);
         let event = Event::Notification { method, params };
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
             tracing::debug!(
@@ -131,7 +126,7 @@ impl Relay<'_> {
         method: Arc<str>,
         params: Option<Box<RawValue>>,
         reply: oneshot::Sender<Outcome>,
-    ) -> Option<Asking> {
+    ) -> Option<OpenQuestion> {
         let params = params.map(without_task);
         let reporting = params.as_deref().and_then(|params| self.reporting(params));
         let (params, reporting) = match reporting {
@@ -157,28 +152,27 @@ impl Relay<'_> {
             reply: sender,
         };
         if self.client.try_send(event).is_err() {
-            let _ = reply.send(Err(nobody_answers()));
+            let _ = reply.send(Err(no_client_answers()));
             return None;
         }
         let definition = self.definition.cloned();
         Some(Box::pin(async move {
-            answer_server(live, (method, definition), answer, reply).await;
+            answer_server(live, method, definition, answer, reply).await;
             drop(reporting);
         }))
     }
 
-    /// Lets a legacy client report progress on a request. Modern clients cannot: they send no
-    /// notifications.
+    /// Lets a legacy client report progress on a request. Modern clients send no notifications.
     fn reporting(&self, params: &RawValue) -> Option<(Box<RawValue>, Reporting)> {
         let session = self
             .session
             .filter(|_| self.caller.version.era() == Era::Legacy)?;
-        let asker = Asker {
+        let receiver = ProgressReceiver {
             client: Arc::clone(self.caller),
             server: Arc::clone(self.server),
             session: Arc::clone(session),
         };
-        asker.begin(params, &Lease::of(&self.caller.container).reports)
+        receiver.begin(params, &Lease::of(&self.caller.container).reports)
     }
 
     fn flow(&self, method: &Arc<str>) -> LiveFlow {
@@ -187,66 +181,28 @@ impl Relay<'_> {
     }
 }
 
-/// Judges a notification and returns its params; `None` if it is denied.
-async fn judged_notification(
-    relay: &Relay<'_>,
-    method: &Arc<str>,
-    params: Option<Box<RawValue>>,
-) -> Option<Option<Box<RawValue>>> {
-    let mut live = relay.flow(method);
-    let mut frame = Frame::notification(Direction::ToClient, Arc::clone(method), params);
-    frame.definition = relay.definition.cloned();
-    match relay.chain.mcp_request(&mut live.flow, frame).await {
-        Ok(permit) => {
-            live.answered(200);
-            live.complete();
-            Some(permit.params().map(ToOwned::to_owned))
-        }
-        Err(denial) => {
-            live.denied(&denial);
-            None
-        }
-    }
-}
-
-/// Waits for the client's answer, judges it, and hands it to the server, unless the server gives
-/// up first. `asked` is the method of the request, and the tool whose call it belongs to.
+/// Waits for the client's answer, judges it, and sends it to the server, unless the server gives up
+/// first. `definition` is that of the tool whose call the request belongs to.
 async fn answer_server(
     mut live: LiveFlow,
-    asked: (Arc<str>, Option<Arc<Definition>>),
+    method: Arc<str>,
+    definition: Option<Arc<Definition>>,
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
     let answer = tokio::select! {
-        answer = answer => answer.unwrap_or_else(|_gone| Err(nobody_answers())),
+        answer = answer => answer.unwrap_or_else(|_gone| Err(no_client_answers())),
         // Dropping the receiver cancels the request at the client's side.
         () = reply.closed() => return,
     };
-    let answer = match judged_answer(&mut live, asked, answer).await {
-        Ok(answer) => {
-            live.answered(200);
-            live.complete();
-            answer
-        }
-        Err(denial) => {
-            live.denied(&denial);
-            Err(rpc_error(&denial))
-        }
-    };
-    // The server may have given up meanwhile.
-    let _ = reply.send(answer);
-}
-
-async fn judged_answer(
-    live: &mut LiveFlow,
-    (method, definition): (Arc<str>, Option<Arc<Definition>>),
-    answer: Outcome,
-) -> Result<Outcome, Denial> {
     let chain = Arc::clone(&live.chain);
-    let mut frame = Frame::response(Direction::ToClient, Arc::clone(&method), answer);
+    let mut frame = Frame::response(Direction::ToClient, method, answer);
     frame.definition = definition;
-    chain.mcp_response(&mut live.flow, &mut frame).await?;
-    into_outcome(frame)
+    let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
+    let judged = judged.and_then(|()| into_outcome(frame));
+    record_end(&mut live, &judged);
+    // The server may have given up meanwhile.
+    let _ = reply.send(judged.unwrap_or_else(|denial| Err(rpc_error(&denial))));
 }
 
 /// Whether a client declared the capability for requests of this method.
@@ -276,6 +232,7 @@ fn without_task(params: Box<RawValue>) -> Box<RawValue> {
     RawValue::from_string(changed).unwrap_or(params)
 }
 
-fn nobody_answers() -> RpcError {
+/// The error for a request of a server that no client answered.
+pub(super) fn no_client_answers() -> RpcError {
     protocol_error(SERVER_ERROR, "The client did not answer")
 }

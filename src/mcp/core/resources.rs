@@ -11,14 +11,13 @@ use serde_json::value::RawValue;
 
 use super::super::error::INVALID_PARAMS;
 use super::lease::Lease;
-use super::lists::Resources;
+use super::lists::RESOURCES;
 use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
-use super::target::Ask;
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
 
 /// Limit on the servers to which a request for an unlisted URI is sent, one after the other.
-const MAX_ASKED: usize = 8;
+const MAX_TRIED: usize = 8;
 /// The most links of one result that are remembered.
 const MAX_LINKS: usize = 64;
 
@@ -36,12 +35,7 @@ impl Core {
                     continue;
                 }
             };
-            let ask = Ask {
-                request,
-                target: &target,
-                changes: &[],
-            };
-            last = match self.ask_and_learn(ask).await {
+            last = match self.forward_and_learn(request, &target, &[]).await {
                 Ok(Ok(result)) => {
                     Lease::of(&caller.container).learn(&uri, &settings.name);
                     return Ok(result);
@@ -62,29 +56,35 @@ impl Core {
         let owner = self.owners(caller, &uri).await.into_iter().next();
         let owner = owner.ok_or_else(|| not_found(caller, &uri))?;
         let target = self.target(request, &owner, Some(&uri)).await?;
-        if target.pooled.session.version().era() == Era::Legacy {
-            let ask = Ask {
-                request,
-                target: &target,
-                changes: &[],
-            };
-            self.ask(ask).await?;
-            lease.sessions.subscribed(&target.pooled, &uri);
-        }
-        if !lease.wishes(caller).subscribe(&uri) {
+        let preferences = lease.preferences(caller);
+        let too_many = || {
             let why = "the session is subscribed to too many resources: unsubscribe from one first";
-            return Err(invalid_params(why));
+            invalid_params(why)
+        };
+        if !preferences.may_subscribe(&uri) {
+            return self.answer(request, async { Err(too_many()) }).await;
         }
+        if target.pooled.session.version().era() == Era::Legacy {
+            self.forward(request, &target, &[]).await?;
+            let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+            known.subscribed.lock().insert(Arc::clone(&uri));
+        }
+        // Concurrent requests may have reached the limit meanwhile.
+        let is_subscribed = preferences.subscribe(&uri);
         lease.learn(&uri, &owner.name);
+        // Unsubscribes at the server if the client is not subscribed.
         self.interest_changed(lease, caller, Duration::ZERO);
-        object(caller.version, &[], false)
+        match is_subscribed {
+            true => object(caller.version, &[], false),
+            false => Err(too_many()),
+        }
     }
 
     pub(super) async fn unsubscribe(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let caller = &request.caller;
         let uri = uri(request)?;
         let lease = Lease::of(&caller.container);
-        lease.wishes(caller).unsubscribe(&uri);
+        lease.preferences(caller).uris.lock().remove(&uri);
         // Unsubscribes at the server unless another client is subscribed to the resource.
         self.interest_changed(lease, caller, Duration::ZERO);
         let done = async { object(caller.version, &[], false) };
@@ -94,9 +94,7 @@ impl Core {
     pub(super) async fn complete(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let caller = &request.caller;
         let members = members(request)?;
-        let reference = members
-            .get("ref")
-            .and_then(|text| Members::parse(text).ok());
+        let reference = members.members("ref").ok().flatten();
         let reference = reference.ok_or_else(|| invalid_params("ref is missing"))?;
         let kind = reference.text("type").unwrap_or_default();
         let (settings, name, changed) = match &*kind {
@@ -117,20 +115,13 @@ impl Core {
                 (owner.ok_or_else(|| not_found(caller, &uri))?, uri, None)
             }
             _ => {
-                return Err(invalid_params(
-                    "ref.type is neither ref/prompt nor ref/resource",
-                ));
+                let why = "ref.type is neither ref/prompt nor ref/resource";
+                return Err(invalid_params(why));
             }
         };
         let target = self.target(request, &settings, Some(&name)).await?;
-        let changes = [("ref", changed.as_deref())];
-        let changes = if changed.is_some() { &changes[..] } else { &[] };
-        let ask = Ask {
-            request,
-            target: &target,
-            changes,
-        };
-        self.ask(ask).await
+        let change = changed.as_deref().map(|changed| ("ref", Some(changed)));
+        self.forward(request, &target, change.as_slice()).await
     }
 
     /// Sets the level of a session's log messages.
@@ -142,10 +133,9 @@ impl Core {
             .and_then(|level| LogLevel::parse(&level));
         let level = level.ok_or_else(|| invalid_params("level is not a severity of RFC 5424"))?;
         let work = async {
-            Lease::of(&caller.container)
-                .wishes(caller)
-                .set_log_level(level);
-            self.level_changed(caller).await;
+            let lease = Lease::of(&caller.container);
+            *lease.preferences(caller).log_level.lock() = Some(level);
+            self.update_sessions(lease, caller).await;
             object(caller.version, &[], false)
         };
         self.answer(request, work).await
@@ -164,7 +154,7 @@ impl Core {
     }
 
     /// The servers that may have a resource: the one that lists it or linked to it, else up to
-    /// [`MAX_ASKED`] with the capability `resources`.
+    /// [`MAX_TRIED`] with the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
         if let Some(owner) = self.owner(caller, uri) {
@@ -176,7 +166,7 @@ impl Core {
             return vec![mount.settings()];
         }
         // Reads the lists that were not read yet.
-        self.read::<Resources>(caller, true).await;
+        self.read(&RESOURCES, caller, true).await;
         if let Some(owner) = self.owner(caller, uri) {
             return vec![owner];
         }
@@ -188,8 +178,8 @@ impl Core {
                 capabilities.is_ok_and(|has| has.get("resources").is_some())
             })
         };
-        let asked = mounts.iter().filter(may_have_it).take(MAX_ASKED);
-        asked.map(|mount| mount.settings()).collect()
+        let tried = mounts.iter().filter(may_have_it).take(MAX_TRIED);
+        tried.map(|mount| mount.settings()).collect()
     }
 
     /// The first server that lists a resource, or a template that matches it.
@@ -207,7 +197,7 @@ impl Core {
         caller: &Arc<Caller>,
         template: &str,
     ) -> Option<Arc<ServerSettings>> {
-        self.read::<Resources>(caller, true).await;
+        self.read(&RESOURCES, caller, true).await;
         let mounts = self.mounts.of(&caller.container);
         let listed = mounts.iter().find(|mount| {
             let templates = mount.known(&caller.container).templates;

@@ -6,7 +6,9 @@ use addons::contract::{Direction, Frame, RpcError};
 use serde_json::value::RawValue;
 
 use super::params::{Change, TASK, edit, quote};
-use super::{ClientRequest, Core, invalid_params, members, method_not_found, rpc_error};
+use super::{
+    ClientRequest, Core, invalid_params, members, method_not_found, record_end, rpc_error,
+};
 
 impl Core {
     /// Judges a retry like the call that it continues, by the current limits, latch, definition,
@@ -36,25 +38,13 @@ impl Core {
         let params = edit(&members(request)?, &changes);
         let params = RawValue::from_string(params);
         let params = params.map_err(|_| invalid_params("params is not an object"))?;
-        let mut frame = Frame::request(
-            Direction::ToServer,
-            Arc::clone(&request.method),
-            Some(params),
-        );
+        let (caller, method) = (&request.caller, &request.method);
+        let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), Some(params));
         frame.definition = definition;
         let chain = (self.rules)().chain;
-        let (caller, method) = (&request.caller, &request.method);
         let mut live = self.flow(&chain, caller, method, Some(&settings.name), Some(&name));
-        match chain.mcp_request(&mut live.flow, frame).await {
-            Ok(_permit) => {
-                live.answered(200);
-                live.complete();
-                Ok(())
-            }
-            Err(denial) => {
-                live.denied(&denial);
-                Err(rpc_error(&denial))
-            }
-        }
+        let judged = chain.mcp_request(&mut live.flow, frame).await;
+        record_end(&mut live, &judged);
+        judged.map(drop).map_err(|denial| rpc_error(&denial))
     }
 }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::raw_json::Members;
-use serde_json::value::RawValue;
+use serde_json::json;
+use serde_json::value::to_raw_value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::known_sessions::KnownSession;
 use super::lease::Lease;
-use super::params::{edit, quote};
-use super::target::{Ask, Target};
+use super::target::Target;
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Pooled};
 
-/// Time-out of a request that the gateway itself sends, such as a subscription.
-const TELLING: Duration = Duration::from_secs(10);
+/// Time limit for a request that the gateway itself sends, such as a subscription, and for opening
+/// a session for it.
+const OWN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Returns an open session with a server. Sends the subscriptions and the log level of its
@@ -30,10 +31,12 @@ impl Core {
         let pooled = mount.session(caller).await?;
         let lease = Lease::of(&caller.container);
         let (known, is_new) = lease.sessions.get(caller, mount, &pooled);
-        if is_new && lease.has_wishes(caller) {
+        let has_clients =
+            || !lease.like(caller).is_empty() || !lease.preferences_like(caller).is_empty();
+        if is_new && has_clients() {
             let (core, caller) = (Arc::clone(self), Arc::clone(caller));
             self.runtime
-                .spawn(async move { core.tell(&known, &caller).await });
+                .spawn(async move { core.update_session(&known, &caller).await });
         }
         Ok(pooled)
     }
@@ -42,7 +45,10 @@ impl Core {
     pub(super) fn log_level(&self, caller: &Arc<Caller>) -> Option<LogLevel> {
         match caller.version.era() {
             Era::Modern => caller.log_level,
-            Era::Legacy => Lease::of(&caller.container).wishes(caller).log_level(),
+            Era::Legacy => {
+                let preferences = Lease::of(&caller.container).preferences(caller);
+                *preferences.log_level.lock()
+            }
         }
     }
 
@@ -56,43 +62,41 @@ impl Core {
     ) {
         let (core, lease) = (Arc::clone(self), Arc::clone(lease));
         // A copy, since the task must not keep a disconnected client's session alive.
-        let caller = Arc::new(caller.like());
+        let caller = Arc::new(caller.without_session());
         self.runtime.spawn(async move {
             sleep(after).await;
             let like = lease.like(&caller);
             if like.iter().any(|one| !one.uris().is_empty()) {
                 // A subscription needs an open session.
                 for mount in core.mounts.of(&caller.container) {
-                    let opened = timeout(TELLING, core.session(&caller, &mount)).await;
-                    drop(opened);
+                    let opening = core.session(&caller, &mount);
+                    drop(timeout(OWN_REQUEST_TIMEOUT, opening).await);
                 }
             }
-            for (known, _) in lease.sessions.open(&caller) {
-                core.tell(&known, &caller).await;
-            }
+            core.update_sessions(&lease, &caller).await;
         });
     }
 
-    /// Sends the changed level in the open sessions of a client, after it set its log level.
-    pub(super) async fn level_changed(self: &Arc<Self>, caller: &Arc<Caller>) {
-        let lease = Lease::of(&caller.container);
+    /// Sends changed subscriptions and levels in the open sessions for clients with the caller's
+    /// revision and capabilities.
+    pub(super) async fn update_sessions(self: &Arc<Self>, lease: &Lease, caller: &Arc<Caller>) {
         for (known, _) in lease.sessions.open(caller) {
-            self.tell(&known, caller).await;
+            self.update_session(&known, caller).await;
         }
     }
 
     /// Compares the subscriptions and the level that the clients of a session want with those that
     /// its server has, and sends the changes to the server.
-    async fn tell(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
+    async fn update_session(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;
         };
-        let _telling = known.telling.lock().await;
+        let _updating = known.updating.lock().await;
         let lease = Lease::of(&caller.container);
         let like = lease.like(caller);
-        let wishes = lease.all_wishes(caller);
+        let preferences = lease.preferences_like(caller);
         let mut all: BTreeSet<_> = like.iter().flat_map(|one| one.uris()).collect();
-        all.extend(wishes.iter().flat_map(|wishes| wishes.uris()));
+        all.extend(preferences.iter().flat_map(|one| one.uris.lock().clone()));
         let mut wanted = BTreeSet::new();
         for uri in all {
             let learned = lease
@@ -104,20 +108,21 @@ impl Core {
         }
         match pooled.session.version().era() {
             Era::Modern => {
-                let followed = (!like.is_empty()).then_some(wanted);
-                self.listen(known, &pooled, caller, followed);
+                let filter = (!like.is_empty()).then_some(wanted);
+                self.listen(known, &pooled, caller, filter);
             }
             Era::Legacy => {
-                let level = wishes.iter().filter_map(|wishes| wishes.log_level()).min();
+                let levels = preferences.iter().filter_map(|one| *one.log_level.lock());
                 let target = Target::of_session(&mount, &pooled);
-                self.tell_level(known, &target, caller, level).await;
-                self.tell_uris(known, &target, caller, &wanted).await;
+                self.send_level(known, &target, caller, levels.min()).await;
+                self.send_subscriptions(known, &target, caller, &wanted)
+                    .await;
             }
         }
     }
 
     /// Sends `logging/setLevel` if the level changed.
-    async fn tell_level(
+    async fn send_level(
         self: &Arc<Self>,
         known: &KnownSession,
         target: &Target,
@@ -131,9 +136,9 @@ impl Core {
         if !capabilities.is_ok_and(|has| has.get("logging").is_some()) {
             return;
         }
-        let quoted = quote(level.as_str());
+        let member = ("level", level.as_str());
         if self
-            .say(target, caller, "logging/setLevel", ("level", &quoted))
+            .send_own(target, caller, "logging/setLevel", member)
             .await
         {
             *known.level.lock() = Some(level);
@@ -151,79 +156,66 @@ impl Core {
         }
         let lease = Lease::of(&caller.container);
         let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
-        let has_it = known.level.lock().is_some_and(|told| told <= level);
-        if !has_it {
-            let _telling = known.telling.lock().await;
-            self.tell_level(&known, target, caller, Some(level)).await;
+        let is_sent = known.level.lock().is_some_and(|sent| sent <= level);
+        if !is_sent {
+            let _updating = known.updating.lock().await;
+            self.send_level(&known, target, caller, Some(level)).await;
         }
     }
 
-    async fn tell_uris(
+    /// Subscribes at a legacy server to the wanted resources, and unsubscribes from the others.
+    async fn send_subscriptions(
         self: &Arc<Self>,
         known: &KnownSession,
         target: &Target,
         caller: &Arc<Caller>,
         wanted: &BTreeSet<Arc<str>>,
     ) {
-        let told = known.subscribed.lock().clone();
-        for uri in wanted.difference(&told) {
-            let target = Target {
-                name: Some(Arc::clone(uri)),
-                ..target.clone()
-            };
+        let sent = known.subscribed.lock().clone();
+        let of_uri = |uri: &Arc<str>| Target {
+            name: Some(Arc::clone(uri)),
+            ..target.clone()
+        };
+        for uri in wanted.difference(&sent) {
+            let (target, member) = (of_uri(uri), ("uri", &**uri));
             if self
-                .say(&target, caller, "resources/subscribe", ("uri", &quote(uri)))
+                .send_own(&target, caller, "resources/subscribe", member)
                 .await
             {
                 known.subscribed.lock().insert(Arc::clone(uri));
             }
         }
         // Other containers may be subscribed to the resource in the same shared session.
-        let left = told
-            .difference(wanted)
-            .filter(|_| !target.mount.is_shared());
-        for uri in left {
-            let target = Target {
-                name: Some(Arc::clone(uri)),
-                ..target.clone()
-            };
-            self.say(
-                &target,
-                caller,
-                "resources/unsubscribe",
-                ("uri", &quote(uri)),
-            )
-            .await;
+        if target.mount.is_shared() {
+            return;
+        }
+        for uri in sent.difference(wanted) {
+            let (target, member) = (of_uri(uri), ("uri", &**uri));
+            self.send_own(&target, caller, "resources/unsubscribe", member)
+                .await;
             known.subscribed.lock().remove(uri);
         }
     }
 
-    /// Sends a request of the gateway itself; returns whether it succeeded.
-    async fn say(
+    /// Sends a request of the gateway itself, whose params have this member. Returns whether it
+    /// succeeded.
+    async fn send_own(
         self: &Arc<Self>,
         target: &Target,
         caller: &Arc<Caller>,
         method: &str,
-        member: (&str, &str),
+        (key, value): (&str, &str),
     ) -> bool {
-        let text = edit(&Members::default(), &[(member.0, Some(member.1))]);
-        let Ok(params) = RawValue::from_string(text) else {
-            return false;
-        };
         let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::clone(caller),
             method: method.into(),
-            params: Some(params),
+            params: to_raw_value(&json!({ key: value })).ok(),
             trace: None,
             events,
         };
-        let ask = Ask {
-            request: &request,
-            target,
-            changes: &[],
-        };
-        let said = timeout(TELLING, self.ask_once(&ask)).await;
-        matches!(said, Ok(Ok(Ok(_))))
+        let sending = self.forward_once(&request, target, &[]);
+        let sent = timeout(OWN_REQUEST_TIMEOUT, sending).await;
+        matches!(sent, Ok(Ok(Ok(_))))
     }
 }

@@ -8,17 +8,17 @@ use futures_util::FutureExt;
 
 use super::exchange::Failure;
 use super::lease::Lease;
-use super::lists::{Prompts, Tools};
-use super::params::{TASK, quote};
+use super::lists::{PROMPTS, TOOLS};
+use super::params::{Change, TASK, quote};
 use super::resources::learn_links;
-use super::target::{Ask, Target};
+use super::target::Target;
 use super::view::{PromptView, ToolView};
-use super::{Caller, ClientRequest, Core, List, Outcome, invalid_params, members};
+use super::{Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members};
 
 impl Core {
     /// The tools that the caller sees. With `wait`, waits for servers whose tools are unknown.
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
-        let lists = self.read::<Tools>(caller, wait).await;
+        let lists = self.read(&TOOLS, caller, wait).await;
         let settings = (self.rules)().settings;
         let view = Lease::of(&caller.container).view(caller);
         view.tools(&settings, caller, lists)
@@ -30,7 +30,7 @@ impl Core {
         caller: &Arc<Caller>,
         wait: bool,
     ) -> Arc<PromptView> {
-        let lists = self.read::<Prompts>(caller, wait).await;
+        let lists = self.read(&PROMPTS, caller, wait).await;
         let settings = (self.rules)().settings;
         let view = Lease::of(&caller.container).view(caller);
         view.prompts(&settings, lists)
@@ -51,41 +51,31 @@ impl Core {
             // its pin before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
-        match found {
-            Some(found) => Ok(found),
-            None => {
-                let denial = self.why_unknown(caller, "tool", &exposed).await;
-                Err(self.refuse(request, None, denial))
-            }
-        }
+        found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed))
     }
 
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let (settings, definition) = self.called_tool(request).await?;
-        let target = self
-            .target(request, &settings, Some(&definition.name))
-            .await?;
-        let target = Target {
-            definition: Some(Arc::clone(&definition)),
-            ..target
-        };
+        let name = Some(&definition.name);
+        let mut target = self.target(request, &settings, name).await?;
+        target.definition = Some(Arc::clone(&definition));
         let original = quote(&definition.name);
         self.ensure_level(&request.caller, &target).await;
-        let ask = Ask {
-            request,
-            target: &target,
-            changes: &[("name", Some(&*original)), (TASK, None)],
-        };
-        self.ask_and_learn(ask).await?
+        let changes = [("name", Some(&*original)), (TASK, None)];
+        self.forward_and_learn(request, &target, &changes).await?
     }
 
     /// Sends a request, and remembers its server for the resources that the result links to.
-    pub(super) async fn ask_and_learn(self: &Arc<Self>, ask: Ask<'_>) -> Result<Outcome, Failure> {
-        let lease = Lease::of(&ask.request.caller.container);
-        let server = &ask.target.settings.name;
-        let outcome = self.try_ask(ask).await;
+    pub(super) async fn forward_and_learn(
+        self: &Arc<Self>,
+        request: &ClientRequest,
+        target: &Target,
+        changes: &[Change<'_>],
+    ) -> Result<Outcome, Failure> {
+        let outcome = self.try_forward(request, target, changes).await;
         if let Ok(Ok(result)) = &outcome {
-            learn_links(lease, server, result);
+            let lease = Lease::of(&request.caller.container);
+            learn_links(lease, &target.settings.name, result);
         }
         outcome
     }
@@ -132,13 +122,8 @@ impl Core {
     ) -> Result<(Arc<ServerSettings>, Arc<str>), RpcError> {
         let caller = &request.caller;
         let exposed = name(request, "the name of the prompt is missing")?;
-        match self.find_prompt(caller, &exposed).await {
-            Some(found) => Ok(found),
-            None => {
-                let denial = self.why_unknown(caller, "prompt", &exposed).await;
-                Err(self.refuse(request, None, denial))
-            }
-        }
+        let found = self.find_prompt(caller, &exposed).await;
+        found.ok_or_else(|| self.refuse_unknown(request, "prompt", &exposed))
     }
 
     pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
@@ -146,12 +131,7 @@ impl Core {
         let target = self.target(request, &settings, Some(&original)).await?;
         let original = quote(&original);
         let changes = [("name", Some(&*original))];
-        let ask = Ask {
-            request,
-            target: &target,
-            changes: &changes,
-        };
-        self.ask_and_learn(ask).await?
+        self.forward_and_learn(request, &target, &changes).await?
     }
 
     /// The server of a prompt, and the prompt's name at that server.
@@ -182,17 +162,14 @@ impl Core {
                 .session(caller, &mount)
                 .await
                 .map(|pooled| (mount, pooled)),
-            None => Err(super::MountError::CannotStart(
+            None => Err(MountError::CannotStart(
                 "mcp.yaml no longer has the server for this container".to_owned(),
             )),
         };
         match opened {
             Ok((mount, pooled)) => Ok(Target {
-                settings: mount.settings(),
-                mount,
-                pooled,
                 name: name.cloned(),
-                definition: None,
+                ..Target::of_session(&mount, &pooled)
             }),
             Err(error) => {
                 let denial = error.into_denial(&settings.name);
@@ -201,13 +178,14 @@ impl Core {
         }
     }
 
-    /// The denial for an unknown name: no server has it, or the server that may have it does not
-    /// answer.
-    async fn why_unknown(&self, caller: &Arc<Caller>, what: &str, name: &str) -> Denial {
-        for mount in self.mounts.of(&caller.container) {
+    /// Refuses a request with an unknown name: no server has it, or the server that may have it
+    /// does not answer.
+    fn refuse_unknown(&self, request: &ClientRequest, what: &str, name: &str) -> RpcError {
+        let container = &request.caller.container;
+        for mount in self.mounts.of(container) {
             let settings = mount.settings();
             let may_have_it = name.starts_with(&*settings.prefix);
-            let known = mount.known(&caller.container);
+            let known = mount.known(container);
             let is_unread = match what {
                 "tool" => known.tools.is_none(),
                 _ => known.prompts.is_none(),
@@ -219,11 +197,14 @@ impl Core {
                     ServerKind::E2b(_) => Code::NotImplemented,
                     _ => Code::ToolUnavailable,
                 };
-                return Denial::new(code, format!("{}: {failure}", settings.name))
+                let denial = Denial::new(code, format!("{}: {failure}", settings.name))
                     .with("server", &*settings.name);
+                return self.refuse(request, None, denial);
             }
         }
-        Denial::new(Code::ToolNotFound, format!("Unknown {what}: {name}")).with(what, name)
+        let sentence = format!("Unknown {what}: {name}");
+        let denial = Denial::new(Code::ToolNotFound, sentence).with(what, name);
+        self.refuse(request, None, denial)
     }
 }
 

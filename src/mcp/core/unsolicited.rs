@@ -10,17 +10,14 @@ use super::attached::Attached;
 use super::lease::Lease;
 use super::params::{Change, Destination, PROGRESS_TOKEN};
 use super::relay::{Relay, can, severity};
-use super::{Caller, Core, Event, MountSession, Origin, Unsolicited, method_not_found};
+use super::{Caller, Core, Event, MountSession, Origin, Unsolicited, method_not_found, record_end};
 
 impl Unsolicited for Core {
-    fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()> {
+    fn take(self: Arc<Self>, origin: &Origin, event: Event) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let Some(core) = self.me.upgrade() else {
-                return;
-            };
             match &origin.container {
-                Some(container) => core.unrelated(origin, container, event).await,
-                None => core.shared(origin, event).await,
+                Some(container) => self.unrelated(origin, container, event).await,
+                None => self.shared(origin, event).await,
             }
         })
     }
@@ -80,20 +77,14 @@ impl Core {
             } => {
                 let mut able = like.iter().rev();
                 let newest = able.find(|one| one.takes_unrelated() && can(&one.caller, &method));
+                let request = Event::Request {
+                    method,
+                    params,
+                    reply,
+                };
                 match newest {
-                    Some(newest) => {
-                        let request = Event::Request {
-                            method,
-                            params,
-                            reply,
-                        };
-                        self.ask_client(newest, origin, request).await;
-                    }
-                    None => refuse(Event::Request {
-                        method,
-                        params,
-                        reply,
-                    }),
+                    Some(newest) => self.ask_client(newest, origin, request).await,
+                    None => refuse(request),
                 }
             }
         }
@@ -131,17 +122,13 @@ impl Core {
             let mut live = self.flow(&chain, &client.caller, method, Some(server), None);
             let frame =
                 Frame::notification(Direction::ToClient, Arc::clone(method), params.clone());
-            match chain.mcp_request(&mut live.flow, frame).await {
-                Ok(permit) => {
-                    let params = permit.params().map(ToOwned::to_owned);
-                    client.send(Event::Notification {
-                        method: Arc::clone(method),
-                        params,
-                    });
-                    live.answered(200);
-                    live.complete();
-                }
-                Err(denial) => live.denied(&denial),
+            let judged = chain.mcp_request(&mut live.flow, frame).await;
+            record_end(&mut live, &judged);
+            if let Ok(permit) = judged {
+                client.send(Event::Notification {
+                    method: Arc::clone(method),
+                    params: permit.params().map(ToOwned::to_owned),
+                });
             }
         }
     }
@@ -154,17 +141,17 @@ impl Core {
             chain: &chain,
             caller: &client.caller,
             server: &origin.mount.settings().name,
-            client: client.events(),
+            client: &client.events,
             definition: None,
             progress: None,
             session: Some(&origin.session),
         };
         let ended = client.caller.container.ended().clone();
-        if let Some(asking) = relay.pass_on(request, client.asked()).await {
-            let asked = client.ask();
+        if let Some(question) = relay.pass_on(request, client.open_request_count()).await {
+            let counted = Arc::clone(&client.open_requests);
             self.runtime.spawn(async move {
-                ended.run_until_cancelled_owned(asking).await;
-                drop(asked);
+                ended.run_until_cancelled_owned(question).await;
+                drop(counted);
             });
         }
     }
@@ -190,8 +177,8 @@ impl Core {
             }
             ("notifications/progress", Some(params)) => {
                 let reports = &Lease::of(&caller.container).reports;
-                if let Some((asker, token)) = reports.find(caller, params) {
-                    let (server, session) = (&asker.server, &*asker.session);
+                if let Some((receiver, token)) = reports.find(caller, params) {
+                    let (server, session) = (&receiver.server, &*receiver.session);
                     let changes = [(PROGRESS_TOKEN, Some(&*token))];
                     self.tell_server(caller, server, session, (&method, Some(params)), &changes)
                         .await;
@@ -227,22 +214,14 @@ impl Core {
             let sent = session.notify(permit).await;
             sent.map_err(|error| error.into_denial(server))
         };
-        match sent.await {
-            Ok(()) => {
-                live.answered(200);
-                live.complete();
-            }
-            Err(denial) => live.denied(&denial),
-        }
+        let sent = sent.await;
+        record_end(&mut live, &sent);
     }
 }
 
 /// The attached clients with the revision and the capabilities that a session was opened for.
 fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
-    let is_like = |one: &&Arc<Attached>| {
-        let caller = &one.caller;
-        caller.version == origin.version && caller.capabilities.get() == origin.capabilities.get()
-    };
+    let is_like = |one: &&Arc<Attached>| one.caller.is_like(origin.version, &origin.capabilities);
     let attached = lease.attached.lock();
     attached.iter().filter(is_like).cloned().collect()
 }

@@ -23,52 +23,37 @@ pub(super) struct View {
 }
 
 /// A server's settings with one of its lists; `None` if the list is not known.
-pub(super) type Listed<T> = (Arc<ServerSettings>, Option<T>);
+pub(super) type Listed<T> = (Arc<ServerSettings>, Option<Arc<T>>);
 
 /// The tools that clients see.
 pub(super) struct ToolView {
-    made_of: MadeOf<Arc<[Arc<Definition>]>>,
+    inputs: Inputs<[Arc<Definition>]>,
     level: Level,
     pub exposed: Exposed,
 }
 
 /// The prompts that clients see.
 pub(super) struct PromptView {
-    made_of: MadeOf<Arc<[Entry]>>,
+    inputs: Inputs<[Entry]>,
     pub exposed: ExposedPrompts,
 }
 
-/// The inputs of a view, which are compared by address. The view holds them, so that no other value
-/// gets the same address.
-struct MadeOf<T> {
+/// The values that a view was built from. They are compared by address; the view holds them, so
+/// that no other value gets the same address.
+struct Inputs<T: ?Sized> {
     settings: Arc<McpSettings>,
     lists: Vec<Listed<T>>,
 }
 
-impl<T: Same> MadeOf<T> {
-    fn is(&self, settings: &Arc<McpSettings>, lists: &[Listed<T>]) -> bool {
-        let same = |(one, other): (&Listed<T>, &Listed<T>)| {
-            Arc::ptr_eq(&one.0, &other.0)
-                && match (&one.1, &other.1) {
-                    (Some(one), Some(other)) => one.is_same(other),
-                    (None, None) => true,
-                    _ => false,
-                }
+impl<T: ?Sized> Inputs<T> {
+    fn are(&self, settings: &Arc<McpSettings>, lists: &[Listed<T>]) -> bool {
+        let address = |list: &Option<Arc<T>>| list.as_ref().map(Arc::as_ptr);
+        let is_same = |(one, other): (&Listed<T>, &Listed<T>)| {
+            Arc::ptr_eq(&one.0, &other.0) && address(&one.1) == address(&other.1)
         };
         Arc::ptr_eq(&self.settings, settings)
             && self.lists.len() == lists.len()
-            && self.lists.iter().zip(lists).all(same)
-    }
-}
-
-/// Whether two handles point to the same value.
-trait Same {
-    fn is_same(&self, other: &Self) -> bool;
-}
-
-impl<T: ?Sized> Same for Arc<T> {
-    fn is_same(&self, other: &Self) -> bool {
-        Self::ptr_eq(self, other)
+            && self.lists.iter().zip(lists).all(is_same)
     }
 }
 
@@ -84,7 +69,7 @@ impl View {
     }
 
     pub fn is_for(&self, caller: &Caller) -> bool {
-        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+        caller.is_like(self.version, &self.capabilities)
     }
 
     /// The tools under their exposed names; rebuilt only when an input changed.
@@ -92,23 +77,19 @@ impl View {
         &self,
         settings: &Arc<McpSettings>,
         caller: &Caller,
-        lists: Vec<Listed<Arc<[Arc<Definition>]>>>,
+        lists: Vec<Listed<[Arc<Definition>]>>,
     ) -> Arc<ToolView> {
         let level = caller.container.level();
         let mut kept = self.tools.lock();
         if let Some(kept) = &*kept
             && kept.level == level
-            && kept.made_of.is(settings, &lists)
+            && kept.inputs.are(settings, &lists)
         {
             return Arc::clone(kept);
         }
-        let listings = lists.iter();
-        let listings = listings.filter_map(|(server, tools)| {
-            let tools = tools.as_ref()?;
-            Some((Arc::clone(server), Arc::clone(tools)))
-        });
-        let listings: Vec<_> = listings.collect();
-        let exposed = Exposed::of(settings, &caller.container, &listings);
+        let known = lists.iter().cloned();
+        let known = known.filter_map(|(server, tools)| Some((server, tools?)));
+        let exposed = Exposed::of(settings, &caller.container, &known.collect::<Vec<_>>());
         let before = kept.as_ref().map(|kept| kept.exposed.problems());
         for problem in exposed.problems() {
             if !before.is_some_and(|before| before.contains(problem)) {
@@ -116,9 +97,8 @@ impl View {
             }
         }
         let settings = Arc::clone(settings);
-        let made_of = MadeOf { settings, lists };
         let view = Arc::new(ToolView {
-            made_of,
+            inputs: Inputs { settings, lists },
             level,
             exposed,
         });
@@ -130,11 +110,11 @@ impl View {
     pub fn prompts(
         &self,
         settings: &Arc<McpSettings>,
-        lists: Vec<Listed<Arc<[Entry]>>>,
+        lists: Vec<Listed<[Entry]>>,
     ) -> Arc<PromptView> {
         let mut kept = self.prompts.lock();
         if let Some(kept) = &*kept
-            && kept.made_of.is(settings, &lists)
+            && kept.inputs.are(settings, &lists)
         {
             return Arc::clone(kept);
         }
@@ -143,16 +123,13 @@ impl View {
             Some((server, entries.collect::<Vec<_>>()))
         });
         let entries: Vec<_> = entries.collect();
-        let entries = entries
-            .iter()
-            .map(|(server, entries)| (*server, &**entries));
-        let exposed = ExposedPrompts::of(entries);
+        let exposed = ExposedPrompts::of(entries.iter().map(|(server, all)| (*server, &**all)));
         for problem in exposed.problems() {
             tracing::warn!("MCP: {problem}");
         }
         let settings = Arc::clone(settings);
-        let made_of = MadeOf { settings, lists };
-        let view = Arc::new(PromptView { made_of, exposed });
+        let inputs = Inputs { settings, lists };
+        let view = Arc::new(PromptView { inputs, exposed });
         *kept = Some(Arc::clone(&view));
         view
     }
@@ -176,7 +153,7 @@ impl View {
 }
 
 /// The entries of resource lists without repeated keys; the first server's entry counts.
-pub(super) fn unique(lists: &[Listed<Arc<[Entry]>>]) -> Vec<&str> {
+pub(super) fn unique(lists: &[Listed<[Entry]>]) -> Vec<&str> {
     let mut seen = HashSet::new();
     let entries = lists.iter().filter_map(|(_, entries)| entries.as_ref());
     let entries = entries.flat_map(|entries| entries.iter());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::lease::{Lease, same_kind};
+use super::lease::Lease;
 use super::{Caller, Core, Event, List};
 
 impl Core {
@@ -50,8 +50,10 @@ impl Core {
     async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {
-            if !kinds.iter().any(|kind| same_kind(kind, &attached.caller)) {
-                kinds.push(Arc::clone(&attached.caller));
+            let caller = &attached.caller;
+            let is_same = |kind: &Arc<Caller>| kind.is_like(caller.version, &caller.capabilities);
+            if !kinds.iter().any(is_same) {
+                kinds.push(Arc::clone(caller));
             }
         }
         for caller in kinds {
@@ -59,6 +61,8 @@ impl Core {
         }
     }
 
+    /// Announces the lists that differ to the attached clients with the caller's revision and
+    /// capabilities.
     async fn compare_for(
         self: &Arc<Self>,
         lease: &Arc<Lease>,

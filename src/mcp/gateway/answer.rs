@@ -63,6 +63,7 @@ impl Answered {
 /// is exhausted.
 pub fn response_bytes(memory: &Memory, id: &Id, outcome: &Outcome) -> Bytes {
     let text = write_response(Some(id), outcome);
-    let charged = memory.charge(text);
+    let charge = memory.reserve(text.len());
+    let charged = charge.map(|charge| charge.hold(text.into()));
     charged.unwrap_or_else(|denial| write_response(Some(id), &Err(rpc_error(&denial))).into())
 }

@@ -1,9 +1,9 @@
 //! Reads header fields.
 
 use addons::contract::Denial;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName};
 
-use super::refusal::{INVALID, refuse};
+use super::refusal::bad_request;
 
 /// The value of a field, without surrounding white space; `None` without the field. Refuses a
 /// repeated field, and a value with other characters than visible ASCII.
@@ -17,7 +17,7 @@ pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h 
         _ => {
             let sentence =
                 format!("{name} must appear once, with a value of visible ASCII characters");
-            Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence))
+            Err(bad_request(None, sentence))
         }
     }
 }

@@ -2,55 +2,31 @@
 
 use std::net::SocketAddr;
 
-use addons::contract::{Container, Denial};
+use addons::contract::Denial;
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::super::core::Core;
 use super::super::mounts::{MountHealth, MountState};
 use super::Gateway;
 use super::answer::Answered;
 use super::visit::Visit;
 use crate::http::OriginRequest;
 
-/// The health of the parts of the gateway.
-struct Parts {
-    /// Whether every policy could be loaded.
-    policy: bool,
-    servers: Vec<MountHealth>,
-}
-
-impl Parts {
-    /// The parts, with the servers that a container sees, or with all servers.
-    fn of(core: &Core, container: Option<&Container>) -> Self {
-        let mounts = core.mounts();
-        let servers = match container {
-            Some(container) => {
-                let mounts = mounts.of(container);
-                mounts.iter().map(|mount| mount.health()).collect()
-            }
-            None => mounts.health(),
-        };
-        Self {
-            policy: core.policies_loaded(),
-            servers,
-        }
-    }
-}
-
 /// Answers with the servers that the client's container sees. A client on this machine without a
 /// container, such as a health check, gets all servers.
 pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<Answered, Denial> {
     let peer = request.session.client.peer;
     let is_local = peer.as_ref().is_some_and(is_loopback);
-    let parts = if is_local && request.session.container.is_none() {
-        Parts::of(&gateway.core, None)
+    let mounts = gateway.core.mounts();
+    let servers = if is_local && request.session.container.is_none() {
+        mounts.health()
     } else {
         let visit = Visit::begin(gateway, request).await?;
-        Parts::of(&gateway.core, Some(&visit.container))
+        let mounts = mounts.of(&visit.container);
+        mounts.iter().map(|mount| mount.health()).collect()
     };
-    let (status, body) = report(&parts);
+    let (status, body) = report(gateway.core.policies_loaded(), &servers);
     Ok(Answered::json(status, Bytes::from(format!("{body}\n"))))
 }
 
@@ -60,23 +36,22 @@ fn is_loopback(peer: &SocketAddr) -> bool {
 
 /// The HTTP status and the body. The HTTP status is 503 if a policy could not be loaded, regardless
 /// of `on_unavailable`, or if every server is dead. The member `status` is `degraded` with HTTP
-/// status 503, and if any server is degraded or dead.
-fn report(parts: &Parts) -> (StatusCode, Value) {
-    let dead = |server: &&MountHealth| server.state == MountState::Dead;
-    let count = parts.servers.iter().filter(dead).count();
-    let works = parts.policy && (count == 0 || count < parts.servers.len());
+/// status 503, and also if any server is degraded or dead.
+fn report(policies_loaded: bool, servers: &[MountHealth]) -> (StatusCode, Value) {
+    let is_dead = |server: &MountHealth| server.state == MountState::Dead;
+    let works = policies_loaded && (servers.is_empty() || !servers.iter().all(is_dead));
     let is_well =
         |server: &MountHealth| matches!(server.state, MountState::Ready | MountState::Connecting);
-    let status = match works && parts.servers.iter().all(is_well) {
+    let status = match works && servers.iter().all(is_well) {
         true => "healthy",
         false => "degraded",
     };
-    let servers = parts.servers.iter();
-    let servers = servers.map(|one| (one.server.to_string(), one.state.as_str().into()));
+    let states = servers.iter();
+    let states = states.map(|one| (one.server.to_string(), one.state.as_str().into()));
     let body = json!({
         "status": status,
-        "checks": { "gateway": true, "policy_engine": parts.policy },
-        "servers": servers.collect::<Map<_, Value>>(),
+        "checks": { "gateway": true, "policy_engine": policies_loaded },
+        "servers": states.collect::<Map<_, Value>>(),
     });
     let code = match works {
         true => StatusCode::OK,
@@ -114,7 +89,7 @@ mod tests {
                 state: *state,
                 failure: Some("token=s3cret".to_owned()),
             }).collect();
-            let (code, body) = report(&Parts { policy, servers });
+            let (code, body) = report(policy, &servers);
             prop_assert_eq!(&body["checks"]["gateway"], true);
             prop_assert_eq!(&body["checks"]["policy_engine"], policy);
             prop_assert_eq!(body["servers"].as_object().unwrap().len(), states.len());

@@ -10,8 +10,8 @@ use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
 
-/// The gateway's state of a lease. The lease's container owns the state, which is emptied when the
-/// lease ends, since its values refer back to the container.
+/// The gateway's state of a lease, owned by the lease's container. It is emptied when the lease
+/// ends, since its values hold handles to the container.
 #[derive(Default)]
 pub struct LeaseState {
     sessions: Mutex<Sessions>,
@@ -66,9 +66,7 @@ impl LeaseState {
             let (_, idlest) = idle.min()?;
             close(&mut sessions.open, &idlest);
         }
-        let counted = self
-            .session_count
-            .enter(usize::MAX, Some(&metrics.sessions))?;
+        let counted = self.session_count.enter(usize::MAX, &metrics.sessions)?;
         let session = LegacySession::new(id, transport, Arc::clone(&self.kept), counted);
         let opened = Arc::clone(&session);
         sessions.open.insert(Arc::clone(&session.id), opened);

@@ -25,8 +25,6 @@ pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
 pub const MAX_CAPABILITIES: usize = 16 * 1024;
 /// Limit on the length of `clientInfo`, in bytes of JSON.
 pub const MAX_INFO: usize = 4 * 1024;
-/// The most resources of one subscription.
-pub const MAX_SUBSCRIBED: usize = 256;
 /// The longest URI of a subscription, in bytes.
 pub const MAX_URI: usize = 4 * 1024;
 
@@ -91,21 +89,19 @@ impl GatewayMetrics {
 pub struct Count(Arc<AtomicUsize>);
 
 impl Count {
-    /// Increments the count, and `gauge` if given. Returns `None` if the count has reached `most`.
-    /// Dropping the guard decrements both.
-    pub fn enter(&self, most: usize, gauge: Option<&IntGauge>) -> Option<Counted> {
+    /// Increments the count and the gauge. Returns `None` if the count has reached `most`. Dropping
+    /// the guard decrements both.
+    pub fn enter(&self, most: usize, gauge: &IntGauge) -> Option<Counted> {
         let entered = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
                 (count < most).then_some(count + 1)
             });
         entered.ok()?;
-        if let Some(gauge) = gauge {
-            gauge.inc();
-        }
+        gauge.inc();
         Some(Counted {
             count: self.clone(),
-            gauge: gauge.cloned(),
+            gauge: gauge.clone(),
         })
     }
 }
@@ -113,14 +109,12 @@ impl Count {
 /// Guard for one unit of a [`Count`]; dropping it decrements the count and the gauge.
 pub struct Counted {
     count: Count,
-    gauge: Option<IntGauge>,
+    gauge: IntGauge,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.count.0.fetch_sub(1, Ordering::Relaxed);
-        if let Some(gauge) = &self.gauge {
-            gauge.dec();
-        }
+        self.gauge.dec();
     }
 }

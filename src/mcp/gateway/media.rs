@@ -4,7 +4,7 @@ use addons::contract::{Code, Denial};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use super::refusal::{INVALID, JSON, refuse};
+use super::refusal::{JSON, refuse};
 
 pub const EVENT_STREAM: &str = "text/event-stream";
 
@@ -22,22 +22,18 @@ pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
 
 /// Refuses a request whose client does not accept all of these types.
 pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
-    match types.iter().find(|media| !accepts(headers, media)) {
-        None => Ok(()),
-        Some(_) => {
-            let sentence = format!("Not Acceptable: Accept must list {}", types.join(" and "));
-            Err(refuse(StatusCode::NOT_ACCEPTABLE, None, INVALID, sentence))
-        }
+    if types.iter().all(|media| accepts(headers, media)) {
+        return Ok(());
     }
+    let sentence = format!("Not Acceptable: Accept must list {}", types.join(" and "));
+    Err(refuse(StatusCode::NOT_ACCEPTABLE, None, sentence))
 }
 
 /// Whether a client that accepts both types lists the event stream first, for example because it
 /// wants a resumable stream.
 pub fn prefers_events(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(ACCEPT).iter();
-    let ranges = values.filter_map(|value| value.to_str().ok());
-    let mut named = ranges.flat_map(|value| value.split(',')).map(essence);
-    let first = named
+    let first = ranges(headers)
+        .map(essence)
         .find(|named| named.eq_ignore_ascii_case(JSON) || named.eq_ignore_ascii_case(EVENT_STREAM));
     first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
 }
@@ -48,9 +44,7 @@ fn accepts(headers: &HeaderMap, media: &str) -> bool {
         return true;
     }
     let family = media.split('/').next().unwrap_or_default();
-    let values = headers.get_all(ACCEPT).iter();
-    let ranges = values.filter_map(|value| value.to_str().ok());
-    ranges.flat_map(|value| value.split(',')).any(|range| {
+    ranges(headers).any(|range| {
         let named = essence(range);
         let fits = named.eq_ignore_ascii_case(media)
             || named == "*/*"
@@ -61,6 +55,14 @@ fn accepts(headers: &HeaderMap, media: &str) -> bool {
     })
 }
 
+/// The media ranges of `Accept`, with their parameters.
+fn ranges(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(ACCEPT).iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(','))
+}
+
+/// A media type or range without its parameters.
 fn essence(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }

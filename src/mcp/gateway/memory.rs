@@ -43,11 +43,6 @@ impl Memory {
         let reservation = reserved.inspect_err(|denial| self.inspection.count(denial))?;
         Ok(Charge(Some(reservation)))
     }
-
-    /// Converts the text to bytes that hold their reservation.
-    pub fn charge(&self, text: String) -> Result<Bytes, Denial> {
-        Ok(self.reserve(text.len())?.hold(text.into()))
-    }
 }
 
 /// The reservation for one message; empty for a short one.

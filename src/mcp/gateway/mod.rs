@@ -24,11 +24,11 @@ use addons::contract::{Code, Denial};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::ALLOW;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::core::Core;
-use super::error::PARSE_ERROR;
+use super::error::{PARSE_ERROR, protocol_error};
 use super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::message::{Message, MessageError};
 use super::version::{Era, Version};
@@ -41,7 +41,7 @@ use answer::Answered;
 use header::only;
 use limits::Count;
 use media::{EVENT_STREAM, check_accept, check_body};
-use refusal::{INVALID, JSON, refuse};
+use refusal::{JSON, bad_request, refuse, refuse_with};
 use visit::{Visit, own_subject};
 
 /// The longest message that is parsed on the connection's thread, in bytes; longer ones are parsed
@@ -133,7 +133,7 @@ impl Gateway {
             (path, method) if Self::has(path) => Err(not_allowed(method, path)),
             _ => {
                 let sentence = "this listener serves /mcp, /sse, /message and /health";
-                Err(refuse(StatusCode::NOT_FOUND, None, INVALID, sentence))
+                Err(refuse(StatusCode::NOT_FOUND, None, sentence))
             }
         }
     }
@@ -147,7 +147,7 @@ impl Gateway {
             &message,
             Message::Request { method, .. } if &**method == "subscriptions/listen"
         );
-        let answered = match era(&visit, &message)? {
+        let answered = match era(visit.headers(), &message) {
             Era::Modern => modern::post(&visit, message, &body).await,
             Era::Legacy => legacy::post(&visit, message).await,
         };
@@ -176,13 +176,11 @@ async fn read(request: &mut OriginRequest) -> Result<(Message, Bytes), Denial> {
         Message::Request { method, .. } | Message::Notification { method, .. } => method,
         Message::Response { .. } => "response",
     };
-    let subject = own_subject(method);
-    request.carries(subject);
+    request.carries(own_subject(method));
     Ok((message, body))
 }
 
 fn unreadable(error: MessageError) -> Denial {
-    let status = StatusCode::BAD_REQUEST;
     match error {
         MessageError::Json(StrictJsonError::TooMany(most)) => {
             let sentence = format!("Body too large: at most {most} JSON values");
@@ -191,41 +189,35 @@ fn unreadable(error: MessageError) -> Denial {
                 .rule("inspect_values")
         }
         MessageError::Json(error) => {
-            refuse(status, None, PARSE_ERROR, format!("Parse error: {error}"))
+            let error = protocol_error(PARSE_ERROR, format!("Parse error: {error}"));
+            refuse_with(Code::MalformedRequest, StatusCode::BAD_REQUEST, None, error)
         }
-        MessageError::NotRpc { ref id, .. } => refuse(
-            status,
-            id.as_ref(),
-            INVALID,
-            format!("Invalid request: {error}"),
-        ),
-        MessageError::Batch => refuse(status, None, INVALID, format!("Invalid request: {error}")),
+        MessageError::NotRpc { ref id, .. } => {
+            bad_request(id.as_ref(), format!("Invalid request: {error}"))
+        }
+        MessageError::Batch => bad_request(None, format!("Invalid request: {error}")),
     }
 }
 
 /// The era of a message, by its `_meta` or its header.
-fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
+fn era(headers: &HeaderMap, message: &Message) -> Era {
     let params = match message {
         Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),
         Message::Response { .. } => None,
     };
     if modern::names_version(params) {
-        return Ok(Era::Modern);
+        return Era::Modern;
     }
-    let headers = visit.headers();
     // The checks of each era refuse a repeated header.
-    let version = headers
-        .get(&PROTOCOL_VERSION)
-        .and_then(|value| value.to_str().ok());
-    Ok(
-        match version.map(|version| Version::parse(version.trim())) {
-            None => Era::Legacy,
-            Some(Some(version)) => version.era(),
-            // Only the legacy era has session ids.
-            Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
-            Some(None) => Era::Modern,
-        },
-    )
+    let version = headers.get(&PROTOCOL_VERSION);
+    let version = version.and_then(|value| value.to_str().ok());
+    match version.map(|version| Version::parse(version.trim())) {
+        None => Era::Legacy,
+        Some(Some(version)) => version.era(),
+        // Only the legacy era has session ids.
+        Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
+        Some(None) => Era::Modern,
+    }
 }
 
 fn is_modern(version: Option<&str>) -> bool {

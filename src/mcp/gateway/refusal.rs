@@ -15,24 +15,25 @@ pub const JSON: &str = "application/json";
 /// The most bytes of an unread body that are drained, for clients that read the answer only after
 /// they have sent the whole request.
 const DRAIN_BYTES: u64 = 1 << 20;
-/// `Retry-After` for a lease that is at a limit.
+/// `Retry-After` of a message over a limit of its lease.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// The JSON-RPC code of most refusals.
-pub const INVALID: i64 = INVALID_REQUEST;
 
 /// Refuses a message that breaks the protocol.
 pub fn refuse(
     status: StatusCode,
     id: Option<&Id>,
-    code: i64,
     sentence: impl Into<Cow<'static, str>>,
 ) -> Denial {
-    let error = protocol_error(code, sentence);
+    let error = protocol_error(INVALID_REQUEST, sentence);
     refuse_with(Code::MalformedRequest, status, id, error)
 }
 
-/// Refuses a message with this code for the audit and this JSON-RPC error, which may hold data.
+/// Refuses a message that breaks the protocol, with status 400.
+pub fn bad_request(id: Option<&Id>, sentence: impl Into<Cow<'static, str>>) -> Denial {
+    refuse(StatusCode::BAD_REQUEST, id, sentence)
+}
+
+/// Refuses a message with this code for the audit and this JSON-RPC error, which may contain data.
 pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcError) -> Denial {
     let answer = Answer {
         status: status.as_u16(),
@@ -43,7 +44,7 @@ pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcEr
     Denial::new(code, error.message).answered_with(answer)
 }
 
-/// Refuses a message of a lease that is at a limit, which `rule` names.
+/// Refuses a message over a limit of its lease. `rule` names what is limited.
 pub fn over_limit(rule: &'static str, most: usize) -> Denial {
     let sentence = format!("Too many {rule}: at most {most}");
     Denial::new(Code::RateLimited, sentence)
@@ -52,8 +53,8 @@ pub fn over_limit(rule: &'static str, most: usize) -> Denial {
         .retry_after(RETRY_AFTER)
 }
 
-/// An error response. It has no id if the request's id could not be read, since MCP has no `null`
-/// ids.
+/// An error response. It has no id if the request's id could not be read, since MCP allows no
+/// `null` ids.
 fn error_text(id: Option<&Id>, error: &RpcError) -> String {
     match id {
         Some(_) => write_response(id, &Err(error.clone())),

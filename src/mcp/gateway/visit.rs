@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::super::caller::{Caller, LogLevel, TraceContext};
 use super::super::core::ClientRequest;
 use super::super::error::rpc_error;
-use super::super::event::EVENT_QUEUE;
+use super::super::event::{EVENT_QUEUE, Events};
 use super::super::version::Version;
 use super::Gateway;
 use super::call::Call;
@@ -33,7 +33,7 @@ pub struct Visit<'a> {
 }
 
 /// A client's description of itself.
-pub struct Introduction {
+pub struct ClientDescription {
     pub version: Version,
     pub capabilities: Arc<RawValue>,
     pub info: Option<Arc<RawValue>>,
@@ -50,7 +50,8 @@ impl<'a> Visit<'a> {
         identify(request).await?;
         let session = &request.session;
         let (Some(container), Some(principal)) = (&session.container, &session.principal) else {
-            return Err(unknown_source());
+            let unknown = Denial::new(Code::UnknownSource, "Unknown source IP");
+            return Err(unknown.by(names::PROXY));
         };
         Ok(Self {
             gateway,
@@ -72,16 +73,16 @@ impl<'a> Visit<'a> {
     }
 
     /// The caller with this description.
-    pub fn caller(&self, introduction: Introduction) -> Arc<Caller> {
+    pub fn caller(&self, described: ClientDescription) -> Arc<Caller> {
         Arc::new(Caller {
             client: self.session().client.clone(),
             principal: self.principal.clone(),
             container: Arc::clone(&self.container),
-            version: introduction.version,
-            capabilities: introduction.capabilities,
-            info: introduction.info,
-            session: introduction.session,
-            log_level: introduction.log_level,
+            version: described.version,
+            capabilities: described.capabilities,
+            info: described.info,
+            session: described.session,
+            log_level: described.log_level,
         })
     }
 
@@ -93,33 +94,26 @@ impl<'a> Visit<'a> {
         params: Option<Box<RawValue>>,
     ) -> Call {
         let (sender, events) = mpsc::channel(EVENT_QUEUE);
-        let request = ClientRequest {
-            caller,
-            method,
-            params,
-            trace: self.trace(),
-            events: sender,
-        };
+        let request = self.client_request(caller, method, params, sender);
         let core = Arc::clone(&self.gateway.core);
         Call::new(Box::pin(core.request(request)), events)
     }
 
-    /// Judges a retry of a suspended call.
-    pub async fn judge_retry(
+    /// A client's request to the core, whose events go to `events`.
+    pub fn client_request(
         &self,
         caller: Arc<Caller>,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
-    ) -> Result<(), RpcError> {
-        let (events, _) = mpsc::channel(1);
-        let request = ClientRequest {
+        events: Events,
+    ) -> ClientRequest {
+        ClientRequest {
             caller,
             method,
             params,
             trace: self.trace(),
             events,
-        };
-        self.gateway.core.judge_retry(&request).await
+        }
     }
 
     /// The trace context of the request.
@@ -157,9 +151,7 @@ impl<'a> Visit<'a> {
             }
         }
     }
-}
 
-impl Visit<'_> {
     fn flow(&self, method: &str) -> LiveFlow {
         let chain = self.request.snapshot.chain();
         let mut start = chain.for_mcp(self.session().client.clone(), own_subject(method));
@@ -205,8 +197,4 @@ async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let frame = Frame::request(Direction::ToServer, method, None);
     snapshot.chain().mcp_request(&mut flow, frame).await?;
     session.is_bound(&flow)
-}
-
-fn unknown_source() -> Denial {
-    Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY)
 }

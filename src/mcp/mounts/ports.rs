@@ -41,7 +41,7 @@ pub trait Unsolicited: Send + Sync {
     /// Takes one message. Later messages of the session wait in a queue of
     /// [`EVENT_QUEUE`](super::EVENT_QUEUE) until the future completes. If the queue is full, a
     /// notification is dropped and a request is answered with an error.
-    fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()>;
+    fn take(self: Arc<Self>, origin: &Origin, event: Event) -> BoxFuture<'_, ()>;
 }
 
 /// The session that a message comes from.

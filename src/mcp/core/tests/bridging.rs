@@ -368,10 +368,10 @@ async fn changes_of_a_modern_server_reach_legacy_clients_through_a_subscription(
         server.sent("resources/subscribe").is_empty(),
         "a modern server has no such method"
     );
-    let told = tokio::time::timeout(Duration::from_secs(5), events.recv())
+    let received = tokio::time::timeout(Duration::from_secs(5), events.recv())
         .await
         .unwrap();
-    let Some(Event::Notification { method, params }) = told else {
+    let Some(Event::Notification { method, params }) = received else {
         panic!("no notification");
     };
     assert_eq!(&*method, "notifications/resources/updated");

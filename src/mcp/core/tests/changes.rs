@@ -10,12 +10,12 @@ use tokio::time::{sleep, timeout};
 
 use super::double::{Server, notification, parsed, raw, tool};
 use super::fixture::{Fixture, error, settings_of};
-use crate::mcp::{Event, Filter, Interest, LogLevel, Version};
+use crate::mcp::{Event, Filter, Interest, LogLevel, MAX_SUBSCRIPTIONS, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 
 /// The methods of all notifications received so far.
-async fn told(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
+async fn received(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
     sleep(Duration::from_millis(300)).await;
     let mut methods = Vec::new();
     while let Ok(event) = events.try_recv() {
@@ -36,17 +36,20 @@ async fn a_changed_list_is_announced_once_and_only_if_it_differs() {
     let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
     fixture.names(&client, "tools/list").await;
     assert!(
-        told(&mut events).await.is_empty(),
+        received(&mut events).await.is_empty(),
         "no list changed since the client was attached"
     );
     let changed = || notification("notifications/tools/list_changed", json!({}));
-    server.say(changed()).await;
-    assert!(told(&mut events).await.is_empty(), "the list is the same");
+    server.send(changed()).await;
+    assert!(
+        received(&mut events).await.is_empty(),
+        "the list is the same"
+    );
     *server.tools.lock() = json!([tool("echo"), tool("new")]);
-    server.say(changed()).await;
-    server.say(changed()).await;
+    server.send(changed()).await;
+    server.send(changed()).await;
     assert_eq!(
-        told(&mut events).await,
+        received(&mut events).await,
         ["notifications/tools/list_changed"]
     );
     assert_eq!(fixture.names(&client, "tools/list").await, ["echo", "new"]);
@@ -83,21 +86,24 @@ async fn a_raised_level_hides_tools_and_is_announced_once_to_every_client() {
         fixture.names(&legacy, "tools/list").await,
         ["read", "inner"]
     );
-    assert!(told(&mut of_legacy).await.is_empty());
+    assert!(received(&mut of_legacy).await.is_empty());
     for _ in 0..3 {
         fixture
             .done(&legacy, "tools/call", json!({"name": "read"}))
             .await;
     }
     assert_eq!(
-        told(&mut of_legacy).await,
+        received(&mut of_legacy).await,
         ["notifications/tools/list_changed"]
     );
     assert_eq!(
-        told(&mut of_modern).await,
+        received(&mut of_modern).await,
         ["notifications/tools/list_changed"]
     );
-    assert!(told(&mut of_deaf).await.is_empty(), "its filter is empty");
+    assert!(
+        received(&mut of_deaf).await.is_empty(),
+        "its filter is empty"
+    );
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
 }
 
@@ -108,19 +114,19 @@ async fn a_reload_is_announced_if_a_list_differs() {
     let client = fixture.client(LEGACY);
     let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
     fixture.names(&client, "tools/list").await;
-    assert!(told(&mut events).await.is_empty());
+    assert!(received(&mut events).await.is_empty());
     let mut settings = McpSettings::clone(&fixture.settings.load());
     settings.servers.remove("two");
     fixture.settings.store(Arc::new(settings.clone()));
     fixture.core.mounts().apply(&settings.servers);
     assert_eq!(
-        told(&mut events).await,
+        received(&mut events).await,
         ["notifications/tools/list_changed"]
     );
     assert_eq!(fixture.names(&client, "tools/list").await, ["one_echo"]);
     fixture.core.mounts().apply(&settings.servers);
     assert!(
-        told(&mut events).await.is_empty(),
+        received(&mut events).await.is_empty(),
         "a reload with the same settings"
     );
 }
@@ -141,19 +147,25 @@ async fn resource_updates_go_to_subscribed_clients() {
     let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
     let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
     let updated = |uri: &str| notification("notifications/resources/updated", json!({"uri": uri}));
-    server.say(updated("a://1")).await;
-    server.say(updated("b://1")).await;
-    assert_eq!(told(&mut of_one).await, ["notifications/resources/updated"]);
-    assert!(told(&mut of_two).await.is_empty());
+    server.send(updated("a://1")).await;
+    server.send(updated("b://1")).await;
+    assert_eq!(
+        received(&mut of_one).await,
+        ["notifications/resources/updated"]
+    );
+    assert!(received(&mut of_two).await.is_empty());
     fixture
         .done(&two, "resources/subscribe", json!({"uri": "a://1"}))
         .await;
     fixture
         .done(&one, "resources/unsubscribe", json!({"uri": "a://1"}))
         .await;
-    server.say(updated("a://1")).await;
-    assert!(told(&mut of_one).await.is_empty());
-    assert_eq!(told(&mut of_two).await, ["notifications/resources/updated"]);
+    server.send(updated("a://1")).await;
+    assert!(received(&mut of_one).await.is_empty());
+    assert_eq!(
+        received(&mut of_two).await,
+        ["notifications/resources/updated"]
+    );
     assert!(
         server.sent("resources/unsubscribe").is_empty(),
         "another client follows it"
@@ -161,8 +173,32 @@ async fn resource_updates_go_to_subscribed_clients() {
     fixture
         .done(&two, "resources/unsubscribe", json!({"uri": "a://1"}))
         .await;
-    told(&mut of_two).await;
+    received(&mut of_two).await;
     assert_eq!(server.sent("resources/unsubscribe").len(), 1);
+}
+
+#[tokio::test]
+async fn a_subscription_over_the_limit_is_not_sent_to_the_server() {
+    let server = Server::new(LEGACY);
+    let uri = |number: usize| json!({"uri": format!("a://{number}"), "name": "a"});
+    let resources: Vec<_> = (0..=MAX_SUBSCRIPTIONS).map(uri).collect();
+    *server.resources.lock() = json!(resources);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    for number in 0..MAX_SUBSCRIPTIONS {
+        fixture
+            .done(&client, "resources/subscribe", uri(number))
+            .await;
+    }
+    let refused = fixture
+        .ask(&client, "resources/subscribe", uri(MAX_SUBSCRIPTIONS))
+        .await;
+    assert_eq!(error(refused).code, -32602);
+    let sent = server.sent("resources/subscribe");
+    let over_limit = format!("a://{MAX_SUBSCRIPTIONS}");
+    assert!(sent.iter().all(|seen| seen.params["uri"] != over_limit));
+    // A repeated subscription takes no place.
+    fixture.done(&client, "resources/subscribe", uri(0)).await;
 }
 
 #[tokio::test]
@@ -176,13 +212,16 @@ async fn a_modern_subscription_covers_resources_of_a_legacy_server() {
         ..Filter::default()
     };
     let (attachment, mut events) = fixture.attach(&client, Interest::Filter(filter));
-    told(&mut events).await;
+    received(&mut events).await;
     assert_eq!(server.sent("resources/subscribe")[0].params["uri"], "a://1");
     assert_eq!(server.sent("resources/subscribe").len(), 1);
     server
-        .tell("notifications/resources/updated", json!({"uri": "a://1"}))
+        .notify("notifications/resources/updated", json!({"uri": "a://1"}))
         .await;
-    assert_eq!(told(&mut events).await, ["notifications/resources/updated"]);
+    assert_eq!(
+        received(&mut events).await,
+        ["notifications/resources/updated"]
+    );
     drop(attachment);
     sleep(Duration::from_millis(2500)).await;
     assert_eq!(server.sent("resources/unsubscribe").len(), 1);
@@ -197,7 +236,7 @@ async fn log_messages_are_filtered_for_each_client_and_the_server_gets_the_lowes
     let two = fixture.client_with(LEGACY, capabilities(), "two");
     let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
     let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
-    told(&mut of_one).await;
+    received(&mut of_one).await;
     for (client, level) in [(&one, "error"), (&two, "debug")] {
         let set = fixture
             .ask(client, "logging/setLevel", json!({"level": level}))
@@ -211,10 +250,10 @@ async fn log_messages_are_filtered_for_each_client_and_the_server_gets_the_lowes
         .collect();
     assert_eq!(levels, ["error", "debug"]);
     server
-        .tell("notifications/message", json!({"level": "info", "data": 1}))
+        .notify("notifications/message", json!({"level": "info", "data": 1}))
         .await;
-    assert!(told(&mut of_one).await.is_empty());
-    assert_eq!(told(&mut of_two).await, ["notifications/message"]);
+    assert!(received(&mut of_one).await.is_empty());
+    assert_eq!(received(&mut of_two).await, ["notifications/message"]);
     let refused = fixture
         .ask(&one, "logging/setLevel", json!({"level": "loud"}))
         .await;
@@ -238,7 +277,7 @@ async fn a_modern_client_gets_log_messages_only_for_calls_with_a_log_level() {
     let silent = fixture.client(Version::V2026_07_28);
     let asking = Arc::new(crate::mcp::Caller {
         log_level: Some(LogLevel::Warning),
-        ..silent.like()
+        ..silent.without_session()
     });
     for (client, expected) in [(&silent, 0), (&asking, 1)] {
         let (sender, mut events) = mpsc::channel(8);
@@ -246,7 +285,7 @@ async fn a_modern_client_gets_log_messages_only_for_calls_with_a_log_level() {
             .ask_with(client, "tools/call", json!({"name": "echo"}), sender)
             .await;
         assert!(call.is_ok());
-        assert_eq!(told(&mut events).await.len(), expected);
+        assert_eq!(received(&mut events).await.len(), expected);
     }
     assert_eq!(
         server.sent("logging/setLevel")[0].params["level"],
@@ -276,7 +315,7 @@ async fn a_request_that_belongs_to_no_call_goes_to_the_newest_client_that_can_an
         .done(&one, "tools/call", json!({"name": "echo"}))
         .await;
     let (event, answer) = ask();
-    server.say(event).await;
+    server.send(event).await;
     assert_eq!(
         error(answer.await.unwrap()).code,
         -32601,
@@ -286,13 +325,13 @@ async fn a_request_that_belongs_to_no_call_goes_to_the_newest_client_that_can_an
     let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
     let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
     let (event, answer) = ask();
-    server.say(event).await;
+    server.send(event).await;
     let Some(Event::Request { reply, .. }) = of_two.recv().await else {
         panic!("no request");
     };
     reply.send(raw(json!({"roots": []}))).unwrap();
     assert_eq!(parsed(&answer.await.unwrap()), json!({"roots": []}));
-    assert!(told(&mut of_one).await.is_empty());
+    assert!(received(&mut of_one).await.is_empty());
 }
 
 #[tokio::test]
@@ -354,7 +393,7 @@ async fn a_reopened_session_gets_subscriptions_and_level_again() {
         }
     };
     timeout(Duration::from_secs(5), again).await.unwrap();
-    told(&mut events).await;
+    received(&mut events).await;
     assert_eq!(server.sent("resources/subscribe").len(), 1);
     assert_eq!(server.sent("logging/setLevel").len(), 1);
 }
@@ -368,13 +407,13 @@ async fn list_changed_is_sent_when_a_server_that_was_left_out_answers() {
     let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
     assert_eq!(fixture.names(&client, "tools/list").await, ["good_echo"]);
     sleep(Duration::from_secs(15)).await;
-    assert!(told(&mut events).await.is_empty());
+    assert!(received(&mut events).await.is_empty());
     *late.hangs.lock() = false;
     sleep(Duration::from_secs(5)).await;
-    let told = told(&mut events).await;
+    let received = received(&mut events).await;
     assert!(
-        told.contains(&"notifications/tools/list_changed".to_owned()),
-        "{told:?}"
+        received.contains(&"notifications/tools/list_changed".to_owned()),
+        "{received:?}"
     );
     assert_eq!(
         fixture.names(&client, "tools/list").await,
@@ -396,22 +435,25 @@ async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
     fixture
         .done(&client, "resources/subscribe", json!({"uri": "a://1"}))
         .await;
-    told(&mut events).await;
+    received(&mut events).await;
     server
-        .tell(
+        .notify(
             "notifications/message",
             json!({"level": "error", "data": 1}),
         )
         .await;
     server
-        .tell("notifications/resources/updated", json!({"uri": "b://1"}))
+        .notify("notifications/resources/updated", json!({"uri": "b://1"}))
         .await;
     assert!(
-        told(&mut events).await.is_empty(),
+        received(&mut events).await.is_empty(),
         "the messages may concern another container"
     );
     server
-        .tell("notifications/resources/updated", json!({"uri": "a://1"}))
+        .notify("notifications/resources/updated", json!({"uri": "a://1"}))
         .await;
-    assert_eq!(told(&mut events).await, ["notifications/resources/updated"]);
+    assert_eq!(
+        received(&mut events).await,
+        ["notifications/resources/updated"]
+    );
 }

@@ -89,12 +89,12 @@ impl Server {
     }
 
     /// Sends a notification that belongs to no request.
-    pub async fn tell(&self, method: &str, params: Value) {
-        self.say(notification(method, params)).await;
+    pub async fn notify(&self, method: &str, params: Value) {
+        self.send(notification(method, params)).await;
     }
 
     /// Sends a message that belongs to no request.
-    pub async fn say(&self, event: Event) {
+    pub async fn send(&self, event: Event) {
         let events = self.unsolicited.lock().clone().unwrap();
         events.send(event).await.unwrap();
     }

@@ -183,7 +183,7 @@ async fn a_denial_ends_the_search_for_the_owner_of_a_resource() {
     let fixture = Fixture::of(&[("one", &one), ("two", &two)]);
     let client = fixture.client(Version::V2025_11_25);
     let read = async || {
-        let params = json!({"uri": "u://nobody-lists-it"});
+        let params = json!({"uri": "u://unlisted"});
         error(fixture.ask(&client, "resources/read", params).await).code
     };
     assert_eq!(read().await, -32002);

@@ -35,6 +35,7 @@ pub type KeptBytes = Arc<AtomicUsize>;
 pub struct EventStream {
     /// Its number within the session.
     pub number: u64,
+    /// Whether events have ids.
     named: bool,
     kept: KeptBytes,
     state: Mutex<State>,
@@ -53,6 +54,7 @@ struct State {
     /// Number of the current reader; an earlier one was replaced.
     readers: u64,
     has_reader: bool,
+    /// When the last reader was dropped, or the stream was created.
     left: Instant,
     finished: bool,
     waker: Option<Waker>,
@@ -146,7 +148,8 @@ impl EventStream {
     }
 
     /// Attaches a reader that resumes after the event with the number `after` or, if `None`, after
-    /// the last event that was read. The reader ends when `stopping` is cancelled.
+    /// the last event that was read. Events that were dropped meanwhile are skipped. The reader
+    /// ends when `stopping` is cancelled.
     pub fn read(self: &Arc<Self>, after: Option<u64>, stopping: CancellationToken) -> Reader {
         let mut state = self.state.lock();
         state.readers += 1;

@@ -13,7 +13,7 @@ use super::super::super::implementation::implementation;
 use super::super::super::message::Outcome;
 use super::super::super::version::{Era, Version};
 use super::super::capabilities;
-use super::super::visit::{Introduction, Visit};
+use super::super::visit::{ClientDescription, Visit};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,24 +32,18 @@ pub fn read(
     params: Option<&RawValue>,
     session: &Arc<str>,
 ) -> Result<Arc<Caller>, RpcError> {
+    let invalid = |why: String| protocol_error(INVALID_PARAMS, format!("initialize: {why}"));
     let text = params.map_or("", RawValue::get);
-    let params = text.starts_with('{').then(|| serde_json::from_str(text));
-    let params: InitializeParams<'_> = match params {
-        Some(Ok(params)) => params,
-        Some(Err(error)) => {
-            let message = format!("initialize: {error}");
-            return Err(protocol_error(INVALID_PARAMS, message));
-        }
-        None => {
-            let message = "initialize: params must be an object";
-            return Err(protocol_error(INVALID_PARAMS, message));
-        }
-    };
+    if !text.starts_with('{') {
+        return Err(invalid("params must be an object".to_owned()));
+    }
+    let params: InitializeParams<'_> =
+        serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let info = params
         .client_info
         .map(capabilities::read_info)
         .transpose()?;
-    Ok(visit.caller(Introduction {
+    Ok(visit.caller(ClientDescription {
         version: negotiate(&params.protocol_version),
         capabilities: capabilities::read(params.capabilities)?,
         info,

@@ -4,35 +4,35 @@
 use std::sync::Arc;
 
 use addons::contract::Denial;
-use futures_util::StreamExt;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use super::super::super::error::{METHOD_NOT_FOUND, protocol_error};
+use super::super::super::error::method_not_found;
 use super::super::super::message::{Id, Message, Outcome};
 use super::super::answer::Answered;
 use super::super::lease::LeaseState;
 use super::super::limits::{Counted, MAX_SESSIONS};
 use super::super::media::{EVENT_STREAM, check_accept};
-use super::super::refusal::{INVALID, over_limit, refuse};
+use super::super::refusal::{bad_request, over_limit, refuse};
 use super::super::visit::Visit;
 use super::super::{random, sse};
+use super::client_stream::ClientStream;
 use super::handshake;
-use super::post::{answered, begin_call, line, notify, ping};
+use super::post::{answered, begin_call, notify, ping};
 use super::session::{LegacySession, Transport};
-use super::streams::{attach, count_stream};
+use super::streams::{attach, count_stream, events};
 
 /// Path and query for messages, without the session's id.
 const MESSAGE_PATH: &str = "/message?sessionId=";
 
 /// Closes the session when the stream is dropped.
-struct Open {
+struct SessionGuard {
     lease: Arc<LeaseState>,
     id: Arc<str>,
     _counted: Counted,
 }
 
-impl Drop for Open {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         self.lease.close_session(&self.id);
     }
@@ -45,7 +45,7 @@ pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
     let (id, metrics) = (random::token()?, &visit.gateway.metrics);
     let opened = visit.lease.open_session(&id, Transport::HttpSse, metrics);
     let session = opened.ok_or_else(|| over_limit("MCP sessions of a container", MAX_SESSIONS))?;
-    let open = Open {
+    let guard = SessionGuard {
         lease: Arc::clone(&visit.lease),
         id: Arc::clone(&session.id),
         _counted: counted,
@@ -53,10 +53,7 @@ pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
     let (stream, _) = session.standalone(false, false);
     stream.push_event(sse::endpoint(&format!("{MESSAGE_PATH}{id}")));
     let reader = stream.read(None, visit.session().service.stopping.clone());
-    Ok(Answered::Events(Box::pin(reader.map(move |event| {
-        let _ = &open;
-        event
-    }))))
+    Ok(events(reader, guard))
 }
 
 /// Answers `POST /message`: the response goes through the stream.
@@ -65,7 +62,7 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
     let caller = session.caller().cloned();
     match (message, caller) {
         (Message::Request { id, method, params }, None) if &*method == "initialize" => {
-            initialize(visit, session, id, params).await?;
+            initialize(visit, session, id, params).await;
         }
         (Message::Request { id, method, params }, Some(_)) if &*method == "ping" => {
             let outcome = ping(visit, params).await;
@@ -73,20 +70,15 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         }
         (Message::Request { id, method, .. }, Some(_)) if &*method == "initialize" => {
             let sentence = "the session has begun already";
-            return Err(refuse(
-                StatusCode::BAD_REQUEST,
-                Some(&id),
-                INVALID,
-                sentence,
-            ));
+            return Err(bad_request(Some(&id), sentence));
         }
         (Message::Request { id, method, params }, Some(caller)) => {
             let guard = begin_call(visit, &session, &id)?;
             let call = visit.call(caller, method, params);
             let (stream, _) = session.standalone(false, false);
-            let line = line(visit, session, stream);
+            let client = ClientStream::new(visit, session, stream);
             let tasks = &visit.session().service.tasks;
-            tasks.spawn(line.call_on_shared(id, call, guard));
+            tasks.spawn(client.call_on_shared(id, call, guard));
         }
         (Message::Notification { method, params }, Some(caller)) => {
             notify(visit, &session, caller, method, params).await;
@@ -96,15 +88,12 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         }
         // A modern client probes with `server/discover`, and falls back to `initialize`.
         (Message::Request { id, method, .. }, None) if &*method == "server/discover" => {
-            let outcome = Err(protocol_error(
-                METHOD_NOT_FOUND,
-                "Method not found: server/discover",
-            ));
+            let outcome = Err(method_not_found(&method));
             respond(visit, session, &id, &outcome).await;
         }
         (_, None) => {
             let sentence = "a session begins with initialize";
-            return Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence));
+            return Err(bad_request(None, sentence));
         }
     }
     Ok(Answered::empty(StatusCode::ACCEPTED))
@@ -115,33 +104,27 @@ async fn initialize(
     session: Arc<LegacySession>,
     id: Id,
     params: Option<Box<RawValue>>,
-) -> Result<(), Denial> {
-    let outcome = match visit.judge("initialize", params.clone()).await {
-        Err(error) => Err(error),
-        Ok(mut live) => {
-            live.complete();
-            match handshake::read(visit, params.as_deref(), &session.id) {
-                Err(error) => Err(error),
-                Ok(caller) => {
-                    let outcome = handshake::answer(visit, &caller).await;
-                    if session.initialize(Arc::clone(&caller)) {
-                        let (stream, _) = session.standalone(false, false);
-                        attach(visit, &session, &stream, &caller);
-                    }
-                    outcome
-                }
-            }
+) {
+    let handshake = async {
+        let mut live = visit.judge("initialize", params.clone()).await?;
+        live.complete();
+        let caller = handshake::read(visit, params.as_deref(), &session.id)?;
+        let outcome = handshake::answer(visit, &caller).await;
+        if session.initialize(Arc::clone(&caller)) {
+            let (stream, _) = session.standalone(false, false);
+            attach(visit, &session, &stream, &caller);
         }
+        outcome
     };
+    let outcome = handshake.await;
     respond(visit, session, &id, &outcome).await;
-    Ok(())
 }
 
 async fn respond(visit: &Visit<'_>, session: Arc<LegacySession>, id: &Id, outcome: &Outcome) {
     let (stream, _) = session.standalone(false, false);
     let ended = session.ended.clone();
-    let line = line(visit, session, stream);
-    ended.run_until_cancelled(line.respond(id, outcome)).await;
+    let client = ClientStream::new(visit, session, stream);
+    ended.run_until_cancelled(client.respond(id, outcome)).await;
 }
 
 /// The session that the query names.
@@ -153,13 +136,13 @@ fn session_of(visit: &Visit<'_>) -> Result<Arc<LegacySession>, Denial> {
     let id = named.next().filter(|_| named.next().is_none());
     let Some(id) = id else {
         let sentence = "the query must have one sessionId";
-        return Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence));
+        return Err(bad_request(None, sentence));
     };
     visit
         .lease
         .find_session(id, Transport::HttpSse)
         .ok_or_else(|| {
             let sentence = "Session not found: open the stream again";
-            refuse(StatusCode::NOT_FOUND, None, INVALID, sentence)
+            refuse(StatusCode::NOT_FOUND, None, sentence)
         })
 }

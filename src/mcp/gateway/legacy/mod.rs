@@ -1,12 +1,10 @@
 //! Legacy revisions, with a handshake: up to 2025-11-25.
 
+mod client_stream;
 mod event_stream;
 mod handshake;
 mod http_sse;
-mod line;
 mod post;
-mod questions;
-mod relay;
 mod session;
 mod streams;
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::super::super::caller::Caller;
-use super::super::super::error::{INVALID_REQUEST, raw};
+use super::super::super::error::raw;
 use super::super::super::fields::{PROTOCOL_VERSION, SESSION_ID};
 use super::super::super::message::{Id, Message, Outcome};
 use super::super::super::version::{Era, Version};
@@ -21,11 +21,10 @@ use super::super::header::only;
 use super::super::limits::{MAX_CALLS, MAX_SESSIONS};
 use super::super::media::prefers_events;
 use super::super::random;
-use super::super::refusal::{over_limit, refuse};
+use super::super::refusal::{bad_request, over_limit, refuse};
 use super::super::visit::Visit;
-use super::event_stream::EventStream;
+use super::client_stream::ClientStream;
 use super::handshake;
-use super::line::Line;
 use super::session::{CallGuard, LegacySession, NotBegun, Transport};
 
 /// Answers a message.
@@ -72,7 +71,7 @@ pub fn session_of(visit: &Visit<'_>) -> Result<(Arc<LegacySession>, Arc<Caller>)
     let session = visit.lease.find_session(id, Transport::StreamableHttp);
     let session = session.ok_or_else(|| {
         let sentence = "Session not found: begin again with initialize";
-        refuse(StatusCode::NOT_FOUND, None, INVALID_REQUEST, sentence)
+        refuse(StatusCode::NOT_FOUND, None, sentence)
     })?;
     let caller = session.caller().cloned().ok_or_else(Denial::internal)?;
     Ok((session, caller))
@@ -169,30 +168,19 @@ async fn run(
         .caller()
         .is_some_and(|caller| caller.version >= Version::V2025_11_25);
     let stream = session.stream_of_call(primed);
-    let line = line(visit, session, Arc::clone(&stream));
+    let client = ClientStream::new(visit, session, Arc::clone(&stream));
     let service = &visit.session().service;
     let reader = stream.read(None, service.killed.clone());
     match done {
         Some(outcome) => {
-            line.respond(&id, &outcome).await;
+            client.respond(&id, &outcome).await;
             stream.finish();
         }
         None => {
-            service.tasks.spawn(line.call(id, call, event, guard));
+            service.tasks.spawn(client.call(id, call, event, guard));
         }
     }
     Answered::Events(Box::pin(reader))
-}
-
-/// Builds the [`Line`] that writes messages of `session` to `stream`.
-pub fn line(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Line {
-    Line {
-        session,
-        stream,
-        memory: visit.memory.clone(),
-        metrics: visit.gateway.metrics.clone(),
-        killed: visit.session().service.killed.clone(),
-    }
 }
 
 #[derive(Deserialize)]
@@ -242,8 +230,4 @@ pub fn answered(
 
 fn json_response(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
     Answered::json(StatusCode::OK, response_bytes(&visit.memory, id, outcome))
-}
-
-fn bad_request(id: Option<&Id>, sentence: impl Into<std::borrow::Cow<'static, str>>) -> Denial {
-    refuse(StatusCode::BAD_REQUEST, id, INVALID_REQUEST, sentence)
 }

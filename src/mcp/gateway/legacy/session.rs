@@ -24,6 +24,7 @@ pub struct LegacySession {
     pub transport: Transport,
     /// The client; set by `initialize`.
     caller: OnceLock<Arc<Caller>>,
+    /// Shared with all streams of the lease.
     kept: KeptBytes,
     /// When a request last named the session, or a call of the session last ended.
     used: Mutex<Instant>,
@@ -135,7 +136,7 @@ impl LegacySession {
     }
 
     /// Registers a request to the client; `None` at [`MAX_QUESTIONS`].
-    pub fn ask(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
+    pub fn register_question(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
         let mut questions = self.questions.lock();
         if questions.len() >= MAX_QUESTIONS {
             return None;

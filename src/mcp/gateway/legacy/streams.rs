@@ -17,10 +17,11 @@ use super::super::answer::Answered;
 use super::super::header::only;
 use super::super::limits::{Counted, MAX_STREAMS};
 use super::super::media::{EVENT_STREAM, check_accept};
-use super::super::refusal::{INVALID, over_limit, refuse};
+use super::super::refusal::{bad_request, over_limit};
 use super::super::visit::Visit;
+use super::client_stream::ClientStream;
 use super::event_stream::{EventStream, Reader};
-use super::post::{line, session_of};
+use super::post::session_of;
 use super::session::LegacySession;
 
 /// Answers a GET.
@@ -33,7 +34,7 @@ pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
             let (stream, after) = find(&session, last).ok_or_else(|| {
                 let sentence =
                     format!("Last-Event-ID {last:?} names no stream that the session still keeps");
-                refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence)
+                bad_request(None, sentence)
             })?;
             (stream, Some(after))
         }
@@ -62,10 +63,7 @@ pub fn delete(visit: &Visit<'_>) -> Result<Answered, Denial> {
 /// Counts a stream against [`MAX_STREAMS`].
 pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
     let metrics = &visit.gateway.metrics;
-    let counted = visit
-        .lease
-        .streams
-        .enter(MAX_STREAMS, Some(&metrics.streams));
+    let counted = visit.lease.streams.enter(MAX_STREAMS, &metrics.streams);
     counted.ok_or_else(|| {
         metrics.hit("streams");
         over_limit("MCP streams of a container", MAX_STREAMS)
@@ -82,13 +80,14 @@ pub fn attach(
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
     let core = &visit.gateway.core;
     let attachment = core.attach(caller, Interest::Everything, sender);
-    let line = line(visit, Arc::clone(session), Arc::clone(stream));
-    tokio::spawn(line.unsolicited(events, attachment));
+    let client = ClientStream::new(visit, Arc::clone(session), Arc::clone(stream));
+    tokio::spawn(client.unsolicited(events, attachment));
 }
 
-fn events(reader: Reader, counted: Counted) -> Answered {
+/// An answer with the events of a stream. The guard is dropped with the answer.
+pub fn events(reader: Reader, guard: impl Send + 'static) -> Answered {
     Answered::Events(Box::pin(reader.map(move |event| {
-        let _ = &counted;
+        let _ = &guard;
         event
     })))
 }

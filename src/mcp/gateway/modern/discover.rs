@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use addons::contract::RpcError;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -13,7 +12,7 @@ use super::super::super::message::Outcome;
 use super::super::super::version::Version;
 use super::super::visit::Visit;
 
-/// How long the answer may be cached, in milliseconds: not at all, since only subscribers are
+/// How long the answer may be cached, in milliseconds. It is not cached, since only subscribers are
 /// notified of added and removed servers.
 const TTL_MS: u32 = 0;
 
@@ -38,9 +37,5 @@ pub async fn answer(
     if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
         result.insert("instructions".into(), instructions.into());
     }
-    raw(result).ok_or_else(unwritten)
-}
-
-fn unwritten() -> RpcError {
-    protocol_error(SERVER_ERROR, "the answer cannot be written")
+    raw(result).ok_or_else(|| protocol_error(SERVER_ERROR, "the answer cannot be written"))
 }

@@ -8,7 +8,7 @@ use super::super::super::caller::LogLevel;
 use super::super::super::error::{INVALID_PARAMS, UNSUPPORTED_VERSION, protocol_error, raw};
 use super::super::super::version::{Era, Version};
 use super::super::capabilities;
-use super::super::visit::Introduction;
+use super::super::visit::ClientDescription;
 use super::headers;
 use super::params::{ModernParams, VERSION, text};
 
@@ -23,7 +23,7 @@ pub fn read(
     headers: &HeaderMap,
     method: &str,
     params: &ModernParams<'_>,
-) -> Result<Introduction, RpcError> {
+) -> Result<ClientDescription, RpcError> {
     let Some(meta) = params.meta() else {
         return Err(invalid("params._meta is missing, or not an object"));
     };
@@ -36,7 +36,7 @@ pub fn read(
     let known = Version::parse(&version).filter(|version| version.era() == Era::Modern);
     let version = known.ok_or_else(|| unsupported(&version))?;
     let log_level = meta.log_level.and_then(text);
-    Ok(Introduction {
+    Ok(ClientDescription {
         version,
         capabilities: capabilities::read(capabilities)?,
         info: meta.info.map(capabilities::read_info).transpose()?,

@@ -13,13 +13,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::super::caller::Caller;
-use super::super::super::core::{Attachment, Filter, Interest};
+use super::super::super::core::{Attachment, Filter, Interest, MAX_SUBSCRIPTIONS};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::{EVENT_QUEUE, Event};
 use super::super::super::message::Id;
 use super::super::answer::Answered;
 use super::super::legacy::count_stream;
-use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
+use super::super::limits::{Counted, MAX_URI};
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
@@ -28,9 +28,10 @@ use super::request::{Request, whole};
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
+/// The filter that a client requests.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Wanted {
+struct RequestedFilter {
     tools_list_changed: bool,
     prompts_list_changed: bool,
     resources_list_changed: bool,
@@ -44,9 +45,9 @@ pub async fn open(
     caller: Arc<Caller>,
 ) -> Result<Answered, Denial> {
     let read = ModernParams::read(request.params.as_deref());
-    let Some(wanted) = object::<Wanted>(read.notifications).filter(is_bounded) else {
+    let Some(requested) = object::<RequestedFilter>(read.notifications).filter(is_bounded) else {
         let message = format!(
-            "Invalid params: notifications must be a filter, with at most {MAX_SUBSCRIBED} URIs of \
+            "Invalid params: notifications must be a filter, with at most {MAX_SUBSCRIPTIONS} URIs of \
              at most {MAX_URI} bytes"
         );
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
@@ -60,7 +61,7 @@ pub async fn open(
     live.complete();
     let core = &visit.gateway.core;
     let described = core.describe(&caller).await;
-    let filter = granted(wanted, &described.capabilities);
+    let filter = granted(requested, &described.capabilities);
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
     let attachment = core.attach(&caller, Interest::Filter(filter.clone()), sender);
     let listening = Listening {
@@ -81,23 +82,23 @@ pub async fn open(
     Ok(Answered::Events(Box::pin(pieces)))
 }
 
-fn is_bounded(wanted: &Wanted) -> bool {
-    let uris = &wanted.resource_subscriptions;
-    uris.len() <= MAX_SUBSCRIBED && uris.iter().all(|uri| uri.len() <= MAX_URI)
+fn is_bounded(requested: &RequestedFilter) -> bool {
+    let uris = &requested.resource_subscriptions;
+    uris.len() <= MAX_SUBSCRIPTIONS && uris.iter().all(|uri| uri.len() <= MAX_URI)
 }
 
 /// The part of the filter that the servers support.
-fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
+fn granted(requested: RequestedFilter, capabilities: &RawValue) -> Filter {
     let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
     let can = |list: &str, what: &str| {
         let declared = can.get(list).and_then(|list| list.get(what));
         declared.and_then(Value::as_bool) == Some(true)
     };
-    let uris = wanted.resource_subscriptions.into_iter().map(Arc::from);
+    let uris = requested.resource_subscriptions.into_iter().map(Arc::from);
     Filter {
-        tools: wanted.tools_list_changed && can("tools", "listChanged"),
-        prompts: wanted.prompts_list_changed && can("prompts", "listChanged"),
-        resources: wanted.resources_list_changed && can("resources", "listChanged"),
+        tools: requested.tools_list_changed && can("tools", "listChanged"),
+        prompts: requested.prompts_list_changed && can("prompts", "listChanged"),
+        resources: requested.resources_list_changed && can("resources", "listChanged"),
         uris: uris.filter(|_| can("resources", "subscribe")).collect(),
     }
 }

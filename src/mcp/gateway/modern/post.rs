@@ -10,7 +10,7 @@ use super::super::super::caller::Caller;
 use super::super::super::error::method_not_found;
 use super::super::super::message::Message;
 use super::super::answer::Answered;
-use super::super::refusal::{INVALID, refuse, refuse_with};
+use super::super::refusal::{bad_request, refuse_with};
 use super::super::visit::Visit;
 use super::params::{ModernParams, text};
 use super::request::{Request, whole};
@@ -44,8 +44,7 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
         Message::Notification { .. } => Ok(Answered::empty(StatusCode::ACCEPTED)),
         Message::Response { id, .. } => {
             let sentence = "clients send no responses in this revision";
-            let status = StatusCode::BAD_REQUEST;
-            Err(refuse(status, id.as_ref(), INVALID, sentence))
+            Err(bad_request(id.as_ref(), sentence))
         }
     }
 }
@@ -53,9 +52,8 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
 impl Request<'_> {
     async fn answer(self, visit: &Visit<'_>) -> Result<Answered, Denial> {
         let read = ModernParams::read(self.params.as_deref());
-        let introduction = envelope::read(visit.headers(), &self.method, &read);
-        let introduction = introduction.map_err(|error| self.refuse(error))?;
-        let caller = visit.caller(introduction);
+        let described = envelope::read(visit.headers(), &self.method, &read);
+        let caller = visit.caller(described.map_err(|error| self.refuse(error))?);
         match &*self.method {
             "server/discover" => {
                 let outcome = discover::answer(visit, caller, self.params.clone()).await;

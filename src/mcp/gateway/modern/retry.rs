@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use addons::contract::Denial;
 use serde_json::value::RawValue;
+use tokio::sync::mpsc;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
@@ -29,7 +30,8 @@ pub async fn resume(
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
     let (method, params) = (Arc::clone(&request.method), request.params.clone());
-    if let Err(error) = visit.judge_retry(caller, method, params).await {
+    let retry = visit.client_request(caller, method, params, mpsc::channel(1).0);
+    if let Err(error) = visit.gateway.core.judge_retry(&retry).await {
         // Cancels the call at its server.
         drop(entry);
         return Ok(whole(visit, &request.id, &Err(error)));
@@ -40,7 +42,7 @@ pub async fn resume(
         return Ok(run(visit, running).await);
     }
     let gateway = visit.gateway;
-    let asked = suspend(waiting, &gateway.suspended, &gateway.metrics, entry);
-    let outcome = asked.map_err(|denial| rpc_error(&denial));
+    let suspended = suspend(waiting, &gateway.suspended, &gateway.metrics, entry);
+    let outcome = suspended.map_err(|denial| rpc_error(&denial));
     Ok(whole(visit, &request.id, &outcome))
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
-use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::digest::{Context, Digest, SHA256};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::super::super::message::Outcome;
@@ -21,8 +21,7 @@ use super::super::refusal::over_limit;
 /// How long a suspended call waits: a person may have to answer.
 const TTL: Duration = Duration::from_secs(5 * 60);
 
-/// Prefix of the gateway's values of `requestState`. The gateway forwards those of servers
-/// unchanged.
+/// Prefix of each `requestState` that the gateway issues. It forwards those of servers unchanged.
 const PREFIX: &str = "unified-proxy:";
 
 /// Members of params that differ between a request and its retry.
@@ -43,7 +42,7 @@ pub struct Entry {
     pub call: Call,
     questions: Vec<(String, Question)>,
     /// Digest of the request, which a retry must equal.
-    binding: [u8; 32],
+    binding: Digest,
 }
 
 /// A request of a server.
@@ -71,7 +70,7 @@ impl Entry {
         }
     }
 
-    /// Passes the client's answers on; returns `true` once no question is open.
+    /// Sends the client's answers to the server; returns `true` if no question is left open.
     pub fn answer(&mut self, mut answers: HashMap<String, Box<RawValue>>) -> bool {
         let questions = std::mem::take(&mut self.questions);
         for (key, question) in questions {
@@ -86,7 +85,7 @@ impl Entry {
     }
 
     /// The `input_required` result.
-    fn input_required(&self, state: &str) -> Outcome {
+    fn input_required(&self, state: &str) -> Result<Box<RawValue>, Denial> {
         let requests = self.questions.iter().map(|(key, question)| {
             let method = Value::from(&*question.method);
             let params = question.params.as_deref().map_or("{}", RawValue::get);
@@ -96,8 +95,7 @@ impl Entry {
         let text = format!(
             "{{\"resultType\":\"input_required\",\"inputRequests\":{{{requests}}},\"requestState\":\"{state}\"}}"
         );
-        RawValue::from_string(text)
-            .map_err(|_| super::super::super::error::rpc_error(&Denial::internal()))
+        RawValue::from_string(text).map_err(|_| Denial::internal())
     }
 }
 
@@ -117,11 +115,9 @@ pub fn suspend(
             MAX_SUSPENDED,
         )
     };
-    let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, Some(&metrics.suspended));
+    let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, &metrics.suspended);
     let counted = counted.ok_or_else(full)?;
-    let asked = entry
-        .input_required(&state)
-        .map_err(|_| Denial::internal())?;
+    let result = entry.input_required(&state)?;
     {
         let mut waiting = calls.0.lock();
         if waiting.ended || waiting.calls.len() >= MAX_SUSPENDED {
@@ -137,7 +133,7 @@ pub fn suspend(
             drop(expired);
         }
     });
-    Ok(asked)
+    Ok(result)
 }
 
 impl Suspended {
@@ -146,7 +142,7 @@ impl Suspended {
     pub fn take(&self, state: &str, method: &str, body: &Bytes) -> Option<Entry> {
         let mut waiting = self.0.lock();
         let (entry, _) = waiting.calls.get(state)?;
-        if entry.binding != binding(method, body) {
+        if entry.binding.as_ref() != binding(method, body).as_ref() {
             return None;
         }
         waiting.calls.remove(state).map(|(entry, _counted)| entry)
@@ -163,7 +159,7 @@ impl Suspended {
 }
 
 /// Digest of method and params, independent of the order of members.
-fn binding(method: &str, body: &Bytes) -> [u8; 32] {
+fn binding(method: &str, body: &Bytes) -> Digest {
     let message: Value = serde_json::from_slice(body).unwrap_or_default();
     let mut params = match message {
         Value::Object(mut message) => message.remove("params").unwrap_or_default(),
@@ -174,30 +170,13 @@ fn binding(method: &str, body: &Bytes) -> [u8; 32] {
             params.remove(key);
         }
     }
+    // The parser bounds the depth of this recursion.
+    params.sort_all_objects();
     let mut context = Context::new(&SHA256);
     context.update(method.as_bytes());
     context.update(&[0]);
-    context.update(sorted(params).to_string().as_bytes());
-    let mut digest = [0; 32];
-    let finished = context.finish();
-    for (byte, found) in digest.iter_mut().zip(finished.as_ref()) {
-        *byte = *found;
-    }
-    digest
-}
-
-/// Sorts the members of every object by name. The parser bounds the depth of the recursion.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.into_iter().collect();
-            members.sort_by(|(one, _), (other, _)| one.cmp(other));
-            let members = members.into_iter().map(|(key, value)| (key, sorted(value)));
-            Value::Object(members.collect::<Map<_, _>>())
-        }
-        Value::Array(values) => values.into_iter().map(sorted).collect(),
-        other => other,
-    }
+    context.update(params.to_string().as_bytes());
+    context.finish()
 }
 
 #[cfg(test)]
@@ -257,7 +236,7 @@ mod tests {
     fn a_retry_must_have_the_same_method_and_params_in_any_order() {
         let bound = |params: &str| {
             let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"params\":{params}}}");
-            binding("tools/call", &body.into())
+            binding("tools/call", &body.into()).as_ref().to_vec()
         };
         let first = bound(
             "{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]},\"_meta\":{\"n\":1}}",
@@ -285,6 +264,7 @@ mod tests {
             |(params, same)| assert_eq!(bound(params) == first, same, "{params}"),
         );
         let body = Bytes::from("{\"params\":{\"name\":\"a\"}}");
-        assert_ne!(binding("tools/call", &body), binding("prompts/get", &body));
+        let of_prompt = binding("prompts/get", &body);
+        assert_ne!(binding("tools/call", &body).as_ref(), of_prompt.as_ref());
     }
 }

@@ -1,18 +1,45 @@
-//! Relays calls and messages outside calls to the streams that clients read.
+//! Writes the messages of calls, and messages outside calls, to the streams that clients read.
 
-use tokio::sync::mpsc;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::super::super::core::Attachment;
 use super::super::super::error::{SERVER_ERROR, protocol_error, rpc_error};
 use super::super::super::event::Event;
 use super::super::super::message::{Id, Outcome, write_request, write_response};
 use super::super::call::{Call, Step};
-use super::event_stream::MAX_BYTES;
-use super::line::Line;
-use super::questions;
-use super::session::CallGuard;
+use super::super::limits::GatewayMetrics;
+use super::super::memory::Memory;
+use super::super::visit::Visit;
+use super::event_stream::{EventStream, MAX_BYTES};
+use super::session::{CallGuard, LegacySession};
 
-impl Line {
+/// The stream that a client reads, and the state for writing to it.
+#[derive(Clone)]
+pub struct ClientStream {
+    session: Arc<LegacySession>,
+    stream: Arc<EventStream>,
+    memory: Memory,
+    metrics: GatewayMetrics,
+    /// Cancelled when the process must stop at once.
+    killed: CancellationToken,
+}
+
+impl ClientStream {
+    /// Writes messages of `session` to `stream`.
+    pub fn new(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Self {
+        Self {
+            session,
+            stream,
+            memory: visit.memory.clone(),
+            metrics: visit.gateway.metrics.clone(),
+            killed: visit.session().service.killed.clone(),
+        }
+    }
+
     /// Relays a call to a separate stream, until the client cancels the call or stays disconnected
     /// for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
@@ -79,8 +106,52 @@ impl Line {
                 method,
                 params,
                 reply,
-            } => questions::ask(self, &method, params.as_deref(), reply).await,
+            } => self.ask(&method, params.as_deref(), reply).await,
         }
+    }
+
+    /// Sends a request to the client and relays the answer to the server. When the server stops
+    /// waiting, cancels the request at the client. If too many requests wait for the client or
+    /// memory is exhausted, drops `reply`, which answers the server with an error.
+    async fn ask(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        mut reply: oneshot::Sender<Outcome>,
+    ) {
+        let Some((number, answer)) = self.session.register_question() else {
+            self.metrics.hit("questions");
+            return;
+        };
+        let request = write_request(Some(&Id::number(number)), method, params);
+        if self.stream.push(&request, &self.memory).await.is_err() {
+            self.session.withdraw(number);
+            return;
+        }
+        let client = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                answered = answer => {
+                    if let Ok(outcome) = answered {
+                        let _ = reply.send(outcome);
+                    }
+                }
+                () = reply.closed() => client.withdraw(number).await,
+                () = client.session.ended.cancelled() => {}
+            }
+        });
+    }
+
+    /// Cancels a request at the client, unless it was answered.
+    async fn withdraw(&self, number: u64) {
+        if !self.session.withdraw(number) {
+            return;
+        }
+        let params = RawValue::from_string(format!("{{\"requestId\":{number}}}")).ok();
+        let cancelled = write_request(None, "notifications/cancelled", params.as_deref());
+        // If memory is exhausted, the client is not notified, and its answer is dropped.
+        let push = self.stream.push(&cancelled, &self.memory);
+        self.session.ended.run_until_cancelled(push).await;
     }
 
     /// Writes the response. If the client is disconnected and the response is too long to be kept,
