@@ -20,8 +20,8 @@ use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue};
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
-    Response, Step, Verdict, names,
+    Addon, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request, Response,
+    Step, Verdict, names,
 };
 use crate::forges::{send_anonymously, with_message};
 pub use discovery::as_git_shows;

@@ -24,8 +24,8 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
-    Order, Request, Step, Verdict, names,
+    Addon, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup, Order,
+    Request, Step, Verdict, names,
 };
 use crate::forges::{send_anonymously, with_message};
 use denials::Denials;

@@ -21,7 +21,7 @@ pub fn post(path: &str, pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let host = Host::parse("github.com").unwrap();
     let settings = GitSettings {
         hosts: HostSet::from_iter([host.clone()]),
-        bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
+        bot_branch_prefixes: ["refs/heads/sandbox/".to_owned()].into(),
         allow_branch_deletion: false,
         public_reads: false,
         report_push_denials: true,

@@ -4,7 +4,7 @@ use http::Method;
 use testkit::each_row;
 
 use super::*;
-use crate::contract::{Kind, Repo};
+use crate::contract::{Anonymous, Kind, Repo};
 use crate::fixtures::{container, flow_of, headers, registration, request, verdict};
 
 fn judged(settings: GitSettings, flow: &mut Flow, request: &mut Request) -> Verdict {
