@@ -1,15 +1,19 @@
 //! Permissions of flows, which are judged again after a reload.
 
+use std::sync::Arc;
+
 use addons::contract::{Endpoint, Flow, Kind};
 
 use crate::snapshot::Snapshot;
 
-/// A permitted flow: its kind and endpoint, and the configuration that permitted it.
+/// A permitted flow: what was judged, and the configuration that permitted it.
 #[derive(Clone)]
 pub struct Permission {
     pub generation: u64,
     pub kind: Kind,
     pub endpoint: Endpoint,
+    /// The path of a WebSocket's handshake, in normal form; `None` for other flows.
+    pub websocket: Option<Arc<str>>,
 }
 
 impl Permission {
@@ -20,6 +24,9 @@ impl Permission {
             generation: snapshot.generation(),
             kind: flow.kind,
             endpoint: flow.endpoint()?.clone(),
+            websocket: (flow.kind == Kind::Websocket)
+                .then(|| flow.record().path.clone())
+                .flatten(),
         })
     }
 }

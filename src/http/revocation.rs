@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use addons::contract::Fault;
+use addons::contract::{Fault, Path, Request};
+use http::{HeaderMap, Method};
 
 use super::permission::Permission;
 use super::session::Session;
@@ -39,15 +40,19 @@ impl Session {
         }
     }
 
-    /// Whether the chain still permits a tunnel to the endpoint, in a dry run that is neither
-    /// counted nor recorded. Only a denial by policy revokes a permission; a temporary failure does
-    /// not.
+    /// Whether the chain still permits a tunnel to the endpoint and the handshake of a WebSocket, in
+    /// a dry run that is neither counted nor recorded. Only a denial by policy revokes a permission;
+    /// a temporary failure does not.
     async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
-        let Permission { kind, endpoint, .. } = permitted;
-        let start = self.start(snapshot, *kind, endpoint.clone());
-        match snapshot.chain().tunnel(&mut start.begin_dry()).await {
-            Ok(_) => true,
-            Err(denial) => denial.code().fault() != Fault::Policy,
+        let start = self.start(snapshot, permitted.kind, permitted.endpoint.clone());
+        let (chain, mut flow) = (snapshot.chain(), start.begin_dry());
+        let mut judged = chain.tunnel(&mut flow).await;
+        if let (Ok(_), Some(path)) = (&judged, &permitted.websocket) {
+            let mut handshake =
+                Request::new(Method::GET, Path::parse(path), None, HeaderMap::new());
+            handshake.websocket = true;
+            judged = chain.request(&mut flow, &mut handshake).await;
         }
+        judged.map_or_else(|denial| denial.code().fault() != Fault::Policy, |_| true)
     }
 }

@@ -338,6 +338,25 @@ fn a_websocket_with_a_credential_ends_with_its_lease() {
 }
 
 #[test]
+fn a_reload_ends_a_websocket_whose_path_it_denies_and_keeps_the_others() {
+    let (proxy, _upstream) = start("", |stream, _| {
+        let mut read = [0; 4];
+        stream.read_exact(&mut read)?;
+        stream.write_all(&read)
+    });
+    let (mut denied, _) = open(&proxy, OTHER, "/denied", "");
+    let (mut kept, _) = open(&proxy, OTHER, "/kept", "");
+    let rules = "version: 1\npolicy: { rules: [{ name: no, effect: deny, paths: [^/denied$] }] }\n";
+    std::fs::write(proxy.path("config/policy.yaml"), rules).unwrap();
+    assert_eq!(proxy.admin("POST", "/internal/reload", None).status, 200);
+    assert_closes(&mut denied);
+    let mut echo = [0; 4];
+    kept.write_all(b"echo").unwrap();
+    kept.read_exact(&mut echo).unwrap();
+    assert_eq!(&echo, b"echo");
+}
+
+#[test]
 fn http2_clients_are_offered_no_websockets() {
     const ENABLE_CONNECT_PROTOCOL: &[u8] = &[0, 8];
     let origin = Origin::start();
