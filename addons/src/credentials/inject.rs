@@ -17,10 +17,10 @@ use crate::contract::{
 };
 use crate::header_names::{folds_to, remove_fields};
 
-/// Limit on a request's wait for a token. Longer than the limits of the sources' own requests (to
-/// GitHub 25 s, to a token endpoint 20 s), so that these fail first and the denial names the cause.
-/// Only the wait for a token file that another process has locked can take longer.
-const TOKEN_LIMIT: Duration = Duration::from_secs(30);
+/// Limit on a request's wait for a token. Longer than the limits of the sources (GitHub 25 s; the
+/// lock of a token file 30 s, then a token endpoint 20 s), so that these fail first and the denial
+/// names the cause.
+const TOKEN_LIMIT: Duration = Duration::from_secs(60);
 
 /// The credentials of one host, for any of its ports.
 #[derive(Default)]

@@ -24,7 +24,7 @@ const AHEAD: Duration = Duration::from_secs(300);
 /// Pause after a failure before another token is requested for the lease, and the age below which a
 /// token is kept after a 401.
 const BACK_OFF: Duration = Duration::from_secs(10);
-/// Time limit for minting one token, over all its requests to GitHub. Shorter than the 30 s for
+/// Time limit for minting one token, over all its requests to GitHub. Shorter than the 60 s for
 /// which a client's request waits, so that minting fails first and the denial names the cause.
 const LIMIT: Duration = Duration::from_secs(25);
 
