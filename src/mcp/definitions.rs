@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addons::contract::{BoxFuture, Definitions, Pin, Unavailable};
-use addons::mcp::McpMetrics;
+use addons::mcp::{McpMetrics, accept_command};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -120,7 +120,8 @@ impl DefinitionFile {
                 }
                 Some(pinned) => {
                     if pinned.changed.as_ref() != Some(&digest) {
-                        tracing::warn!(server, %tool, "the definition of an MCP tool changed; an operator accepts it with: unified-proxy mcp accept {server} {tool}");
+                        let command = accept_command(server, tool);
+                        tracing::warn!(server, %tool, "the definition of an MCP tool changed; an operator accepts it with: {command}");
                         changes += 1;
                     }
                     pinned.changed = Some(digest);

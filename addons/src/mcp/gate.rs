@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
-use super::denials::{ALLOW, DENY_ABORT, DENY_CONTINUE, Target, unknown_server, unknown_tool};
+use super::denials::{
+    ALLOW, DENY_ABORT, DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool,
+};
 use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
@@ -161,9 +163,9 @@ impl Mcp {
         check_latch(flow, call.container, target)?;
         if is_blocked(&self.settings, definition) {
             let (server, tool) = (&target.server, &definition.name);
-            let reason = format!(
-                "the definition of {tool} changed; an operator accepts it with: unified-proxy mcp accept {server} {tool}"
-            );
+            let command = accept_command(server, tool);
+            let reason =
+                format!("the definition of {tool} changed; an operator accepts it with: {command}");
             record(flow, DENY_CONTINUE, &reason);
             return Err(target.deny(&reason).rule("on_definition_change"));
         }

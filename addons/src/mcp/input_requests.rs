@@ -15,6 +15,9 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 /// Methods of requests that servers send to clients, in all protocol revisions.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
+/// The most questions to the client in one answer. Short policies are evaluated on the connection's
+/// thread, so many questions would delay other connections.
+pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {
     /// Judges each question in an answer as if the server had sent it as a request.
@@ -61,7 +64,9 @@ impl Mcp {
         }
         let mut judged = Vec::new();
         let mut changed = false;
-        for elicitation in members.elements("elicitations") {
+        let elicitations = members.elements("elicitations");
+        check_number(elicitations.len())?;
+        for elicitation in elicitations {
             Members::parse(elicitation).map_err(Denial::malformed)?;
             let params = raw(elicitation.to_owned())?;
             let asked = self.judge_question(flow, ELICITATION, Some(&params), container, target);
@@ -96,6 +101,7 @@ impl Mcp {
             return Ok(());
         };
         let requests = Members::parse(requests).map_err(Denial::malformed)?;
+        check_number(requests.iter().count())?;
         let mut judged = ObjectText::default();
         let mut changed = false;
         for (key, request) in requests.iter() {
@@ -140,6 +146,14 @@ impl Mcp {
         };
         self.ask_about(flow, question, None).await
     }
+}
+
+fn check_number(questions: usize) -> Verdict {
+    if questions > MAX_INPUT_REQUESTS {
+        let why = format!("{questions} input requests at once; {MAX_INPUT_REQUESTS} are allowed");
+        return Err(Denial::malformed(why));
+    }
+    Ok(())
 }
 
 /// The members of an object; `None` for any other value, which cannot contain questions.

@@ -27,7 +27,9 @@ use crate::contract::{
 };
 
 pub use definition::{DefinitionError, ListedTool};
+pub use denials::accept_command;
 pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Listing};
+pub use input_requests::MAX_INPUT_REQUESTS;
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{
     Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use addons::contract::RpcError;
+use addons::mcp::MAX_INPUT_REQUESTS;
 use addons::raw_json::{Members, ObjectText};
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
@@ -19,8 +20,6 @@ use super::{ClientRequest, Core, Event, Outcome, protocol_error};
 
 /// The most `input_required` results of one call.
 const MAX_ROUNDS: usize = 16;
-/// The most questions of one result.
-const MAX_REQUESTS: usize = 16;
 
 /// An entry of `inputRequests`.
 struct InputRequest {
@@ -72,7 +71,7 @@ impl Core {
         if questions.is_empty() {
             return Ok(None);
         }
-        if questions.len() > MAX_REQUESTS {
+        if questions.len() > MAX_INPUT_REQUESTS {
             let sentence = "The MCP server sent too many input requests at once";
             return Err(protocol_error(SERVER_ERROR, sentence));
         }

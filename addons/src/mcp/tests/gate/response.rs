@@ -340,6 +340,31 @@ fn questions_in_a_result_are_judged_one_by_one() {
 }
 
 #[test]
+fn more_than_sixteen_questions_in_one_answer_are_denied_before_a_policy_sees_one() {
+    for (number, expected) in [(16, None), (17, Some(Code::MalformedRequest))] {
+        let ask = json!({ "method": "elicitation/create", "params": { "message": "name?" } });
+        let requests: serde_json::Map<_, _> = (0..number)
+            .map(|key| (key.to_string(), ask.clone()))
+            .collect();
+        let elicitations = vec![json!({ "message": "name?" }); number];
+        let error = RpcError {
+            code: RpcError::URL_ELICITATION_REQUIRED,
+            message: "visit them first".into(),
+            data: Some(raw(&json!({ "elicitations": elicitations }).to_string())),
+        };
+        for answer in [ok(json!({ "inputRequests": requests })), Err(error)] {
+            let gate = about_questions();
+            let (_, judged) = run(gate.answer(answer));
+            assert_eq!(code(&judged), expected, "{number}");
+            assert_eq!(
+                gate.asked().len(),
+                if expected.is_none() { number } else { 0 }
+            );
+        }
+    }
+}
+
+#[test]
 fn questions_in_an_error_are_judged_one_by_one() {
     let answer = |code, data: &str| {
         let gate = about_questions();
