@@ -350,7 +350,7 @@ fn more_than_sixteen_questions_in_one_answer_are_denied_before_a_policy_sees_one
         let error = RpcError {
             code: RpcError::URL_ELICITATION_REQUIRED,
             message: "visit them first".into(),
-            data: Some(raw(&json!({ "elicitations": elicitations }).to_string())),
+            data: Some(raw(json!({ "elicitations": elicitations }).to_string())),
         };
         for answer in [ok(json!({ "inputRequests": requests })), Err(error)] {
             let gate = about_questions();
