@@ -56,6 +56,11 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
         let origin = Origin::start();
         let gateway = Gateway::start(&origin, mount);
         gateway.wait_for(&["test_simple_text".to_owned()]);
+        if matches!(leg, Leg::Stdio) {
+            // A process is started for each set of capabilities. The suite waits for this tool only
+            // 600 ms, which the start of a Python process may take.
+            gateway.call("test_streaming_elicitation", json!({ "elicitation": {} }));
+        }
         let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
         let mut expected = Expected::of(leg, revision);
         let unexpected = expected.unexpected(&bare, &through.checks);

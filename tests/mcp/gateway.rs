@@ -42,23 +42,41 @@ impl Gateway {
 
     /// The listed tools.
     fn list(&self) -> io::Result<Vec<Value>> {
-        let meta = json!({
+        let answer = self.post("tools/list", "", json!({}), json!({}))?;
+        Ok(answer["result"]["tools"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default())
+    }
+
+    /// Calls a tool without arguments, as a client with these capabilities. Returns the answer.
+    pub fn call(&self, tool: &str, capabilities: Value) -> Value {
+        let params = json!({ "name": tool, "arguments": {} });
+        self.post("tools/call", tool, params, capabilities).unwrap()
+    }
+
+    /// Sends a request of 2026-07-28. Returns the answer; `null` if there is none.
+    fn post(
+        &self,
+        method: &str,
+        name: &str,
+        mut params: Value,
+        capabilities: Value,
+    ) -> io::Result<Value> {
+        params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1.0.0" },
-            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
         });
-        let method = "tools/list";
-        let body = json!({
-            "jsonrpc": "2.0", "id": 1, "method": method, "params": { "_meta": meta },
-        })
-        .to_string();
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let body = body.to_string();
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(STARTUP))?;
         write!(
             stream,
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
-             MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n\
+             MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\nMcp-Name: {name}\r\n\
              Content-Length: {}\r\n\r\n{body}",
             self.address,
             body.len()
@@ -67,9 +85,9 @@ impl Gateway {
         // The answer is JSON or an event stream.
         let lines = reply.lines();
         let mut json = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));
-        let answer: Option<Value> = json.find_map(|line| serde_json::from_str(line).ok());
-        let tools = answer.and_then(|answer| answer["result"]["tools"].as_array().cloned());
-        Ok(tools.unwrap_or_default())
+        Ok(json
+            .find_map(|line| serde_json::from_str(line).ok())
+            .unwrap_or_default())
     }
 
     /// The command that bridges stdio of a client to HTTP of the gateway.
