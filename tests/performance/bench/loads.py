@@ -87,7 +87,7 @@ def idle_loads(quick):
         return Load(f"{count:,} idle tunnels, {how}", ["idle", "--connections", count, *more], rounds=1, seconds=10)
 
     at_once = [idle(1_000, "opened at once")]
-    return at_once if quick else [*at_once, idle(1_000, "opened over 20 s", "--ramp", 20), idle(3_000, "opened at once")]
+    return at_once if quick else [*at_once, idle(1_000, "opened over 20 s", "--ramp", 20), idle(2_000, "opened at once")]
 
 
 def fixed_rate(rate, quick):
