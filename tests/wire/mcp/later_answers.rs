@@ -60,7 +60,7 @@ fn a_denied_retry_cancels_its_suspended_call() {
         eventually("the call is cancelled", Duration::from_secs(10), || {
             gateway.seen.cancelled() == 1
         });
-        assert_eq!(gateway.seen.answers(), 0);
+        assert_eq!(gateway.seen.results(), 0);
         let name = denied["error"]["data"]["code"].clone();
         let line = json!({ "kind": "mcp", "method": "tools/call", "tool": "ask", "code": name });
         gateway.proxy.audited(line);

@@ -33,9 +33,15 @@ impl Seen {
         self.0.0.lock().unwrap().calls
     }
 
-    /// Number of answers of clients that no call has consumed.
-    pub fn answers(&self) -> usize {
-        self.0.0.lock().unwrap().answers.len()
+    /// Number of clients' results that no call has consumed. The gateway's own errors do not count:
+    /// one may arrive beside the cancellation of its call.
+    pub fn results(&self) -> usize {
+        let state = self.0.0.lock().unwrap();
+        let results = state
+            .answers
+            .values()
+            .filter(|answer| answer.get("error").is_none());
+        results.count()
     }
 
     /// Sets whether the server closes connections without an answer.
