@@ -5,6 +5,7 @@
 //! differently is refused.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -23,7 +24,7 @@ pub enum StrictJsonError {
     /// Invalid UTF-8.
     #[error("the JSON is not UTF-8")]
     NotUtf8,
-    /// Nested deeper than [`MAX_NESTING`]. Checked before any recursion.
+    /// Nested deeper than [`MAX_NESTING`], which also bounds the recursion of the parsers.
     #[error("the JSON is nested more than {MAX_NESTING} deep")]
     TooDeep,
     /// More values than the caller permits.
@@ -49,9 +50,12 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
 /// Checks that a text is not ambiguous and has at most `most` values, without building a tree, and
 /// returns it. For JSON that is passed on as received.
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
-    let (text, _) = text_at_most(most, bytes)?;
-    whole(text, UniqueKeys)?;
-    Ok(text)
+    let text = utf8(bytes)?;
+    let left = Cell::new(Some(most));
+    match whole(text, UniqueKeys { left: &left }) {
+        Err(_) if left.get().is_none() => Err(StrictJsonError::TooMany(most)),
+        checked => checked.map(|()| text),
+    }
 }
 
 /// Counts the values of a text without parsing it. The count is never lower than a parser's.
@@ -63,7 +67,7 @@ pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError>
 /// The bytes as a text, and an upper bound on the number of its values, from counting commas and
 /// opening brackets outside strings. Does not check whether brackets match.
 fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
+    let text = utf8(bytes)?;
     let (mut depth, mut nesting, mut values) = (0_usize, 0, 1);
     let mut rest = bytes;
     while let Some((byte, behind)) = rest.split_first() {
@@ -89,9 +93,16 @@ fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonEr
     Ok((text, values))
 }
 
+fn utf8(bytes: &[u8]) -> Result<&str, StrictJsonError> {
+    std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)
+}
+
 /// Reads a text that is exactly one value.
 fn whole<'t, S: DeserializeSeed<'t>>(text: &'t str, seed: S) -> Result<S::Value, StrictJsonError> {
-    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
+    let malformed = |error: serde_json::Error| match error.to_string() {
+        error if error.starts_with("recursion limit exceeded") => StrictJsonError::TooDeep,
+        error => StrictJsonError::Malformed(error),
+    };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = seed.deserialize(&mut deserializer).map_err(malformed)?;
     deserializer.end().map_err(malformed)?;
@@ -186,17 +197,24 @@ fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
 }
 
 /// Checks a value as [`Strict`] does, but stores only the keys of the objects that have not ended.
-struct UniqueKeys;
+#[derive(Clone, Copy)]
+struct UniqueKeys<'c> {
+    /// How many more values are permitted; `None` once there were too many.
+    left: &'c Cell<Option<usize>>,
+}
 
-impl<'de> DeserializeSeed<'de> for UniqueKeys {
+impl<'de> DeserializeSeed<'de> for UniqueKeys<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let left = self.left.get().and_then(|left| left.checked_sub(1));
+        self.left.set(left);
+        left.ok_or_else(|| D::Error::custom("too many values"))?;
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for UniqueKeys {
+impl<'de> Visitor<'de> for UniqueKeys<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,7 +246,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(Self)?.is_some() {}
+        while items.next_element_seed(self)?.is_some() {}
         Ok(())
     }
 
@@ -239,7 +257,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
             if !keys.insert(key) {
                 return Err(A::Error::custom("duplicate key in an object"));
             }
-            members.next_value_seed(Self)?;
+            members.next_value_seed(self)?;
         }
         Ok(())
     }
@@ -349,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn too_deep_nesting_is_refused_before_recursion() {
+    fn too_deep_nesting_is_refused() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(MAX_NESTING).as_bytes()).is_ok());
         each_row(
@@ -360,6 +378,8 @@ mod tests {
             ],
             |bomb| {
                 assert_eq!(parse(bomb.as_bytes()), Err(StrictJsonError::TooDeep));
+                let checked = check_at_most(usize::MAX, bomb.as_bytes());
+                assert_eq!(checked, Err(StrictJsonError::TooDeep));
             },
         );
         let quoted = format!("\"\\\"{}\"", "[".repeat(1000));
@@ -371,6 +391,8 @@ mod tests {
         let text = b"{\"a\":[1,2,3],\"b,[{\":4}";
         assert!(parse_at_most(6, text).is_ok());
         assert_eq!(parse_at_most(5, text), Err(StrictJsonError::TooMany(5)));
+        assert!(check_at_most(6, text).is_ok());
+        assert_eq!(check_at_most(5, text), Err(StrictJsonError::TooMany(5)));
     }
 
     proptest! {

@@ -1,11 +1,13 @@
 //! JSON-RPC messages, which keep params and results as the received text.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use addons::contract::RpcOutcome;
-use addons::raw_json::{Members, write_string};
+use addons::raw_json::write_string;
 use addons::strict_json::{self, StrictJsonError};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
@@ -79,6 +81,32 @@ pub enum MessageError {
     },
 }
 
+/// The members of a message. A member that is `null` is present.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    method: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    error: Option<&'a RawValue>,
+}
+
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+/// A member; `null` counts as absent.
+fn given(member: Option<&RawValue>) -> Option<&RawValue> {
+    member.filter(|value| value.get() != "null")
+}
+
 impl Message {
     /// Reads one message of at most `most_values` JSON values. Refuses repeated keys at any depth,
     /// text that is not UTF-8, and batches.
@@ -88,51 +116,51 @@ impl Message {
         if text.starts_with('[') {
             return Err(MessageError::Batch);
         }
-        let members = Members::parse(text).map_err(|_| not_rpc(None, "it is not an object"))?;
-        let id = match members.get("id").filter(|id| *id != "null") {
-            Some(id) => match Id::parse(id) {
+        let envelope: Envelope<'_> =
+            serde_json::from_str(text).map_err(|_| not_rpc(None, "it is not an object"))?;
+        let id = match given(envelope.id) {
+            Some(id) => match Id::parse(id.get()) {
                 Some(id) => Some(id),
                 None => return Err(not_rpc(None, "its id is neither a string nor a number")),
             },
             None => None,
         };
-        if members.get("jsonrpc") != Some("\"2.0\"") {
+        if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
             return Err(not_rpc(id, "jsonrpc is not \"2.0\""));
         }
-        if given(&members, "method").is_some() {
-            Self::request_or_notification(&members, id)
-        } else {
-            Self::response(&members, id)
+        match given(envelope.method) {
+            Some(method) => Self::request_or_notification(&envelope, id, method),
+            None => Self::response(&envelope, id),
         }
     }
 
     fn request_or_notification(
-        members: &Members<'_>,
+        envelope: &Envelope<'_>,
         id: Option<Id>,
+        method: &RawValue,
     ) -> Result<Self, MessageError> {
-        if given(members, "result").is_some() || given(members, "error").is_some() {
+        if given(envelope.result).is_some() || given(envelope.error).is_some() {
             return Err(not_rpc(id, "it has both a method and a result or error"));
         }
-        let Some(text) = members.text("method") else {
+        let Some(method) = text(method) else {
             return Err(not_rpc(id, "its method is not a string"));
         };
-        let params = given(members, "params");
-        if params.is_some_and(|params| !params.starts_with(['{', '['])) {
+        let params = given(envelope.params);
+        if params.is_some_and(|params| !params.get().starts_with(['{', '['])) {
             return Err(not_rpc(id, "its params are neither an object nor an array"));
         }
-        let method = text.into();
-        let params = params.map(raw).transpose()?;
+        let (method, params) = (method.into(), params.map(RawValue::to_owned));
         match id {
             Some(id) => Ok(Self::Request { id, method, params }),
-            None if members.get("id").is_some() => Err(not_rpc(None, "its id is null")),
+            None if envelope.id.is_some() => Err(not_rpc(None, "its id is null")),
             None => Ok(Self::Notification { method, params }),
         }
     }
 
-    fn response(members: &Members<'_>, id: Option<Id>) -> Result<Self, MessageError> {
-        let outcome = match (given(members, "result"), given(members, "error")) {
-            (Some(result), None) => Ok(raw(result)?),
-            (None, Some(error)) => match serde_json::from_str(error) {
+    fn response(envelope: &Envelope<'_>, id: Option<Id>) -> Result<Self, MessageError> {
+        let outcome = match (given(envelope.result), given(envelope.error)) {
+            (Some(result), None) => Ok(result.to_owned()),
+            (None, Some(error)) => match serde_json::from_str(error.get()) {
                 Ok(error) => Err(error),
                 Err(_) => return Err(not_rpc(id, "its error has no code and message")),
             },
@@ -147,13 +175,14 @@ impl Message {
     }
 }
 
-/// The text of a member; `null` counts as absent.
-fn given<'a>(members: &Members<'a>, name: &str) -> Option<&'a str> {
-    members.get(name).filter(|value| *value != "null")
-}
-
-fn raw(text: &str) -> Result<Box<RawValue>, MessageError> {
-    RawValue::from_string(text.to_owned()).map_err(|_| not_rpc(None, "a member is not JSON"))
+/// The text of a JSON string; `None` for any other value.
+pub fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let json = raw.get();
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(inner.into());
+    }
+    serde_json::from_str::<String>(json).ok().map(Cow::Owned)
 }
 
 fn not_rpc(id: Option<Id>, reason: &'static str) -> MessageError {

@@ -201,22 +201,23 @@ fn unreadable(error: MessageError) -> Denial {
 
 /// The era of a message, by its `_meta` or its header.
 fn era(headers: &HeaderMap, message: &Message) -> Era {
-    let params = match message {
-        Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),
-        Message::Response { .. } => None,
-    };
-    if modern::names_version(params) {
-        return Era::Modern;
-    }
     // The checks of each era refuse a repeated header.
     let version = headers.get(&PROTOCOL_VERSION);
     let version = version.and_then(|value| value.to_str().ok());
-    match version.map(|version| Version::parse(version.trim())) {
+    let by_header = match version.map(|version| Version::parse(version.trim())) {
         None => Era::Legacy,
         Some(Some(version)) => version.era(),
         // Only the legacy era has session ids.
         Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
         Some(None) => Era::Modern,
+    };
+    match (by_header, message) {
+        (Era::Legacy, Message::Request { params, .. } | Message::Notification { params, .. })
+            if modern::names_version(params.as_deref()) =>
+        {
+            Era::Modern
+        }
+        (era, _) => era,
     }
 }
 

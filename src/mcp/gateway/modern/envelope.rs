@@ -6,11 +6,12 @@ use serde_json::json;
 
 use super::super::super::caller::LogLevel;
 use super::super::super::error::{INVALID_PARAMS, UNSUPPORTED_VERSION, protocol_error, raw};
+use super::super::super::message::text;
 use super::super::super::version::{Era, Version};
 use super::super::capabilities;
 use super::super::visit::ClientDescription;
 use super::headers;
-use super::params::{ModernParams, VERSION, text};
+use super::params::{ModernParams, VERSION};
 
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
@@ -24,7 +25,7 @@ pub fn read(
     method: &str,
     params: &ModernParams<'_>,
 ) -> Result<ClientDescription, RpcError> {
-    let Some(meta) = params.meta() else {
+    let Some(meta) = &params.meta else {
         return Err(invalid("params._meta is missing, or not an object"));
     };
     let version = meta.version.ok_or_else(|| missing(VERSION))?;

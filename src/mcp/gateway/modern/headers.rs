@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderName};
 
 use super::super::super::error::{HEADER_MISMATCH, protocol_error};
 use super::super::super::fields::{METHOD, NAME, PROTOCOL_VERSION};
-use super::params::{ModernParams, text};
+use super::super::super::message::text;
+use super::params::ModernParams;
 
 const PREFIX: &str = "=?base64?";
 const SUFFIX: &str = "?=";

@@ -9,9 +9,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::super::caller::Caller;
+use super::super::super::message::text;
 use super::super::visit::Visit;
 use super::headers::{decode, mismatch, value};
-use super::params::{ModernParams, text};
+use super::params::ModernParams;
 
 const ANNOTATION: &str = "x-mcp-header";
 const PREFIX: &str = "mcp-param-";

@@ -1,7 +1,5 @@
 //! Reads the members of requests' params that the gateway uses.
 
-use std::borrow::Cow;
-
 use addons::raw_json::Members;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -11,8 +9,11 @@ pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 /// Members of a request's params, as raw JSON.
 #[derive(Default, Deserialize)]
 pub struct ModernParams<'a> {
+    /// `_meta`, if it is an object.
+    #[serde(skip)]
+    pub meta: Option<Meta<'a>>,
     #[serde(borrow, rename = "_meta")]
-    pub meta: Option<&'a RawValue>,
+    raw_meta: Option<&'a RawValue>,
     #[serde(borrow)]
     pub name: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -45,12 +46,14 @@ pub struct Meta<'a> {
 impl<'a> ModernParams<'a> {
     /// Reads an object; all members are absent in any other value.
     pub fn read(params: Option<&'a RawValue>) -> Self {
-        object(params).unwrap_or_default()
+        let mut read: Self = object(params).unwrap_or_default();
+        read.meta = object(read.raw_meta);
+        read
     }
 
-    /// `_meta`, if it is an object.
-    pub fn meta(&self) -> Option<Meta<'a>> {
-        object(self.meta)
+    /// The progress token of the request.
+    pub fn progress_token(&self) -> Option<&'a RawValue> {
+        self.meta.as_ref()?.progress_token
     }
 }
 
@@ -61,16 +64,6 @@ pub fn names_version(params: Option<&RawValue>) -> bool {
         meta.get(VERSION).filter(|version| *version != "null")
     };
     named().is_some()
-}
-
-/// The text of a JSON string; `None` for any other value.
-pub fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
-    let json = raw.get();
-    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
-    if !inner.contains('\\') {
-        return Some(inner.into());
-    }
-    serde_json::from_str::<String>(json).ok().map(Cow::Owned)
 }
 
 /// Reads the members of an object. Refuses an array, which serde would read as members in order.

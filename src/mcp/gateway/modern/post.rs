@@ -8,11 +8,11 @@ use http::StatusCode;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::method_not_found;
-use super::super::super::message::Message;
+use super::super::super::message::{Message, text};
 use super::super::answer::Answered;
 use super::super::refusal::{bad_request, refuse_with};
 use super::super::visit::Visit;
-use super::params::{ModernParams, text};
+use super::params::ModernParams;
 use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::is_ours;
@@ -83,7 +83,7 @@ impl Request<'_> {
             let checked = param_headers::check(visit, read, &caller).await;
             checked.map_err(|error| self.refuse(error))?;
         }
-        let running = Running::begin(visit, self, caller);
+        let running = Running::begin(visit, self, (read, caller));
         Ok(run(visit, running).await)
     }
 }
