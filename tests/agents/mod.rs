@@ -236,8 +236,8 @@ fn converses(agent: &Agent) {
     );
 }
 
-/// Asserts that the API got the real secret and no placeholder, and that the agent's output and
-/// home directory lack the real one.
+/// Asserts that the API got the secret and no placeholder, and that the agent's output and home
+/// directory do not contain the secret.
 fn assert_nothing_leaked(run: &Run, fixture: &Fixture) {
     let seen = format!("{:?}{}", fixture.origin.seen(), fixture.bodies.lock());
     assert!(seen.contains(SECRET), "{seen}");
@@ -417,8 +417,8 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<Fixture> {
     let fixture = Fixture::start();
     let proxy = start(agent, &fixture.origin);
     let sandbox = Sandbox::new(agent, &programs, &proxy);
-    // The terminal has a size and reports a cursor position. Return accepts the first question: the
-    // choice of a style, or to trust the directory.
+    // The terminal has a size and reports a cursor position. Return accepts the default answer to
+    // the first question, which is about a style or about trust in the directory.
     let script = format!(
         "(sleep 1; printf '\\033[1;1R'; sleep 5; printf '\\r'; sleep 4) | timeout 12 script -qec 'stty rows 40 cols 120; {program}' /dev/null"
     );
@@ -461,7 +461,7 @@ fn visible(output: &str) -> String {
     said
 }
 
-/// Kills the processes with this `HOME`, some of which Codex leaves running.
+/// Kills the processes with this `HOME`: Codex leaves some of its processes running.
 fn end_what_is_left(home: &Path) {
     let home = format!("HOME={}", home.display());
     for process in fs::read_dir("/proc").unwrap().flatten() {

@@ -67,8 +67,8 @@ fn every_client_works_the_same_inside_a_sandbox_of_run() {
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);
     let socket = proxy.path("api.sock");
-    // Directories from which installed clients load files; a sandbox does not show those that are
-    // in a home directory.
+    // The directories of Cargo and Python, from which clients load files. Without `--read`, a
+    // sandbox does not show such a directory if it is in a home directory.
     let python = tools.dir.join("python/bin/python").canonicalize();
     let programs = [Some(Path::new(env!("CARGO")).to_owned()), python.ok()];
     let loaded = programs.iter().flatten();

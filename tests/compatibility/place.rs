@@ -36,8 +36,8 @@ impl Place<'_> {
     }
 }
 
-/// A command on this machine that starts in `directory`, with only `PATH` and `HOME`, which is
-/// `directory` too, as environment.
+/// A command on this machine that starts in `directory`. Its environment has only `PATH`, and
+/// `directory` as `HOME`.
 pub fn shell(directory: &Path, program: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
     command

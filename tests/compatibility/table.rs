@@ -22,8 +22,8 @@ has the sentence in a JSON body, which every client passes on.
 | --- | --- | --- |
 ";
 
-/// Compares the document with the lines of the clients that ran. The lines of other clients are
-/// kept.
+/// Compares the document with the lines of the clients that ran, or writes these lines to it. The
+/// lines of other clients are kept.
 pub fn compare(rows: &[(&str, String)]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let recorded = fs::read_to_string(&path).unwrap_or_default();

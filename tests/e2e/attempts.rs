@@ -74,8 +74,8 @@ impl Listeners {
     }
 }
 
-/// Sends packets of every kind from a machine to addresses, and returns those that were answered.
-/// Packets without an answer can be found with the receiver's [`Listeners`].
+/// Sends packets of every kind from a machine to addresses. Returns the TCP connections and pings
+/// that were answered. [`Listeners`] at the target record all packets and connections that arrive.
 pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
     // Concurrently, because most attempts wait until they time out.
     from.run(|| {
@@ -124,7 +124,8 @@ fn try_all(target: IpAddr) -> Vec<String> {
     answered
 }
 
-/// The result of [`Listeners::received`] for the packets of [`reach`] if no firewall drops any.
+/// The packets of [`reach`] over IPv4 that [`Listeners::received`] returns if no firewall drops
+/// any. The datagram to port 53 is left out, since not all listeners open that port.
 pub fn everything(from: Ipv4Addr) -> Vec<String> {
     let tcp = TCP.map(|port| format!("tcp/{port} from {from}"));
     let udp = UDP.map(|port| format!("udp/{port} from {from}"));

@@ -13,8 +13,8 @@ use crate::mcp_servers::{CLIENT, assert_reached};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 
-/// A stand-in for `docker`. It creates the bridge of a network as an engine does, and records each
-/// call and the state of the host at that time.
+/// A stand-in for `docker`. It creates the bridge of a network as an engine does, records each
+/// call, and at `docker run` also the state of the host.
 const STAND_IN: &str = r#"#!/bin/bash
 set -u
 here="$(dirname "$0")"

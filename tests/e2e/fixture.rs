@@ -30,7 +30,7 @@ pub struct Sandbox {
     pub address: Ipv4Addr,
     /// The host's address on the sandbox's link, where the proxy is.
     pub proxy: Ipv4Addr,
-    /// Pid of the sandbox's first process on the host; 0 for a docker sandbox.
+    /// Pid, on the host, of the sandbox's first process; 0 for a docker sandbox.
     pub init: u32,
     /// The host's end of the sandbox's link.
     pub device: String,

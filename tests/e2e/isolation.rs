@@ -65,7 +65,7 @@ fn a_sandbox_reaches_only_the_proxy() {
         "200/200"
     );
 
-    // The sandbox reaches the proxy at its own link's address only.
+    // The sandbox reaches the proxy only at the host's address on the sandbox's own link.
     let connects = |address: Ipv4Addr| {
         let (target, patience) = ((address, 8080).into(), Duration::from_millis(300));
         inside.run(|| TcpStream::connect_timeout(&target, patience).is_ok())

@@ -26,7 +26,7 @@ fn a_reused_address_gets_no_tunnel_credential_or_rate_of_the_earlier_sandbox() {
     });
     fixture.origin.create_repository("acme/web");
     fixture.up("first", &["--address", ADDRESS, "--repo", "acme/web"]);
-    // A tunnel that stays open, and a bucket without tokens.
+    // Opens a tunnel that stays open, then uses up the tokens of the bucket.
     let script = "exec 3<>/dev/tcp/$UNIFIED_PROXY_HOST/$UNIFIED_PROXY_PORT
         printf 'CONNECT api.example.com:443 HTTP/1.1\\r\\nHost: api.example.com:443\\r\\n\\r\\n' >&3
         head -c 12 <&3

@@ -277,13 +277,13 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A request with its whole body, which the proxy does not read while the chain waits.
+/// A request with its whole body. The proxy does not read the body while the chain waits.
 fn post(target: &str, host: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
 }
 
-/// The head of a request and a part of its body, which is longer than the proxy reads before the
-/// verdict.
+/// The head of a request and the first 60,000 bytes of its body, which are more than the proxy
+/// reads before the verdict.
 fn upload(target: &str, host: &str) -> Vec<u8> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n");
     [head.into_bytes(), vec![b'x'; 60_000]].concat()

@@ -57,8 +57,8 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
         let gateway = Gateway::start(&origin, mount);
         gateway.wait_for(&["test_simple_text".to_owned()]);
         if matches!(leg, Leg::Stdio) {
-            // A process is started for each set of capabilities. The suite waits for this tool only
-            // 600 ms, which the start of a Python process may take.
+            // The gateway starts a server process for each set of client capabilities. The suite
+            // waits only 600 ms for this tool, and the start of a Python process may take longer.
             gateway.call("test_streaming_elicitation", json!({ "elicitation": {} }));
         }
         let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
@@ -106,7 +106,7 @@ fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
     }
 }
 
-/// Time limit for the client in a scenario; the suite stops the client after 30 s.
+/// Time limit for the client in a scenario, longer than that of the suite, which is 20 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
 /// Guards against a suite that stops at the first refused connection, which would report no
@@ -129,8 +129,8 @@ fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     });
 }
 
-/// The scenarios of checks, without those of tasks, which are not scored and have checks that
-/// succeed without any server.
+/// The names of the checks' scenarios. Those of tasks are left out: they are not scored, and some
+/// of their checks succeed without any server.
 fn scenarios<'a>(checks: impl Iterator<Item = &'a Check>) -> BTreeSet<&'a str> {
     let names = checks.map(|(scenario, _)| scenario.as_str());
     names.filter(|name| !name.starts_with("tasks-")).collect()

@@ -128,8 +128,8 @@ pub fn succeeds(statuses: &[String]) -> bool {
     statuses.iter().all(|status| status == SUCCESS)
 }
 
-/// The checks that succeed without the gateway but not with it, and those that exist only with it
-/// and fail.
+/// The checks that succeed without the gateway, but fail or are made less often with it; and the
+/// checks that are made only with it and fail.
 pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
     let mut found = Vec::new();
     for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {

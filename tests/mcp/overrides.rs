@@ -68,7 +68,10 @@ fn an_agent_calls_a_simplified_tool_and_the_server_gets_the_hidden_fields() {
     let found = call(&tools, &gateway, &[json!({ "city": "Oslo" }), hidden]);
 
     let [tool] = &found.tools[..] else {
-        panic!("the gateway lists other tools than one: {:?}", found.tools);
+        panic!(
+            "the gateway does not list exactly one tool: {:?}",
+            found.tools
+        );
     };
     assert_eq!(tool["name"], "get_weather");
     assert_eq!(tool["description"], "Get the weather for a city");

@@ -18,7 +18,7 @@ pub const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 /// Time limit of a scenario, in milliseconds; without the gateway the longest takes 4 s.
 const SCENARIO_TIMEOUT: &str = "20000";
 
-/// The scenario of a check, and its id and name: ids are not unique within a scenario.
+/// A check: the scenario, and `id/name`, since ids alone are not unique within a scenario.
 pub type Check = (String, String);
 
 /// The statuses of each check, one for each execution.
@@ -28,11 +28,12 @@ pub type Checks = BTreeMap<Check, Vec<String>>;
 #[derive(Debug)]
 pub struct Findings {
     pub checks: Checks,
-    /// Whether all scenarios passed that count for the revision's score.
+    /// Whether every scored scenario of the run passed; for [`Run::client`], whether its scenario
+    /// passed.
     pub passed: bool,
 }
 
-/// The scenarios that a revision requires of clients, followed by those that are run unscored.
+/// The scenarios that a revision requires of clients, followed by those that are not scored.
 pub fn client_scenarios(tools: &Tools, revision: &str) -> Vec<String> {
     let path = tools.package(&format!("conformance/requirements/{revision}.yaml"));
     let requirements = yaml(&fs::read_to_string(path).unwrap());
@@ -52,7 +53,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Starts all scenarios that a revision requires of a server.
+    /// Starts all server scenarios of a revision's requirements, also those that are not scored.
     pub fn server(tools: &Tools, revision: &str, url: &str) -> Self {
         Self::start(tools, |suite| {
             suite.args(["server", "--requirements", revision, "--url", url]);
@@ -114,8 +115,8 @@ impl Drop for Run {
     }
 }
 
-/// Reads each check with its status and error from the directories with a `checks.json`, which are
-/// named after a scenario and the time.
+/// Reads the checks, with status and error, from the `checks.json` of each directory. A directory
+/// is named after its scenario and the time; it has no `checks.json` if the scenario failed to run.
 fn read(directory: &Path) -> Vec<(Check, String, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap().flatten() {
@@ -124,7 +125,7 @@ fn read(directory: &Path) -> Vec<(Check, String, String)> {
         let scenario = &name[..name.len() - TIME.len()];
         let scenario = scenario.strip_prefix("server-").unwrap_or(scenario);
         let checks: Vec<Value> = serde_json::from_str(&text).unwrap();
-        // Entries with the status INFO are exchanged messages.
+        // Entries with the status INFO, such as exchanged messages, are not checks.
         for check in checks.iter().filter(|check| check["status"] != "INFO") {
             let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
             let key = (

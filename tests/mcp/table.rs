@@ -1,4 +1,4 @@
-//! Compares `docs/mcp-compatibility.md` with the results of the test.
+//! Compares `docs/mcp-compatibility.md` with the results of the test, or writes it.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn line(client: &Client, transport: Transport, found: &Found) -> String {
     format!("| {} | {} | {revision} |", client.name, transport.name())
 }
 
-/// Compares the document with the lines of the clients.
+/// Compares the document with the lines of the clients, or writes it.
 pub fn compare(mounts: &[Mount], lines: &[String]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/mcp-compatibility.md");
     let recorded = fs::read_to_string(&path).unwrap_or_default();

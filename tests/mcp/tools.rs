@@ -27,8 +27,8 @@ const PROGRAMS: [(&str, &str); 5] = [
 pub struct Tools(PathBuf);
 
 impl Tools {
-    /// Installs missing parts; `None` if that is not possible on this machine, which the summary of
-    /// `scripts/test` reports. A second process waits for the first.
+    /// Installs missing parts; a second process waits for the first. `None` if an installation
+    /// fails; then the summary that `scripts/test` prints has the reason.
     pub fn install(test: &str) -> Option<Self> {
         let (dir, _lock) = installed::directory("mcp");
         for (name, text) in PROGRAMS {

@@ -83,7 +83,7 @@ fn converses(agent: &Agent) {
     assert_nothing_leaked(&ran, &person, &bodies.lock());
 }
 
-/// A grep pattern that matches the secret but not the pattern itself, which is visible inside.
+/// A grep pattern that matches the secret, but not the command line that contains the pattern.
 fn cut(secret: &str) -> String {
     let (first, rest) = secret.split_at(1);
     format!("'[{first}]{rest}'")

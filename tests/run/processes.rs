@@ -54,7 +54,7 @@ pub fn command_line(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// Pids of the processes for which `to` returns true for the target of `/proc/PID/LINK`.
+/// Pids of the processes whose link `/proc/PID/LINK` has a target that `to` accepts.
 fn leading(link: &str, to: impl Fn(&Path) -> bool) -> Vec<u32> {
     let leads =
         |pid: &u32| fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|found| to(&found));

@@ -228,8 +228,8 @@ processes() {
     attempt no-new-privileges "a set-user-id program gains privileges" grep -q '^NoNewPrivs:.0' /proc/self/status
 }
 
-# Succeeds if a file can be created in a directory, and removes it, or if a file can be opened for
-# writing.
+# Succeeds if $1 is a directory in which a file can be created (the file is removed again), or a file
+# that can be opened for writing.
 writable() {
     if [[ -d "$1" ]]; then
         timeout "$SECONDS_EACH" bash -c ': >"$1/.redteam" && rm -f "$1/.redteam"' - "$1" </dev/null >/dev/null 2>&1

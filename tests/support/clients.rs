@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::proxy::Proxy;
 
-/// Source of an `https.Agent` that tunnels through the proxy, as Node's `https` module ignores the
+/// Source of an `https.Agent` that tunnels through the proxy: Node's `https` module ignores the
 /// proxy variables.
 pub const NODE_AGENT: &str = "
     const http = require('node:http'), https = require('node:https'), tls = require('node:tls');

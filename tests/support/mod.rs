@@ -1,5 +1,5 @@
-//! Support for the wire tests: an origin that records the requests that reach it, the real binary
-//! with a configuration for each test, and clients of every kind.
+//! Support for tests of the real binary: an origin that records the requests that reach it, the
+//! proxy with a configuration for each test, and clients of every kind.
 
 mod certificates;
 mod cgi;

@@ -70,9 +70,10 @@ impl Seen {
 }
 
 /// A test's function that gets a request and the first MiB of its body as text. It returns a status
-/// and a JSON body, or `None` to leave the answer to the routes. The origin sends a JSON string as
-/// the whole body of an event stream, and a list of strings as the events of a stream, with a pause
-/// of [`super::PACE`] before each.
+/// and a JSON value, or `None` to leave the answer to the routes. The origin sends an object,
+/// number, boolean or null as JSON, and a string as a complete event stream. A list must hold
+/// strings: the origin sends them one by one as an event stream with status 200, with a pause of
+/// [`super::PACE`] before each.
 pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
 
 pub(super) struct Shared {
@@ -188,7 +189,8 @@ impl Origin {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    /// Number of open connections. A TLS connection counts from the end of its handshake.
+    /// Number of open connections, without those that became WebSockets. A TLS connection counts
+    /// from the end of its handshake.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::Acquire)
     }
@@ -277,8 +279,8 @@ where
     shared.open.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// A TCP server that runs a test's function on each connection, to send bytes that no HTTP library
-/// would send.
+/// A TCP server that runs a test's function on each connection, for upstreams that an HTTP library
+/// cannot act as.
 pub struct RawOrigin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,

@@ -30,7 +30,8 @@ const CHUNK: usize = 64 * 1024;
 /// Delay before each event of a script's list.
 pub const PACE: Duration = Duration::from_millis(100);
 
-/// Bytes of a request body that routes and scripts get; further bytes are only counted.
+/// Bytes of a request body that routes and scripts get; further bytes are only counted. Git and Git
+/// LFS get the whole body.
 const KEPT: usize = 1 << 20;
 
 /// The `Sec-WebSocket-Accept` for the `Sec-WebSocket-Key` of the example in RFC 6455, section 1.3.

@@ -106,7 +106,7 @@ fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
         assert_eq!(get(&proxy), 204);
     }
     eventually("the lines are lost", SOON, || dropped(&proxy) == 5.0);
-    // This process ends without a record of the 5 lost lines; the restarted proxy writes it.
+    // This process ends without recording the loss of 5 lines; the restarted proxy records it.
     proxy.signal(Signal::TERM);
     proxy.wait(SOON);
     proxy.restart();

@@ -1,5 +1,5 @@
 //! Checks the documents: metrics and alert rules against the code, links against the files, and the
-//! performance matrix against the measured figures.
+//! rows of the performance matrix against those that are measured.
 
 use std::path::{Path, PathBuf};
 

@@ -20,7 +20,7 @@ const LOGIN: &str = "auth.openai.com";
 const ECHO: &str = "/echo/backend-api/codex/responses";
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
-/// The requests that the fake token endpoint received, and its responses.
+/// The requests that the fake token endpoint received, and how it and the API respond.
 #[derive(Default)]
 struct Endpoint {
     asked: Vec<Value>,

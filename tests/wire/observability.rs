@@ -77,8 +77,8 @@ const PUSH_DENIALS: &[&str] = &[
 type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
 
 /// The series that a server with this configuration exposes from its start, with 0. The list lacks
-/// series whose labels depend on an upstream (`proxy_requests_total`, by status) or on a container
-/// (`proxy_rate_limit_*`).
+/// series with a label that is not known at the start, such as the status in `proxy_requests_total`
+/// and the container in `proxy_rate_limit_*`.
 fn known_series() -> Vec<String> {
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let entry: Labels<'_> = &[("upstream", &["api.example.com"])];

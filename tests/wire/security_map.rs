@@ -83,8 +83,8 @@ fn test_sources(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Maps each root source file to the executables built from it in this directory, oldest first.
-/// Cargo leaves the executables of earlier builds in place.
+/// Maps each root source file to the executables built from it, oldest first, in the directory of
+/// the running test. Cargo leaves the executables of earlier builds in place.
 fn test_binaries(root: &Path) -> BTreeMap<PathBuf, BTreeSet<(SystemTime, PathBuf)>> {
     let own = std::env::current_exe().unwrap();
     let mut built: BTreeMap<PathBuf, BTreeSet<_>> = BTreeMap::new();

@@ -86,7 +86,7 @@ fn an_upload_of_300_mb_grows_memory_by_less_than_30_mib() {
     assert_eq!(received[1..], [150 * MEGABYTE as u64; 2]);
 }
 
-/// Tests HTTP/1.1 and HTTP/2, each between client and proxy and between proxy and origin.
+/// Tests HTTP/1.1 and HTTP/2, in each case on both sides of the proxy.
 #[test]
 fn a_client_that_does_not_read_holds_the_origin_back() {
     let origin = Origin::start();

@@ -1,5 +1,5 @@
-//! Restarts, faults, shutdown, timeouts and limits on connections: during a fault, the proxy denies
-//! and reports the fault; after it, the proxy serves again.
+//! Restarts, faults, shutdown, timeouts, and limits on connections. During a fault, the proxy
+//! denies the requests that it cannot judge; after the fault, it serves again.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

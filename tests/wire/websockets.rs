@@ -17,7 +17,7 @@ use crate::streaming::websocket;
 use crate::support::{Origin, Proxy, RawOrigin, Setup, Tls, assert_closes, frames, read_reply};
 
 const HOST: &str = "api.example.com";
-/// An upstream without a credential.
+/// A host without a credential.
 const OTHER: &str = "other.example.com";
 const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
 const REDACTED: &str = "[REDACTED:vendor]";

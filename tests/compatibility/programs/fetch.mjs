@@ -33,6 +33,6 @@ try {
   console.log(...(await libraries[library]()));
 } catch (error) {
   for (let cause = error; cause; cause = cause.cause) console.error(String(cause));
-  // Not `process.exit`, so that a connection that the proxy does not close keeps the process running, and the test fails.
+  // Not `process.exit`: if the proxy leaves the connection open, the process must keep running, so that the test fails.
   process.exitCode = 1;
 }

@@ -1,4 +1,5 @@
-//! Requests of mounts pass the chain as flows of the container, to the mount's server only.
+//! Requests of a mount pass the chain as flows, and go only to the mount's server. The flows belong
+//! to the container, or to no container if the mount is shared.
 
 use std::time::Duration;
 

@@ -53,7 +53,7 @@ pub struct Recorder {
     pub lines: Mutex<Vec<Line>>,
 }
 
-/// Replaces `hunter2` with asterisks, in place of the filter that redacts secrets.
+/// Stands in for the filter that redacts secrets: replaces `hunter2` with asterisks.
 struct Scrub;
 
 impl BodyFilter for Scrub {
@@ -201,8 +201,8 @@ impl Fixture {
         self.containers.get(CONTAINER)
     }
 
-    /// Parameters with which a client of a revision opens a session, and the receiver of the
-    /// server's unsolicited messages.
+    /// The parameters of a session for a client that speaks `version`, and the receiver of the
+    /// server's messages that belong to no request.
     pub fn opening(&self, version: Version) -> (Opening, mpsc::Receiver<Event>) {
         let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
         let opening = Opening {
@@ -279,7 +279,7 @@ impl Fixture {
         self.recorder.lines.lock().clone()
     }
 
-    /// The number of messages that were dropped for a reason, according to the metric.
+    /// The number of messages that were dropped for this `reason`, according to the metric.
     pub fn dropped(&self, reason: &str) -> u64 {
         let families = self.metrics.gather();
         let mut families = families.iter();

@@ -166,7 +166,7 @@ impl Server {
     }
 
     /// Starts a legacy server with session `s1` and without a stream for GET. The script responds
-    /// to calls.
+    /// to all requests for which [`handshake`] returns `None`.
     pub async fn legacy(script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static) -> Self {
         Self::start(move |seen| handshake(seen, "s1").unwrap_or_else(|| script(seen))).await
     }
@@ -209,8 +209,8 @@ impl Server {
     }
 }
 
-/// The response of a legacy server to `initialize`, GET, DELETE and notifications; `None` for a
-/// call.
+/// The response of a legacy server to `initialize`, GET, DELETE and notifications; `None` for other
+/// requests.
 pub fn handshake(seen: &Seen, session: &str) -> Option<Scripted> {
     Some(match seen.method() {
         "initialize" => {

@@ -14,8 +14,8 @@ fn settings(url: &str) -> String {
     format!("type: sse, url: \"{url}\", timeout: 2s")
 }
 
-/// A server of HTTP+SSE over raw TCP. It answers messages that are POSTed to `/messages` on the
-/// stream of `/sse`.
+/// A server of HTTP+SSE over raw TCP. Clients POST messages to `/messages`; the server sends the
+/// answers on the stream of a GET to `/sse`.
 struct Sse {
     url: String,
     posted: Arc<Mutex<Vec<Value>>>,

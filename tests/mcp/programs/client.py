@@ -1,8 +1,8 @@
 """Lists tools and calls some, with one of Python's MCP libraries.
 
-client.py LIBRARY TRANSPORT TARGET CALLS: TARGET is a URL or a command as JSON, CALLS a list of
-[tool, arguments] as JSON. Prints {"revision", "tools", "results"}: each listed tool, and the text of
-each result.
+client.py LIBRARY TRANSPORT TARGET CALLS: TARGET is a URL, or for the transport `stdio` a command as
+a JSON list; CALLS is a JSON list of [tool, arguments]. Prints {"revision", "tools", "results"}: each
+listed tool, and the text of each result.
 """
 
 import asyncio

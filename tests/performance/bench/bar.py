@@ -1,4 +1,4 @@
-"""The product's targets, mostly ratios of two figures of the same run, which depend less on the machine."""
+"""The product's targets. Most are ratios of two figures of the same run, since a ratio depends less on the machine."""
 
 
 def ratio(load, key, peer, other="product"):

@@ -89,7 +89,7 @@ class DnsLoad(Runner):
 class CountedProduct(Gateway):
     """The product under callgrind, with one HTTP mount, and a policy of 50 rules if `with_policy`."""
 
-    # Only those that send the loads. Maintenance reads each container's state every second: with 10,000
+    # Only the containers that send the loads. Maintenance reads each container's state every second: with 10,000
     # containers that takes 5 million instructions a second, which would be counted on a slow machine.
     containers = 3
 
@@ -144,7 +144,7 @@ class CountedProduct(Gateway):
 
 
 def print_functions(unit, profile):
-    """Prints the functions with the most instructions, those of the functions that they call included."""
+    """Prints the functions with the most instructions; a function's count includes the functions that it calls."""
     command = ["callgrind_annotate", "--inclusive=yes", "--auto=no", "--threshold=99", str(profile)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     print(f"\n{unit.name}, {unit.many} units:", *lines[:FUNCTIONS], sep="\n")
@@ -158,8 +158,8 @@ def toolchain():
 
 
 def build(root, as_built):
-    """Builds the product, with its own crates optimised too, and the load program; returns their paths. The target
-    directory is that of the tests, whose builds have optimised all other crates already."""
+    """Builds the product and the load program, unless `as_built`; returns their paths. The product's own crates are
+    optimised too. The target directory is that of the tests, whose builds have already optimised all other crates."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     if not as_built:
         product = ["cargo", "build", "--quiet", "--locked", "--bin", "unified-proxy"]

@@ -109,8 +109,8 @@ class Runner:
         self.peers = peers
 
     def run(self, loads):
-        """Runs all rounds of all loads. Each round has every load and peer, in random order of peers, so that other
-        load on the machine affects all peers alike."""
+        """Runs all rounds of all loads. In each round, every load is sent through its peers in random order, so that
+        other programs on the machine affect all peers alike."""
         for number in range(max(load.rounds for load in loads)):
             for load in loads:
                 peers = [self.peers[name] for name in load.peers if self.peers.get(name)]

@@ -58,7 +58,7 @@ class Processes:
             process.wait()
 
     def await_port(self, name, process, port, seconds=30):
-        """Waits until a connection to the port succeeds; exits if the process ends first."""
+        """Waits until a connection to the port succeeds; exits if the process ends first, or after `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if process.poll() is not None:

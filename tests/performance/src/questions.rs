@@ -1,5 +1,5 @@
 //! A load on a DNS server: many clients, each of which sends a query when its previous one was
-//! answered.
+//! answered or lost.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::usage::Usage;
 
-/// Pause before the measurement.
+/// Time for which the clients send queries before a measurement of fixed duration.
 const SETTLING: Duration = Duration::from_millis(200);
 
 /// Timeout after which a query counts as lost.

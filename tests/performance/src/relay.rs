@@ -120,7 +120,7 @@ pub async fn run_plain(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Resu
     }
 }
 
-/// Sends a request on the upstream connection, which is made first if there is none.
+/// Sends a request on the upstream connection; connects first if there is none or it has closed.
 async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     sender: Sender,
     connect: impl Future<Output = anyhow::Result<S>>,

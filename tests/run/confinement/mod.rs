@@ -1,6 +1,6 @@
 //! Attempts that a sandbox must prevent. A script makes the attempts inside the sandbox; each
-//! attempt is a row. The tests repeat attempts that could also fail for another reason outside,
-//! where they must succeed.
+//! attempt is a row. Some attempts could also fail without a sandbox: tests repeat these outside,
+//! where they must succeed if the machine allows them at all.
 
 mod network;
 mod outside;

@@ -8,7 +8,7 @@ use super::people;
 use crate::attempts::check;
 use crate::fixture::{NOBODY, Person, User, is_root};
 
-/// A text that every secret in these tests contains. Scripts get it in two parts, so that their
+/// A text in every secret that these tests search for. Scripts get it in two parts, so that their
 /// source does not contain it.
 pub const MARK: &str = "secret-7c1e59ab04d2";
 

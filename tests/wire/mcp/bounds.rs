@@ -71,6 +71,6 @@ fn idle_streams_are_small_and_those_over_the_limit_are_refused() {
     let reply = gateway.post(&fields, &message);
     reply.assert_denied(429, "rate_limited", "Too many MCP streams");
     assert!(reply.header("retry-after").is_some());
-    // Other sessions of the same container continue.
+    // The same container can still open a session.
     assert_eq!(gateway.post("", &initialize()).status, 200);
 }

@@ -33,8 +33,8 @@ impl Seen {
         self.0.0.lock().unwrap().calls
     }
 
-    /// Number of clients' results that no call has consumed. The gateway's own errors do not count:
-    /// one may arrive beside the cancellation of its call.
+    /// Number of answers of clients, other than errors, that no call has consumed. The gateway may
+    /// send an error of its own when a call is cancelled.
     pub fn results(&self) -> usize {
         let state = self.0.0.lock().unwrap();
         let results = state

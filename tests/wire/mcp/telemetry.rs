@@ -62,7 +62,7 @@ impl Counts<'_> {
     }
 
     /// The values of six counters: the first three count calls of `tool`, the others count the
-    /// policy's decisions on all tools.
+    /// decisions and the evaluations of the policy for all tools.
     fn of(&self, tool: &str, status: &str) -> [f64; 6] {
         let status = format!("status=\"{status}\"");
         let labels = [&*status, "runtime=\"http\"", "exit_code=\"none\""];

@@ -26,8 +26,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The path of a program on PATH. If the program is missing, records that the tests leave it out,
-/// and returns `None`.
+/// The path of a program on PATH. `None` if it is missing; then the summary that `scripts/test`
+/// prints says so.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));

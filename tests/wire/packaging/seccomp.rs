@@ -66,8 +66,8 @@ fn the_profile_adds_only_namespaces_and_mounts_to_the_default() {
     );
 }
 
-/// A Python with libseccomp's module, which Debian builds for `/usr/bin/python3` only. If there is
-/// none, records that the tests leave it out, and returns `None`.
+/// A Python with libseccomp's module, which Debian builds for `/usr/bin/python3` only. `None` if
+/// there is none; then the summary that `scripts/test` prints says so.
 fn python() -> Option<&'static str> {
     let candidates = ["python3", "/usr/bin/python3"];
     let has_module = |python: &&str| {

@@ -82,7 +82,7 @@ impl Target {
         })
     }
 
-    /// Opens a connection to the host with this number.
+    /// Opens a connection to a host. `number` selects the host if the load has several.
     pub async fn open(&self, number: usize) -> anyhow::Result<Client> {
         let socket = TcpSocket::new_v4()?;
         socket.set_nodelay(true)?;
@@ -106,7 +106,7 @@ impl Target {
             .await
     }
 
-    /// Opens a connection to the host with this number, and sends one request.
+    /// Opens a connection like [`Self::open`], and sends one request.
     pub async fn used(&self, number: usize) -> anyhow::Result<Client> {
         let mut client = self.open(number).await?;
         self.request(&mut client).await?;

@@ -15,15 +15,15 @@ pub enum Clock {
     /// number of the last request and the step to the next number.
     Until(Instant, usize, usize),
     /// Each request follows the previous response. The fields are the number of requests that all
-    /// workers have sent, and the limit for it.
+    /// workers together have begun, and the limit on that number.
     Count(Arc<AtomicU64>, u64),
     /// Requests are sent at fixed times, independent of earlier responses.
     Fixed(UnboundedReceiver<Instant>),
 }
 
 impl Clock {
-    /// The time at which the next request is due, and a number that is unique in the load. `None`
-    /// after the last request.
+    /// The time at which the next request is due, and its number, which is unique in the load
+    /// except for [`Self::Fixed`], where it is always 0. `None` after the last request.
     pub async fn next(&mut self) -> Option<(Instant, usize)> {
         let now = Instant::now();
         match self {
@@ -73,7 +73,7 @@ fn pace(workers: &[UnboundedSender<Instant>], began: Instant, step: Duration, en
             return;
         }
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        // Sending fails if the worker has failed, which reports its own error.
+        // Sending fails only if the worker has failed; the worker reports its own error.
         let _ = worker.send(due);
         due += step;
     }

@@ -28,7 +28,8 @@ pub fn print(mut latencies: Vec<Duration>, elapsed: Duration, before: &Usage, af
     );
 }
 
-/// Prints the memory and the descriptors of each of `count` idle connections or streams.
+/// Prints the added memory and descriptors of each of `count` idle connections or streams, and the
+/// resident memory.
 pub fn print_idle(count: usize, before: &Usage, after: &Usage) {
     let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / count as f64;
     println!(

@@ -82,7 +82,7 @@ pub struct Load {
     /// The host of the requests, if they have only one.
     #[arg(long, default_value = "api.example.com")]
     host: String,
-    /// Number of different host names, for `tunnels`.
+    /// Number of different host names, for `tunnels` and `idle`.
     #[arg(long, default_value_t = 1)]
     hosts: usize,
     /// The number in the first of these names.
@@ -119,9 +119,10 @@ impl Load {
         Ok(())
     }
 
-    /// Opens a connection for each worker, or none if each request has its own tunnel, and sends
-    /// one request on each. The work that a proxy does for a first request, such as connecting to
-    /// the origin, is thus not measured.
+    /// Opens the workers' connections and sends one request on each, so that the work of a proxy
+    /// for a first request, such as connecting to the origin, is not measured. Workers of
+    /// [`Kind::Streams`] share connections; workers of [`Kind::Tunnels`] get none, since each
+    /// request opens its own tunnel.
     async fn open_kept(&self, target: &Target) -> anyhow::Result<Vec<Option<Client>>> {
         let mut kept = Vec::new();
         for _ in 0..self.connections {

@@ -18,7 +18,7 @@ use crate::usage::Usage;
 /// Pause between the first requests and the measurement.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// How long to wait for a first event of a stream; most streams send none.
+/// How long to wait for the first event of a stream; not every stream sends one.
 const FIRST_EVENT: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]

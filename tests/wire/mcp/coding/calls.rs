@@ -172,7 +172,7 @@ fn progress_arrives_before_the_command_ends() {
                 assert!(progress > last, "{params}");
                 last = progress;
                 told.push(params["message"].as_str().unwrap().to_owned());
-                // The file lets the command end, so that its first line must arrive before its end.
+                // The command waits for this file, so its first line must arrive before it ends.
                 std::fs::write(&go_on, "").unwrap();
             };
             assert_eq!(told.concat(), "first\nsecond\n");

@@ -66,7 +66,7 @@ const STREAM: &str =
 
 type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 
-/// The requests of the sidecar, and its script.
+/// The requests that the sidecar received, its open connections and its script.
 struct ServerState {
     seen: Mutex<Vec<Seen>>,
     /// Number of open connections.

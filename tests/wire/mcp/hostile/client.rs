@@ -329,7 +329,8 @@ impl Events {
         Self { reader }
     }
 
-    /// The next message, with the last event id before it; `None` at the end of the connection.
+    /// The next message, and the last event id that arrived since the previous message; `None` at
+    /// the end of the connection.
     pub fn next(&mut self) -> Option<(Option<String>, Value)> {
         let mut id = None;
         loop {

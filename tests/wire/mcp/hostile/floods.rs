@@ -9,7 +9,7 @@ use super::client::{Client, Era, FIRST, Gateway, SECOND, message, text};
 use super::server::{McpServer, tool};
 use crate::support::read_reply;
 
-/// The limit of sessions and of streams of one container, from `src/mcp/gateway/limits.rs`.
+/// The limit on the sessions of a container, and on its streams, from `src/mcp/gateway/limits.rs`.
 const MOST: usize = 1024;
 /// Limit on the growth of the proxy's resident memory, in KiB.
 const GROWTH: u64 = 64 * 1024;
@@ -39,7 +39,8 @@ fn a_flood_of_sessions_closes_none_of_another_container() {
     }
     let sessions = gateway.proxy.metric("proxy_mcp_sessions", &[]);
     assert_eq!(sessions, (MOST + 1) as f64);
-    // The least recently used session was closed: the client's first one.
+    // The least recently used sessions were closed, first of all the one that `client` opened
+    // before the flood.
     let list = message(&1.into(), "tools/list", json!({})).to_string();
     assert_eq!(client.post(&[], list.as_bytes()).status, 404);
     text(&other.call("kb_read", json!({})));
