@@ -22,7 +22,7 @@ use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::registry::{NewRegistration, Registry};
 use whole_chain::{exchange_of, messages};
 
-/// Drops the audit line, because another thread would write it.
+/// Drops the audit line: in the product, another thread writes it.
 struct NullSink;
 
 impl AuditSink for NullSink {

@@ -85,8 +85,8 @@ impl ForgeHosts {
     }
 }
 
-/// Sends a request without a credential: removes the client's own, and keeps the proxy from adding
-/// another one.
+/// Lets a request go upstream without a credential: removes the client's own, and keeps the proxy
+/// from adding one.
 pub(crate) fn send_anonymously(flow: &mut Flow, request: &mut Request) {
     const NAMES: [&str; 2] = ["authorization", "cookie"];
     flow.put_slot(Anonymous);

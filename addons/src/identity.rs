@@ -1,4 +1,5 @@
-//! Identifies the container of a flow by its source, and denies claims that contradict it.
+//! Identifies the container of a flow by the flow's source, and denies a flow that claims another
+//! container's id.
 
 use std::sync::Arc;
 

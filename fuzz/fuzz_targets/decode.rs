@@ -10,8 +10,8 @@ use libfuzzer_sys::fuzz_target;
 /// The most decoded bytes of a body that are read. The rest stays in the decoder.
 const LIMIT: usize = 1 << 20;
 
-/// The longest body in bytes. A longer one is checked for padding, in steps that depend on the
-/// chunks.
+/// The longest body in bytes. The verdict on a longer one may depend on the chunks: they determine
+/// when the share of padding is checked.
 const MAX_BODY: usize = 64 * 1024;
 
 fn decoder(selector: u8) -> Option<Decoder> {

@@ -29,7 +29,7 @@ impl SecretSource for FixedSecret {
     }
 }
 
-/// The response body that a sandbox gets, filtered in chunks of `size` bytes; `None` if the addon
+/// The response body that a container gets, filtered in chunks of `size` bytes; `None` if the addon
 /// denies the exchange.
 fn scrubbed(body: &[u8], size: usize) -> Option<Vec<u8>> {
     let host = Host::parse("api.example.com").ok()?;

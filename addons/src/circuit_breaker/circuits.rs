@@ -101,7 +101,7 @@ impl Circuits {
     }
 
     /// Returns an error with the retry delay while the circuit is open. A half-open circuit passes
-    /// the flow without making it a probe; tunnels use this.
+    /// the flow without making it a probe. For tunnels and dry runs.
     pub fn check(&self, endpoint: &Endpoint, now: Instant) -> Result<(), Duration> {
         let circuits = self.circuits.lock();
         match circuits

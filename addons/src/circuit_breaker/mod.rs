@@ -2,7 +2,7 @@
 //!
 //! Only faults of the upstream count, never a denial. Faults of connecting do not depend on the
 //! container, so they are counted for all containers together. Faulty responses depend on the
-//! request, so they are counted for each container and open no circuit of another one.
+//! request, so they are counted for each container and open no circuit of another container.
 //!
 //! A host without an allowlist entry has no circuit. Only the appliance's own requests and those of
 //! MCP mounts reach such a host, for example the token endpoint of a login: they are neither denied

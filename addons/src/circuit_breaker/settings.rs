@@ -14,7 +14,7 @@ const DEFAULTS: Thresholds = Thresholds {
 };
 
 /// Upstreams whose outages last: their circuits open sooner and stay open longer.
-const PATIENT_UPSTREAMS: [&str; 3] = ["api.anthropic.com", "api.openai.com", "api.tavily.com"];
+const LONG_OUTAGES: [&str; 3] = ["api.anthropic.com", "api.openai.com", "api.tavily.com"];
 
 /// When circuits open and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,17 +32,17 @@ impl CircuitBreakerSettings {
     pub fn read(files: &Files<'_>) -> Self {
         let fields = files.policy.fields().section("circuit_breakers");
         let defaults = thresholds(&fields.section("defaults"), DEFAULTS);
-        let patient = Thresholds {
+        let strict = Thresholds {
             failures: at_least_one(3),
             recovery: Duration::from_secs(60),
             ..defaults
         };
-        let patient = PATIENT_UPSTREAMS
+        let by_default = LONG_OUTAGES
             .into_iter()
-            .map(|name| (HostPattern::Exactly(Host::Name(name.into())), patient));
+            .map(|name| (HostPattern::Exactly(Host::Name(name.into())), strict));
         Self {
             defaults,
-            upstreams: fields.or("upstreams", patient.collect(), |at| {
+            upstreams: fields.or("upstreams", by_default.collect(), |at| {
                 at.by_host(|fields| thresholds(fields, defaults))
             }),
             passthrough: Passthrough::read(files).hosts(),

@@ -36,8 +36,9 @@ impl Forms {
         for before in 0..3 {
             let mut data = Zeroizing::new(vec![0; before]);
             data.extend_from_slice(secret);
-            // A character that also encodes bits of a neighbouring byte is unknown and left out. A
-            // second form includes the last such character, for a text that ends with the secret.
+            // A character that also encodes bits of a neighbouring byte is unknown and left out.
+            // For a text that ends with the secret, a second form includes the last such character,
+            // and a third one the padding as well.
             let first = (before * 8).div_ceil(6);
             let whole = data.len() * 8 / 6;
             let partial = (data.len() * 8).div_ceil(6);

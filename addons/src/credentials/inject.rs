@@ -48,9 +48,9 @@ impl HostCredentials {
         }
     }
 
-    /// Removes the client's own credentials from a request, adds those that are for the request,
-    /// and puts the scrubbers for its response into a slot. Waits only if a token must be fetched
-    /// first.
+    /// Removes the client's own credentials from a request, adds the configured credentials that
+    /// are for the request, and puts the scrubbers for its response into a slot. Waits only if a
+    /// token must be fetched first.
     pub(super) fn guard<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         let container = match flow.container() {
             Ok(container) => container,

@@ -1,5 +1,5 @@
-//! Injects secrets into requests after every other addon has passed, and scrubs echoes of them from
-//! responses before any other addon. Containers never see a secret.
+//! Injects secrets into requests after every other addon has passed them, and scrubs echoes of the
+//! secrets from responses before any other addon sees them. Containers never see a secret.
 
 mod clean;
 mod endpoints;
@@ -71,11 +71,11 @@ pub enum CredentialKind {
     Bearer(Arc<dyn SecretSource>),
     /// A token that expires and is replaced.
     Token {
-        /// Whether it is sent as a bearer or a basic password.
+        /// Whether it is sent as a bearer token or as a basic password.
         form: TokenForm,
         /// Fetches and replaces the token.
         source: Arc<dyn TokenSource>,
-        /// The login of an OAuth token, whose endpoints answer containers with placeholders; `None`
+        /// The login of an OAuth token: containers that call its endpoints get placeholders. `None`
         /// for a token of a GitHub App.
         login: Option<oauth::Login>,
     },
@@ -95,8 +95,8 @@ struct Guarded {
 }
 
 impl Credentials {
-    /// Builds the addon. Of several entries that set the same field of a request, the first one is
-    /// used.
+    /// Builds the addon. If several entries set the same field of a request, the value of the first
+    /// one is sent.
     #[must_use]
     pub fn new(credentials: Vec<Credential>) -> Self {
         let mut hosts: HostMap<HostCredentials> = HostMap::default();
@@ -178,7 +178,8 @@ impl Guarded {
         Ok(())
     }
 
-    /// Whether the body is shorter than any form of a secret, so that it may keep its length.
+    /// Whether the body is shorter than every form of a secret, so that it may keep its length.
+    /// `false` if the body has a `Content-Encoding` or no `Content-Length`.
     fn is_too_short(&self, headers: &HeaderMap) -> bool {
         if headers.contains_key(CONTENT_ENCODING) {
             return false;

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::forms::Forms;
 use crate::contract::{BodyFilter, BodyOut, Verdict};
 
-/// Finds every form of a set of secrets. It has no `Debug` on purpose.
+/// Finds and replaces every form of each secret in a set. It has no `Debug` on purpose.
 pub(super) struct Scrubber {
     automaton: AhoCorasick,
     /// The forms, sorted, to check whether a text is the beginning of one.
@@ -27,7 +27,8 @@ impl Scrubber {
     pub(super) fn new(forms: Forms) -> Result<Self, String> {
         let (forms, names): (Vec<_>, Vec<_>) = forms.0.into_iter().unzip();
         // Leftmost-longest, so that matches do not depend on the order of the forms. Not the DFA:
-        // it takes a few hundred kilobytes per host, and the prefilter is as fast.
+        // it takes a few hundred kilobytes per host, and this automaton with its prefilter is as
+        // fast.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
@@ -70,7 +71,8 @@ impl Scrubber {
             let rest = self.scrub(Bytes::copy_from_slice(value.as_bytes()), true, &mut clean);
             debug_assert!(rest.is_empty());
             let clean: Vec<u8> = clean.drain().flatten().collect();
-            // A credential's name that is not allowed in a field value is left out.
+            // If a credential's name is not allowed in a field value, `[REDACTED]` replaces the
+            // whole value.
             *value = HeaderValue::from_bytes(&clean)
                 .unwrap_or_else(|_| HeaderValue::from_static("[REDACTED]"));
         }

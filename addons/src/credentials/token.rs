@@ -42,7 +42,8 @@ pub trait TokenSource: Send + Sync {
     /// Starts to replace a token that is about to expire.
     fn current(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
 
-    /// Fetches a token. Concurrent calls share one request. Dropping the future does not cancel it.
+    /// Fetches a token. Concurrent calls for one container share one fetch. Dropping the future
+    /// does not cancel the fetch.
     fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched>;
 
     /// The account of the token, if the login names one. Not a secret: clients compare it with the

@@ -39,8 +39,8 @@ impl TokenSources {
     }
 
     /// Builds the credentials of the entries. `is_git` distinguishes git hosts, which take an App's
-    /// token as a basic password, from their APIs, which take it as a bearer. Reads token files, so
-    /// it may block.
+    /// token as a basic password, from their APIs, which take it as a bearer token. Reads token
+    /// files, so it may block.
     pub fn credentials(
         &self,
         entries: &[CredentialEntry],

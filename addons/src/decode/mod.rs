@@ -95,8 +95,9 @@ trait Encoding: Send {
 impl Decoder {
     /// Makes the decoder for the `Content-Encoding` of a head; `None` for a plain body.
     ///
-    /// An unknown encoding, more than one, and `deflate` on requests, are denied with
-    /// `unsupported_encoding`: a body that cannot be decoded cannot be inspected.
+    /// Denies an unknown encoding, more than one encoding, and `deflate` on requests with
+    /// `unsupported_encoding`: a body that cannot be decoded, or only by a guess, cannot be
+    /// inspected.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {

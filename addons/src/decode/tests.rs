@@ -62,7 +62,7 @@ fn decode(name: &str, body: &[u8], chunk: usize, most: usize) -> Result<Vec<u8>,
     Ok(out)
 }
 
-/// Text of many lengths and repetitions, longer than a deflate window.
+/// Lines of different lengths, some of them repeated; together longer than a deflate window.
 fn text() -> Vec<u8> {
     let lines = (0..20_000_u32).map(|n| format!("{} {:x}\n", n * n % 977, n.wrapping_mul(n)));
     lines.collect::<String>().into_bytes()

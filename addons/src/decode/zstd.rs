@@ -32,7 +32,7 @@ pub(super) struct Zstd {
     window_fault: Fault,
     waiting: Vec<u8>,
     part: Part,
-    /// The bytes to collect in `waiting`: the length of the part that is known so far.
+    /// The number of bytes that `waiting` must hold before the next call of [`Self::advance`].
     length: usize,
     has_checksum: bool,
 }

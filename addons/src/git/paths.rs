@@ -38,7 +38,7 @@ impl Call {
     }
 
     /// Whether the call may be a read: true also for an LFS batch, whose body decides whether the
-    /// batch is a read. Calls about LFS locks count as writes.
+    /// batch is a read. All other LFS calls count as writes.
     pub fn may_read(self) -> bool {
         use Operation::{Fetch, Page, Refs};
         let reads = Self::Git(Refs { push: false });
@@ -87,8 +87,9 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// Classifies a request by its method and by `rest`, the path in the repository. GET and HEAD read;
-/// any other request is denied as a write unless it is one of git or git-lfs.
+/// Classifies a request by its method and by `rest`, the path in the repository. GET and HEAD read
+/// unless they open a WebSocket; any other request is denied as a write unless it is one of git or
+/// git-lfs.
 pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
     let reads = matches!(request.method, Method::GET | Method::HEAD) && !request.websocket;
     let posts = request.method == Method::POST;

@@ -1,8 +1,8 @@
 //! The keys and types that the body of a REST write may have, and the judge of a body.
 //!
-//! A key that is not listed is denied, at every depth, so that keys that GitHub adds later stay
-//! denied until they are listed here. A value must have the listed type, so that the judge and
-//! GitHub cannot interpret it differently.
+//! A key that is not listed is denied, at every depth, so that a key that GitHub adds later stays
+//! denied until it is listed. A value must have the listed type, so that the judge and GitHub
+//! cannot interpret it differently.
 
 use serde_json::{Map, Value};
 

@@ -1,5 +1,5 @@
-//! Content that is denied: an approval, commands or labels that make a bot merge, a mention of an
-//! assistant, a branch of another repository.
+//! Content that is denied: an approval, commands or labels that make a bot merge, a mention or
+//! assignment of an assistant, a branch of another repository.
 
 use thiserror::Error;
 

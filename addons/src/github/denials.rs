@@ -17,7 +17,7 @@ const MAX_KEY: usize = 80;
 pub(super) struct Denials;
 
 impl Denials {
-    /// Denies a write outside the allowlist. `what` is `METHOD PATH`, or `mutation NAME`.
+    /// Denies a write. `what` names it, for example `METHOD PATH` or `mutation NAME`.
     pub(super) fn write(what: &str, container: &Container) -> Denial {
         let repos: Vec<&str> = container.repos.iter().map(|repo| &*repo.name).collect();
         Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
@@ -25,7 +25,7 @@ impl Denials {
             .with("repos", repos)
     }
 
-    /// Denies a permitted write because of a value in its body or its input: as
+    /// Denies a permitted write because of a key or a value in its body or its input: as
     /// `repo_not_authorized` for a branch of another repository, otherwise as `write_not_allowed`.
     pub(super) fn body(what: &str, objected: &ObjectionAt, container: &Container) -> Denial {
         let ObjectionAt { key, objection } = objected;
@@ -65,7 +65,7 @@ impl Denials {
             .with("reason", reason.into())
     }
 
-    /// Denies a GraphQL field with a selection that leaves the repository.
+    /// Denies a GraphQL field that leads out of the container's repositories.
     pub(super) fn leads_out(field: &str, why: &str) -> Denial {
         Self::no_repo(format!("{field}: {why}")).with("field", field)
     }

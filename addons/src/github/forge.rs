@@ -123,8 +123,8 @@ impl Forge {
     }
 
     /// Sends a request and returns the forge's JSON; `None` if policy denies the request, or the
-    /// response has another status than 200 or is not JSON. Returns a denial if the look-up fails
-    /// for another reason, such as a rate limit or a server error.
+    /// response has a status other than 200 and 5xx or is not JSON. Returns a denial if the status
+    /// is 5xx, or if the look-up fails for another reason, such as a rate limit of the container.
     async fn send(
         &self,
         requester: &Requester,

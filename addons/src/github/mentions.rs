@@ -21,10 +21,10 @@ impl Mentions {
         self.0.is_empty()
     }
 
-    /// Returns the first listed account that a text mentions; `None` without a mention. Searches
-    /// the raw text, which assistants read, and the text that Markdown renders, in which
-    /// `&#64;copilot` is a mention, too. The context decides whether Markdown shows `<…>` or
-    /// removes it as a tag, so both renderings are searched.
+    /// Returns a listed account that the text mentions; `None` if it mentions none. Searches the
+    /// raw text, which assistants read, and the text that Markdown renders, in which `&#64;copilot`
+    /// is a mention, too. The context decides whether Markdown shows `<…>` or removes it as a tag,
+    /// so both renderings are searched.
     pub(super) fn find(&self, text: &str) -> Option<&str> {
         if self.is_empty() {
             return None;

@@ -1,8 +1,9 @@
 //! Guards the APIs of GitHub and of GitHub Enterprise servers.
 //!
-//! By default, every request must stay in the repositories of the container's list, and a write
-//! must also be on an allowlist. With a personal token as the credential, only this addon limits
-//! which of the token's repositories a container reaches.
+//! By default, a request must stay in the repositories of the container's list, or read one of a
+//! few paths without a repository; a write must also be on an allowlist. With a personal token as
+//! the credential, only this addon limits which of the token's repositories a container reaches
+//! through these APIs.
 
 mod body;
 mod content;
@@ -224,8 +225,8 @@ impl Github {
     }
 }
 
-/// Returns the path within an API below `/api`, without the prefix of the API; `None` for any other
-/// path.
+/// Returns the part of a path after `/api/v3` or `/api/uploads`, and `/graphql` for `/api/graphql`;
+/// `None` for any other path.
 fn below_api(path: &str) -> Option<String> {
     let below = path.strip_prefix("/api")?;
     if below.trim_end_matches('/') == "/graphql" {

@@ -23,7 +23,7 @@ pub(super) struct Rest {
     pub(super) writes_are_an_allowlist: bool,
     /// Whether repositories outside the container's list may be read, without a credential.
     pub(super) public_reads: bool,
-    /// Accounts that no write may mention or assign.
+    /// Accounts that a judged body must not mention or assign.
     pub(super) mentions: Arc<Mentions>,
 }
 
@@ -80,8 +80,8 @@ fn is_read(method: &Method) -> bool {
 }
 
 impl Rest {
-    /// Judges a request that names a repository. The body of a write is judged once it has been
-    /// read.
+    /// Judges a request that names a repository. The body of a write that is allowed by default is
+    /// judged once it has been read.
     pub(super) fn judge(
         &self,
         repo: &RepoPath<'_>,
@@ -235,8 +235,8 @@ fn api_blocked(sentence: impl Into<std::borrow::Cow<'static, str>>, rule: &str) 
         .rule(rule)
 }
 
-/// Returns the sentence for a merge or a new release, which a person should make in GitHub's UI;
-/// `None` for any other request.
+/// Returns the sentence of the denial for a merge or a new release, which a person should make in
+/// GitHub's UI; `None` for any other request.
 fn blocked_sentence(method: &Method, rest: &[&str]) -> Option<&'static str> {
     match rest {
         ["pulls", _, "merge"] if !is_read(method) => Some(PR_MERGE_BLOCKED),

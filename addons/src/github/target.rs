@@ -18,7 +18,7 @@ pub(super) enum Target<'a> {
 }
 
 /// Paths without a repository that may be read: the profile of the token's user, the rate limit,
-/// public lists.
+/// and public data.
 const READABLE: [&str; 11] = [
     "",
     "codes_of_conduct",

@@ -2,19 +2,19 @@
 //! of its body.
 //!
 //! The keys are those of GitHub's OpenAPI description of each operation, except those that reach
-//! beyond the repository, start an agent, or have content that cannot be judged:
+//! beyond the repository, start an agent, have content that cannot be judged, or are not needed:
 //!
 //! - `agent_assignment` of issues starts an agent, in any repository that its `target_repo` names.
 //! - `head_repo` of a pull request names another repository.
-//! - `issue` of a pull request turns an existing issue, whose text was not judged, into a pull
-//!   request for good.
+//! - `issue` of a pull request turns an existing issue, whose text was not judged, permanently into
+//!   a pull request.
 //! - `maintainer_can_modify` of an existing pull request opens the branch of a fork to pushes. A
 //!   new pull request may have it, since both its branches belong to this repository.
-//! - `duplicate_issue_id` and a label's `id` are unique across all repositories, but show neither
-//!   the repository nor the name of the label.
-//! - `issue_field_values` are fields of the organization, by number.
+//! - `duplicate_issue_id` and a label's `id` are global numbers: the first does not show which
+//!   repository its issue belongs to, the second does not show the label's name.
+//! - `issue_field_values` has values of fields that belong to the organization, by number.
 //! - `suggest`, `confidence` and `rationale` of labels, assignees and types are annotations for
-//!   GitHub's own triage, which these writes do not need.
+//!   GitHub's own triage, and not needed.
 
 use http::Method;
 
@@ -56,7 +56,7 @@ const LABELS: Kind = Kind::AnyOf(&[
 
 const ASSIGNEE: Kind = Kind::AnyOf(&[Kind::Login, Kind::Object(&[("login", Kind::Login)])]);
 
-/// Any login may be removed, since a removal starts no agent.
+/// Any assignee, reviewer or team may be removed, since a removal starts no agent.
 const REMOVED: Kind = Kind::List(&Kind::Text);
 
 const NEW_ISSUE: Keys = &[
@@ -200,8 +200,8 @@ const ALLOWED: &[Write] = &[
     write("DELETE", "pulls/comments/#/reactions/#", NOTHING),
 ];
 
-/// Returns the allowed write with this method and path; `rest` is in lower case. `None` if the
-/// write is not allowed by default.
+/// Returns the write with this method and path; `None` if it is not allowed by default. `rest` has
+/// the segments after `/repos/OWNER/REPO/`, in lower case.
 pub(super) fn find(method: &Method, rest: &[&str]) -> Option<&'static Write> {
     let mut of_method = ALLOWED
         .iter()

@@ -6,15 +6,15 @@ use std::time::SystemTime;
 
 use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
-/// Bytes of a path and of a method in a line. A client chooses them, and must not fill the log with
-/// one line.
+/// The most bytes of a path and of a method in a line. A client chooses both, and must not fill the
+/// log with one line.
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
 
-/// Bytes of an MCP method in a line. The longest known one has 41.
+/// The most bytes of an MCP method in a line. The longest known method has 41.
 const MAX_MCP_METHOD: usize = 64;
 
-/// Bytes of a tool's name in a line. A server chooses it.
+/// The most bytes of a tool's name in a line. A server chooses the name.
 const MAX_TOOL: usize = 128;
 
 /// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]
@@ -65,7 +65,7 @@ pub(super) struct AuditLine<'a> {
 pub(super) struct McpLine<'a> {
     /// The server that it went to or came from.
     pub(super) server: Option<&'a str>,
-    /// The tool that was called, by the server's own name.
+    /// The tool that was called, by the name that the server gives it.
     pub(super) tool: Option<Excerpt<'a>>,
     /// The SHA-256 of the caller's arguments.
     pub(super) args_sha256: Option<&'a str>,
@@ -77,7 +77,8 @@ pub(super) struct McpLine<'a> {
     pub(super) suspicious: bool,
 }
 
-/// The cost of a flow. It does not count for folding: the folded line has the sums.
+/// The cost of a flow. Lines with different costs can be folded: the folded line has the sums of
+/// the bytes, and the duration of the first flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     /// Bytes from the client.

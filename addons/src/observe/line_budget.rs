@@ -1,7 +1,7 @@
 //! The budget of one lease in the audit log, and the folding of lines beyond it.
 //!
-//! A lease writes at most its budget of bytes in any minute. Coarse lines, which hold only the
-//! kind, the outcome and the code, come on top: at most 128 KiB each time that folded lines are
+//! A lease writes at most its budget of bytes in any minute. Coarse lines, one for each combination
+//! of a flow's kind, outcome and code, come on top: at most 128 KiB each time that folded lines are
 //! written. Three quarters of the budget are for lines that are written as their flows end, one
 //! quarter is for folded lines.
 
@@ -44,8 +44,8 @@ impl BudgetLimits {
     }
 }
 
-/// The budget of one lease, or of all unknown sources together. The lease owns it; dropping it
-/// writes the folded lines.
+/// The budget of one lease, of all unknown sources together, or of the appliance's own flows.
+/// Dropping it writes the folded lines.
 pub(super) struct Budget {
     state: Mutex<State>,
     limits: Arc<BudgetLimits>,
@@ -165,8 +165,9 @@ impl Budget {
         fits
     }
 
-    /// Writes the folded lines once the first has waited for `HELD_FOR`, and once when the lease
-    /// ends. Lines folded after that wait for `HELD_FOR` again, or for the drop of the budget.
+    /// Writes the folded lines if the first of them has waited for `HELD_FOR`, or if the lease has
+    /// just ended. Lines folded after the lease's end wait for `HELD_FOR` again, or for the drop of
+    /// the budget.
     pub(super) fn flush_if_due(&self, now: Instant) {
         let is_due = {
             let mut state = self.state.lock();

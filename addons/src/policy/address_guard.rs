@@ -1,4 +1,5 @@
-//! Addresses that are never dialled, whatever a name resolves to.
+//! Denies addresses outside the public internet, whatever name resolves to them, unless
+//! `upstream.allow_private` opens them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

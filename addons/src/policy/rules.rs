@@ -36,9 +36,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the method or path of a request to hosts of the pattern decides if it is denied, so
-    /// that TLS to these hosts must be decrypted: this rule denies some requests, or allows some of
-    /// those that one of the `later` rules would deny.
+    /// Whether, because of this rule, the verdict on requests to hosts of the pattern may depend on
+    /// their method or path, so that TLS to these hosts must be decrypted: the rule denies some
+    /// requests, or allows some of those that one of the `later` rules would deny.
     pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
         let denies_others = |rule: &Self| {
             let mut hosts = self.hosts.iter();
@@ -122,7 +122,7 @@ impl Rules {
         rules.any(|rule| !rule.paths.is_empty() && rule.matches_host(host))
     }
 
-    /// Judges a tunnel. Its requests are unknown yet, so a rule with methods or paths cannot
+    /// Judges a tunnel. Its requests are not known yet, so a rule with methods or paths cannot
     /// decide: one that allows leaves the decision to the requests, and others are skipped.
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
         let first = self.0.iter().find(|rule| {

@@ -16,13 +16,12 @@ fn policy(guarded: &[&str]) -> Policy {
     let settings = PolicySettings {
         allow_private: Vec::new(),
         guarded_hosts: guarded.collect(),
-        rules: vec![unread()],
+        rules: vec![rule_with_path()],
     };
     Policy::new(settings, Arc::new(Nowhere))
 }
 
-/// A rule with a path pattern.
-fn unread() -> Rule {
+fn rule_with_path() -> Rule {
     let mut hosts = EntryMap::default();
     hosts.insert(HostPattern::parse("ruled.example.com").unwrap(), ());
     let origin = Origin {

@@ -163,7 +163,7 @@ impl Buckets {
     }
 
     /// Frees idle buckets. A bucket that is not full again stays, since a new bucket would be full.
-    /// A thread that looked up a bucket just before it is freed may still take one request from it.
+    /// A thread that looked up a bucket just before it is freed may still take one token from it.
     fn free_idle(&self, now: Instant) {
         let now = self.millis(now);
         let stays = |bucket: &Bucket| {
@@ -180,8 +180,8 @@ impl Buckets {
         });
     }
 
-    /// The tokens of each upstream: the least of its buckets, of which there are several if hosts
-    /// below one entry have their own limits.
+    /// The tokens of each upstream: those of its bucket with the fewest. An upstream has several
+    /// buckets if hosts that match its entry have their own limits.
     fn tokens(&self) -> HashMap<Box<str>, u32> {
         let mut lowest = HashMap::new();
         for bucket in self.buckets.load().values() {

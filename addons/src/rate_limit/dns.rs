@@ -30,7 +30,8 @@ pub struct DnsBudget {
 
 impl DnsBudget {
     /// The token bucket of questions. Its burst is a quarter of the budget, but at least 100
-    /// questions (the whole budget if that is lower), since programs send many when they start.
+    /// questions (or the whole budget if it is below 100), since programs send many questions when
+    /// they start.
     fn quota(self) -> Quota {
         let per_minute = self.queries_per_minute;
         let burst = (per_minute.get() / 4).max(100).min(per_minute.get());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::contract::{Entry, EntryMap, GATEWAY, Host, HostPattern};
 
-/// The bucket of requests to unlisted hosts. The policy addon denies these requests later; counting
-/// them first makes a flood of them as cheap to deny as any other.
+/// The bucket of requests to unlisted hosts. The policy addon denies these requests later, except
+/// those of MCP mounts; counting them first makes a flood of them as cheap to deny as any other.
 const UNLISTED: &str = "none";
 
 /// The rate and the burst of a token bucket.
@@ -60,7 +60,8 @@ impl RequestLimits {
     }
 
     /// The name and rate of the bucket that a request draws from. It is the entry's bucket, unless
-    /// the limit has a narrower pattern than the entry; such a limit has its own bucket.
+    /// the limit of the host has a narrower pattern than the entry; such a limit has its own
+    /// bucket.
     pub(super) fn bucket_of<'a>(
         &'a self,
         host: &Host,

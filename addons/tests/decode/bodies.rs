@@ -89,7 +89,7 @@ pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8>
         _ => bits.put(4, (window_bits - 17) << 1 | 1),
     }
     for _ in 0..padding {
-        // ISLAST 0, MNIBBLES 0 (as 3), reserved 0, MSKIPBYTES 0
+        // ISLAST 0, MNIBBLES 0 (coded as 3), reserved 0, MSKIPBYTES 0
         bits.put(6, 0b00_0110);
         bits.align();
     }
@@ -143,8 +143,8 @@ pub fn zstd_bomb(window_bits: u8, blocks: usize) -> Vec<u8> {
     frame
 }
 
-/// A zstd frame that fills its window of 8 MiB, followed by a block that decodes to 256 KiB and one
-/// byte, although the limit for a block is 128 KiB.
+/// A zstd frame of blocks that fill its window of 8 MiB, and of a last block that decodes to 256
+/// KiB and one byte, although the limit for a block is 128 KiB.
 pub fn zstd_overlong_block() -> Vec<u8> {
     let mut frame = zstd_bomb(23, 64);
     frame.truncate(frame.len() - 3);
@@ -153,7 +153,8 @@ pub fn zstd_overlong_block() -> Vec<u8> {
     let mut block = literals.to_le_bytes()[..3].to_vec();
     block.push(0);
     block.extend([1, 0b0101_0100, 35, 0, 52]);
-    // The extra bits of the match length and the literals length, all set, below a final one bit.
+    // The extra bits of the match length and the literals length, all set, below a final bit that
+    // is 1.
     block.extend([0xff, 0xff, 0xff, 0xff, 1]);
     let header = (block.len() as u32) << 3 | 2 << 1;
     frame.extend(&header.to_le_bytes()[..3]);

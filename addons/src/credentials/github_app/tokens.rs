@@ -28,8 +28,8 @@ const BACK_OFF: Duration = Duration::from_secs(10);
 /// which a client's request waits, so that minting fails first and the denial names the cause.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Requests the tokens of one App installation. A reload keeps it if the entry is unchanged, so
-/// that leases keep their tokens.
+/// Requests the tokens of one App installation. A reload keeps this source if the entry is
+/// unchanged, so that leases keep their tokens.
 pub struct AppTokens {
     /// Key of this installation in the state of a lease.
     number: u64,
@@ -166,9 +166,10 @@ impl AppTokens {
     }
 
     /// The container's repositories that belong to the installation's owner. Requests the owner
-    /// from GitHub only if the container has repositories of several owners. If a single owner is
-    /// not the installation's, GitHub refuses the token request, or [`Installation::minted`]
-    /// refuses the token, since its repositories are not the container's.
+    /// from GitHub only if the container has repositories of several owners. If the repositories
+    /// have a single owner who is not the installation's, GitHub refuses the token request, or
+    /// [`Installation::minted`] refuses the token, since it is not for the container's
+    /// repositories.
     async fn repos<'c>(
         &self,
         container: &'c Container,

@@ -92,9 +92,11 @@ impl Login {
         })
     }
 
-    /// Returns the file after a refresh. Tokens, expiry, `scope` and `token_type` come from the
-    /// answer; an unknown expiry is removed; Codex files get `last_refresh`. All other fields are
-    /// kept. `None` if the answer has no access token, or if the file has no object for the tokens.
+    /// Returns the file after a refresh. The access token and its expiry come from the answer, and
+    /// so does the refresh token if the answer has one; an unknown expiry is removed. `id_token`,
+    /// `scope` and `token_type` come from the answer if the file has the field already or is
+    /// Gemini's. Codex files get `last_refresh`. All other fields are kept. `None` if the answer
+    /// has no access token, or if the file has no object for the tokens.
     pub(super) fn updated(
         &self,
         file: &TokenFile,

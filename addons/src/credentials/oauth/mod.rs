@@ -44,7 +44,7 @@ pub enum Provider {
     Gemini,
     /// `auth.json` of OpenCode, which has an entry for each service.
     OpenCode,
-    /// `.credentials.json` of Claude Code, logged in with a subscription.
+    /// `.credentials.json` of Claude Code after a login with a subscription.
     Claude,
     /// `access_token`, `refresh_token` and `expires_at` in seconds.
     Generic,
@@ -98,7 +98,7 @@ impl Provider {
     }
 }
 
-/// A token endpoint: `https://`, a host name, and exactly this path.
+/// The `https://` URL of a token endpoint: a host name with its port, and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUrl {
     text: String,

@@ -1,5 +1,6 @@
-//! Token files and answers of login endpoints with placeholders, in the formats of the providers.
-//! Containers see them in place of those with a login's real tokens.
+//! Token files and answers of login endpoints that hold placeholders, in the formats of the
+//! providers. Containers get them in place of the files and answers that hold a login's real
+//! tokens.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -78,8 +79,9 @@ impl Login {
         answers
     }
 
-    /// The JSON body of the answer from `endpoint` for the credential `name`. Token answers contain
-    /// `account`, the account id in the login's token file, or a placeholder if it is `None`.
+    /// The JSON body of the answer from `endpoint` for the credential `name`. The JWTs of a token
+    /// answer name `account`, the account id in the login's token file, or a placeholder if it is
+    /// `None`.
     pub(in crate::credentials) fn answer(
         &self,
         endpoint: LoginEndpoint,

@@ -49,7 +49,7 @@ impl SecretSource for Fixed {
     }
 }
 
-/// Reads the secrets of one entry, and records which are empty or in files.
+/// Reads and records the secrets of one entry.
 #[derive(Default)]
 pub(in crate::credentials) struct SecretReader<'a>(RefCell<Vec<ReadSecret<'a>>>);
 

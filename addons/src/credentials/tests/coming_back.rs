@@ -41,7 +41,7 @@ fn echoes(secret: &str) -> Vec<String> {
     forms
 }
 
-/// Whether the body still reveals the secret: its text, or most of its base64.
+/// Whether the body still reveals the secret: its text, the echo, or most of a long echo.
 fn reveals(body: &[u8], secret: &str, echo: &str) -> bool {
     let body = String::from_utf8_lossy(body);
     let middle = echo.get(4..echo.len() - 4).unwrap_or(echo);

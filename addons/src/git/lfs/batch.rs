@@ -17,8 +17,8 @@ pub(super) struct BatchJudge {
 }
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so that the
-/// server gets neither unknown members nor members in another letter case, which some servers
-/// match.
+/// server gets no unknown member, nor one in another letter case: some servers match names without
+/// regard to case.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,

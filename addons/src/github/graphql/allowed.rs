@@ -1,12 +1,13 @@
 //! The permitted mutations, each with the permitted fields of its input.
 //!
 //! They cover pull requests and their comments and reviews, issues, labels, and reactions. The
-//! fields are those of GitHub's public GraphQL schema, except those that reach beyond the
-//! repository, start an agent, or have content that cannot be judged:
+//! fields are those of GitHub's public GraphQL schema, except the following, which reach beyond the
+//! repository or the request, or start an agent:
 //!
-//! - `agentAssignment` of issues starts an agent, in any repository that it names.
+//! - `agentAssignment` starts an agent, in any repository that it names.
 //! - `issueTemplate` takes labels and assignees from a file that is not part of the request.
-//! - `parentIssueId` changes another issue, a write that is denied in the REST API as well.
+//! - `parentIssueId` also changes the parent issue; the REST write that does this is not permitted
+//!   either.
 //! - `maintainerCanModify` of an existing pull request opens the branch of a fork to pushes. A new
 //!   pull request may have it, since both its branches belong to this repository.
 //!

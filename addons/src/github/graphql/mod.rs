@@ -34,7 +34,7 @@ const MAX_VALUES: usize = 20_000;
 const MAX_BATCH: usize = 16;
 
 /// Judges a body: one request or a list of them. Returns the nodes that the body names by id. The
-/// caller must look them up and pass [`NamedNodes::judge`] before it lets the body pass.
+/// caller must look them up, and may let the body pass only if [`NamedNodes::judge`] returns `Ok`.
 pub(super) fn judge(
     body: &Buffered,
     mutations: &Mutations,
@@ -114,8 +114,9 @@ fn judge_request(
     Ok(())
 }
 
-/// Returns the text of the query. Denies a request without it: a persisted query, which the server
-/// stores under a hash, cannot be judged. Also denies unknown members.
+/// Returns the text of the query. Denies a request without a text, and one with the hash of a
+/// persisted query: the query that the server stores under the hash cannot be judged. Also denies
+/// unknown members.
 fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
     if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {

@@ -65,7 +65,8 @@ impl NamedNodes {
         Ok(())
     }
 
-    /// Judges the text in a mutation's arguments, and adds the nodes that they name.
+    /// Judges the fields and the text in a mutation's arguments, and adds the nodes that the
+    /// arguments name.
     pub(super) fn add_input(
         &mut self,
         mutation: &str,

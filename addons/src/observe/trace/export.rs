@@ -188,7 +188,8 @@ fn span(span: &Span) -> Value {
 }
 
 /// The attributes of a span, each with its key in the audit line. The names are those of
-/// OpenTelemetry's semantic conventions; without such a name, they begin with `unified_proxy`.
+/// OpenTelemetry's semantic conventions; where these have none, the name begins with
+/// `unified_proxy`.
 const ATTRIBUTES: [(&str, &str); 15] = [
     ("unified_proxy.kind", "kind"),
     ("unified_proxy.outcome", "outcome"),

@@ -1,4 +1,4 @@
-//! The REST API: reads stay in the container's repositories, writes are an allowlist.
+//! The REST API: reads stay in the container's repositories, and writes must be on an allowlist.
 
 use super::*;
 use serde_json::json;

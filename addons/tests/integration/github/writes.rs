@@ -20,7 +20,7 @@ fn denial(guard: &Guard, line: &str, body: &Value) -> Option<Denial> {
     guard.send(API, line, body.to_string().as_bytes()).err()
 }
 
-/// Asserts that each body is denied with the code and its key.
+/// Asserts that each body is denied with this code, and with the key beside the body.
 #[track_caller]
 fn assert_denied(code: Code, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());

@@ -15,8 +15,8 @@ use super::{Login, OauthSettings, TokenFile};
 use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// One login and its token file. A reload keeps it if the entry is unchanged, so that no two
-/// refreshes of the login overlap.
+/// One login and its token file. A reload keeps this source if the entry is unchanged, so that no
+/// two refreshes of the login overlap.
 ///
 /// The lock on `known` is never held during I/O. Files are read and written on blocking threads.
 pub struct OauthTokens {
@@ -137,9 +137,9 @@ impl OauthTokens {
         known.unreadable = taken.err().map(shown);
     }
 
-    /// Takes over a file that was read. If its tokens differ from those read last, it is a new
-    /// login. Otherwise only other fields or the metadata changed, and the tokens in use may be
-    /// newer than those in the file. Fails if the file holds no tokens.
+    /// Takes over a file that was read. If its tokens differ from those read or written last, it is
+    /// a new login. Otherwise only other fields or the metadata changed, and the tokens in use may
+    /// be newer than those in the file. Fails if the file holds no tokens.
     fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
         let is_known =
