@@ -174,7 +174,8 @@ pub enum Effect {
 /// Why a policy has no decision.
 #[derive(Clone, Debug, Error)]
 pub enum EvaluatorError {
-    /// The policy failed: a conflict, a wrong type, an unknown decision, an input that is too large.
+    /// The policy failed: a conflict, a wrong type, an unknown decision, or an input that is too
+    /// large.
     #[error("{0}")]
     Failed(String),
     /// The policy did not decide within `policies.evaluator.timeout`.
