@@ -85,8 +85,8 @@ impl ForgeHosts {
     }
 }
 
-/// Lets a request go upstream without a credential: removes the client's own, and keeps the proxy
-/// from adding one.
+/// Makes a request anonymous: removes the client's own credential, and keeps the proxy from adding
+/// one.
 pub(crate) fn send_anonymously(flow: &mut Flow, request: &mut Request) {
     const NAMES: [&str; 2] = ["authorization", "cookie"];
     flow.put_slot(Anonymous);
@@ -95,8 +95,9 @@ pub(crate) fn send_anonymously(flow: &mut Flow, request: &mut Request) {
     });
 }
 
-/// Adds the sentence of a denial as `message`, which clients of GitHub's APIs and git-lfs show,
-/// unless the denial has a `message`. Without one, git-lfs reports a 403 as a wrong password.
+/// Adds the sentence of a denial as the detail `message`, unless the denial has that detail.
+/// Clients of GitHub's APIs and git-lfs show it; without it, git-lfs reports a 403 as a wrong
+/// password.
 pub(crate) fn with_message(denial: Denial) -> Denial {
     if denial.detail("message").is_some() {
         return denial;
@@ -105,8 +106,8 @@ pub(crate) fn with_message(denial: Denial) -> Denial {
     denial.with("message", message)
 }
 
-/// Reads `git.public_reads`: whether a container may read repositories that it has not registered,
-/// without a credential.
+/// Reads `git.public_reads`: whether a container may also read repositories that are not in its
+/// list. Such a read carries no credential.
 pub fn public_reads(files: &Files<'_>) -> bool {
     let git = files.policy.fields().section("git");
     git.or("public_reads", false, |at| {

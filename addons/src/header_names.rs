@@ -16,7 +16,7 @@ pub(crate) fn starts_like(name: &str, prefix: &str) -> bool {
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(same)
 }
 
-/// Removes every field, with all its values, if `unwanted` returns `true` for the field's name.
+/// Removes every field for whose name `unwanted` returns `true`, with all its values.
 pub(crate) fn remove_fields(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
     // Allocates only when there is something to remove.
     let found: Vec<HeaderName> = headers

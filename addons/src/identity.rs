@@ -24,9 +24,9 @@ impl Identity {
         Self { containers }
     }
 
-    /// Admits a flow if its lease has neither expired nor ended and every container id that it
-    /// claims, in its CONNECT (`flow.claimed_id`) or in the request (`claimed`), is the
-    /// container's. Removes an expired lease.
+    /// Admits a flow if its lease has neither expired nor ended, and if `flow.claimed_id` and
+    /// `claimed`, the id that the request's head claims, are absent or the container's id. Removes
+    /// an expired lease.
     fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);
@@ -83,8 +83,8 @@ impl Identify for Identity {
             };
         };
         let verdict = match principal.lease() {
-            // The appliance's own flows pass the phases `system`, `dial` and `response`, none of
-            // which calls `identify`.
+            // Flows without a container are the appliance's own. They pass the phases `system`,
+            // `dial` and `response`, none of which calls `identify`.
             None => Err(unknown_source()),
             Some(_) if !self.containers.available() => Err(registry_unavailable()),
             Some(lease) => self.admit(flow, lease, claimed.as_deref()),
@@ -163,8 +163,8 @@ mod tests {
         identified.verdict.err().map(|denial| denial.code())
     }
 
-    /// The denial code for a tunnel, a request and a DNS question, each flow built by `flow`;
-    /// `None` if it is admitted.
+    /// The denial codes for a tunnel, a request and a DNS question that `flow` builds; `None` for
+    /// an admitted flow.
     fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> OwnedFlow) -> [Option<Code>; 3] {
         let mut asked = request("/", &[]);
         [

@@ -51,9 +51,9 @@ use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
 pub struct Settings {
     /// The hosts that containers may reach.
     pub allowlist: Arc<Allowlist>,
-    /// The limits of one container's lines in the audit log.
+    /// The limits on the lines that one container may cause in the audit log.
     pub audit: AuditSettings,
-    /// The rate limits of a lease at upstreams and at the resolver.
+    /// The limits of a lease on requests to each upstream, on tunnels, and on DNS questions.
     pub rate_limit: RateLimitSettings,
     /// The thresholds and times of the circuit breakers.
     pub circuit_breaker: CircuitBreakerSettings,
@@ -150,7 +150,7 @@ pub struct Ports {
     pub own: Arc<dyn OwnAddresses>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// The time that the addons of a phase may wait in total, from the first wait on; see
+    /// The time that the addons may wait in one phase, counted from the first wait: see
     /// [`Chain::new`].
     pub deadline: Duration,
 }
@@ -170,8 +170,8 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         .traces
         .sink(settings.collector.as_ref())
         .map(|sink| Link::from(Arc::new(Trace::new(sink))));
-    // Observers come first, so that they see every flow, whichever addon denies it. No later addon
-    // depends on them.
+    // Observers come first, so that the tracing addon reads the trace context of each request, also
+    // of one that a later addon denies. No later addon depends on them.
     let observers = [Link::from(state.metrics), Link::from(state.audit)];
     let deciders = [
         // Before all addons that need the flow's principal.

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_async_bodies_are_reported_like_others() {
+    fn rows_of_an_async_check_are_reported_like_others() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()

@@ -38,8 +38,8 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Waits for the verdict of a future for up to `limit`, in place of the phase's deadline, for
-    /// example for a person's approval. The chain denies the flow if the limit passes first.
+    /// Waits for the verdict of a future, for example of a person's approval. `limit` replaces the
+    /// phase's deadline. The chain denies the flow if the limit passes first.
     pub fn wait_up_to(limit: Duration, future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -73,8 +73,8 @@ pub struct Order {
     pub before: &'static [&'static str],
 }
 
-/// One link of the chain. A hook that is not implemented passes; an `Err`, a panic or a missed
-/// deadline ends the flow.
+/// One link of the chain. A hook that is not implemented passes the flow; an `Err`, a panic or a
+/// missed deadline ends the flow.
 ///
 /// Requests pass the addons first to last, responses last to first, so that the addon that injects
 /// secrets is the first to see a response that echoes them.
@@ -93,8 +93,9 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
-    /// Judges a request of the appliance itself, before the host is resolved. Such a flow passes
-    /// this phase instead of `tunnel` and `request`, then `dial` and `response`.
+    /// Judges a request of a [`Principal::System`](super::Principal::System), before the host is
+    /// resolved. Such a flow passes this phase in place of `tunnel` and `request`; `dial` and
+    /// `response` follow.
     fn system<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }
@@ -129,7 +130,7 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
-    /// Judges the response to an MCP request, from the server or the client.
+    /// Judges the response to an MCP request, whether the server or the client sends the response.
     fn mcp_response<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
         Step::PASS
     }

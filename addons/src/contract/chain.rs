@@ -26,15 +26,12 @@ use super::principal::Client;
 use super::waits::{MAX_WAITS, Waits, settle};
 
 /// The links in their checked order, with the allowlist that labels flows. Immutable: a reload
-/// builds another chain, and a flow keeps the one it began with.
-///
-/// A clone is another handle to the same links. The flows of a thread share the thread's clone in
-/// an `Arc`, so that threads do not contend for one reference count.
+/// builds another chain, and a flow keeps the chain that it began with.
 pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
-    /// One permit for each flow that may wait under this chain.
+    /// Limits the flows that wait under this chain to `MAX_WAITS`.
     waits: Arc<Semaphore>,
 }
 
@@ -94,7 +91,8 @@ impl Chain {
         Ok(ResolvePermit::mint(flow))
     }
 
-    /// Judges a request of the appliance itself, in place of `tunnel` and `request`.
+    /// Judges a request of a [`Principal::System`](super::Principal::System), in place of `tunnel`
+    /// and `request`.
     pub async fn system(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
         let links = self.links.iter();
         self.run(links, flow, &mut (), no_identity, |addon, flow, ()| {
@@ -136,9 +134,9 @@ impl Chain {
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
-    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted. Denies
-    /// with an internal error if all addons pass the flow, but no address is left or the flow has
-    /// no principal.
+    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted. If all
+    /// addons pass the flow, denies with an internal error if no address is left, or if the flow
+    /// has no principal.
     pub async fn dial(
         &self,
         flow: &mut Flow,

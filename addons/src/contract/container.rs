@@ -54,10 +54,10 @@ pub enum Source {
     Listener(ContainerId),
 }
 
-/// Whether a container pushes as a person or as a bot, which decides the refs that it may change.
+/// Whether a container pushes as a person or as a bot. This decides which refs it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// As a person: to any branch.
+    /// As a person: to any branch, tag or note.
     User,
     /// As a bot: only to refs that begin with one of `git.bot_branch_prefixes`.
     Bot,
@@ -244,7 +244,7 @@ impl Container {
         narrowing.is_none_or(|narrowing| narrowing.map.find(host).is_some())
     }
 
-    /// The security level that the container has reached.
+    /// The level of the most confidential data that the container may have read.
     pub fn level(&self) -> Level {
         match self.level.load(Ordering::Acquire) {
             0 => Level::Public,
@@ -264,7 +264,7 @@ impl Container {
         self.aborted.load(Ordering::Acquire)
     }
 
-    /// Sets the abort latch, so that the MCP addon denies every further tool call.
+    /// Sets the abort latch: see [`Container::is_aborted`].
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
     }

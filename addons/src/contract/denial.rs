@@ -63,15 +63,16 @@ codes! {
     RegistrationExpired = "registration_expired", 403, Policy;
     /// The registry, or a record that must survive a restart, cannot be read or written.
     RegistryUnavailable = "registry_unavailable", 503, Us;
-    /// A budget of requests, tunnels, DNS questions or certificates is spent, or too many flows
-    /// wait.
+    /// A budget of requests, tunnels, DNS questions or certificates is spent, too many flows wait,
+    /// or too many MCP requests, sessions or streams are open.
     RateLimited = "rate_limited", 429, Policy;
     /// A cap on connections is reached.
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
     /// The host is missing from the allowlist, from the container's own list that narrows the
-    /// allowlist, or from the hosts of the part of the appliance that sends the request.
+    /// allowlist, from the hosts of the part of the appliance that sends the request, or from the
+    /// names of the MCP gateway.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
     /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
     /// public address in clear text.
@@ -94,7 +95,8 @@ codes! {
     ApprovalPending = "approval_pending", 403, Policy;
     /// An approver rejected the request.
     ApprovalRejected = "approval_rejected", 403, Policy;
-    /// `Host` or `:authority` differs from the tunnel's authority.
+    /// `Host`, `:authority` or the TLS server name differs from the destination of the tunnel or
+    /// request.
     HostMismatch = "host_mismatch", 421, Client;
     /// The bytes in a tunnel are neither TLS nor HTTP, or a request asks to upgrade to another
     /// protocol than WebSocket.
@@ -111,9 +113,10 @@ codes! {
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
     /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
-    /// A body that must be judged has more bytes, JSON values or refs than a limit permits.
+    /// A body that the proxy must judge, or answer itself, has more bytes, JSON values or refs than
+    /// a limit permits.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
-    /// The memory for buffered bodies is used up.
+    /// The memory for buffered bodies is used up, or no thread is free to parse one.
     InspectionBusy = "inspection_busy", 503, Policy;
     /// A buffered request body was not complete in time.
     BodyTimeout = "body_timeout", 408, Client;
@@ -132,18 +135,19 @@ codes! {
     UpstreamTimeout = "upstream_timeout", 504, Upstream;
     /// The TLS handshake with the upstream failed, or its certificate was rejected.
     UpstreamTls = "upstream_tls", 502, Upstream;
-    /// A policy denied a tool call and set the container's abort latch, which denies every later
-    /// call until an operator resets it.
+    /// The container's abort latch denies the message, or a policy denied the message and set the
+    /// latch.
     PolicyDenied = "policy_denied", 403, Policy;
-    /// A policy denied a tool call, without an effect on later calls.
+    /// A policy denied an MCP message, no person approved it, or the security level or a changed
+    /// definition forbids the tool. Later messages are not affected.
     PolicyDeniedContinue = "policy_denied_continue", 403, Policy;
     /// An MCP server answered with an error that is reserved for the proxy's own denials.
     PolicyBackendReservedMisuse = "policy_backend_reserved_misuse", 502, Upstream;
     /// A policy could not be evaluated, or not in time.
     PolicyEvaluatorError = "policy_evaluator_error", 500, Us;
-    /// No MCP server has a tool, prompt or resource of this name.
+    /// No MCP server that is mounted for the container has a tool, prompt or resource of this name.
     ToolNotFound = "tool_not_found", 404, Client;
-    /// The MCP server cannot be started, or has ended.
+    /// The MCP server cannot be started or reached, has ended, or is busy.
     ToolUnavailable = "tool_unavailable", 503, Upstream;
     /// The MCP server did not answer within its `timeout`.
     ToolTimeout = "tool_timeout", 504, Upstream;
@@ -154,7 +158,7 @@ codes! {
 }
 
 /// A response in the client's own protocol, for clients that would discard the denial's status and
-/// JSON. Audit and metrics still record the denial's status.
+/// JSON. Audit and metrics still record the denial's status, except for [`Denial::answered`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -168,7 +172,7 @@ pub struct Answer {
     pub drain_bytes: u64,
 }
 
-/// The stage of a request to an upstream that failed.
+/// The stage at which a request to an upstream failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The DNS look-up.
@@ -288,8 +292,8 @@ impl Denial {
         self
     }
 
-    /// Sets the smallest edit of the configuration that would change the verdict. Only `explain`
-    /// shows it.
+    /// Sets advice that only `explain` shows: the smallest edit of the configuration, or a command,
+    /// that would change the verdict.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
@@ -333,7 +337,7 @@ impl Denial {
         self.0.rule.as_deref()
     }
 
-    /// The smallest edit of the configuration that would change the verdict; `None` if unknown.
+    /// The advice that [`Denial::hint`] set, if any.
     pub fn edit(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }

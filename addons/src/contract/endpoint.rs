@@ -33,7 +33,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The authority in normal form; the scheme's default port is left out, as clients do.
+    /// The authority in normal form, without the scheme's default port, as clients send it.
     pub fn authority(&self) -> String {
         match (self.scheme, self.port) {
             (Scheme::Http, 80) | (Scheme::Https, 443) => self.host.to_string(),

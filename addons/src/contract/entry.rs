@@ -166,7 +166,7 @@ impl<T> EntryMap<T> {
         }
     }
 
-    /// The value of exactly this pattern; `None` if only another pattern matches the same hosts.
+    /// The value that was inserted with exactly this pattern, whatever other patterns match.
     pub fn get(&self, pattern: &HostPattern) -> Option<&T> {
         match pattern {
             HostPattern::Exactly(host) => self.exact.get(host),

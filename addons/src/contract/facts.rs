@@ -6,9 +6,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anonymous;
 
-/// An addon sent this request to judge another request of the same container, which waits for the
-/// response. The circuit breaker and the limit of waiting flows count both as one. Only the engine
-/// sets this.
+/// The flow is a look-up: an addon sent it to judge another request of the same container, and that
+/// request waits for the response. The circuit breaker and the limit on waiting flows count the two
+/// requests as one. Only the engine sets this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup;
 

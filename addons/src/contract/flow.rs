@@ -54,7 +54,7 @@ pub enum Kind {
     Tunnel,
     /// A request, inside a tunnel or outside.
     Http,
-    /// A request that became a WebSocket.
+    /// A request that asks to become a WebSocket.
     Websocket,
     /// A DNS question.
     Dns,
@@ -97,7 +97,7 @@ pub struct Record {
     pub credential: Option<Arc<str>>,
     /// The address that the dialer connected to.
     pub upstream: Option<SocketAddr>,
-    /// How a tool call was decided. Boxed, since other flows have none.
+    /// How an MCP message was judged. Boxed, since other flows have none.
     pub mcp: Option<Box<McpRecord>>,
 }
 
@@ -128,7 +128,7 @@ const GATEWAY_PORT: u16 = 8090;
 
 static GATEWAY_HOST: LazyLock<Host> = LazyLock::new(|| Host::Name(GATEWAY.into()));
 
-/// The facts that are fixed when a flow begins. A [`Flow`] gives read access to them.
+/// The facts that a flow begins with. A [`Flow`] gives read access to them.
 #[derive(Debug)]
 pub struct FlowStart {
     id: FlowId,
@@ -140,12 +140,12 @@ pub struct FlowStart {
     pub at: SystemTime,
     /// The client that sent it.
     pub client: Client,
-    /// The container id that the head of the CONNECT claims, read with
-    /// [`crate::identity::claimed_id`]. Only the source identifies the container; a flow that
-    /// claims another one is denied.
+    /// The container id that is claimed by the head of a CONNECT, or of an HTTP request to the
+    /// proxy's own DNS or MCP endpoint. Read with [`crate::identity::claimed_id`]. Only the source
+    /// identifies the container; a flow that claims another container is denied.
     pub claimed_id: Option<Box<str>>,
     /// The principal on whose behalf the flow runs. The engine sets it if it is known already, for
-    /// example from an earlier flow on the connection; the identity link may replace it.
+    /// example from an earlier flow on the connection; otherwise the identity link finds it.
     pub principal: Option<Principal>,
     /// Its destination or content.
     pub subject: Subject,
@@ -253,8 +253,8 @@ impl FlowStart {
         Some(lease)
     }
 
-    /// The denial of a flow that is over a limit of its container. `wait` is the time until a retry
-    /// can succeed.
+    /// The denial of a flow that exceeds a rate limit, or that would have to wait while too many
+    /// flows wait. `wait` is the time until a retry can succeed.
     pub(crate) fn rate_limited(&self, wait: Duration) -> Denial {
         let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
         let denial = match self.known_container() {
@@ -276,7 +276,8 @@ impl FlowStart {
 /// One flow on its way through the chain. It dereferences to its [`FlowStart`]; addons may add
 /// facts for the audit, and store values in slots.
 ///
-/// Addons get an unsized flow, so they can neither change its start nor swap it for another flow:
+/// Addons can only read the start of a flow, and cannot swap the flow for another one, since the
+/// type that they get is unsized:
 ///
 /// ```
 /// use addons::contract::{Flow, FlowStart, Principal, Subject};
@@ -359,7 +360,7 @@ impl<Size: ?Sized> Flow<Size> {
         self.record.rule = Some(rule.into());
     }
 
-    /// Facts about a tool call, for the audit.
+    /// Facts about an MCP message, for the audit.
     pub fn mcp_record(&mut self) -> &mut McpRecord {
         self.record.mcp.get_or_insert_default()
     }

@@ -33,14 +33,15 @@ pub enum AuthorityError {
     /// The text is empty.
     #[error("the host is empty")]
     Empty,
-    /// The name is over 253 bytes long, or a label over 63 bytes.
+    /// The A-label name is over 253 bytes long, or one of its labels over 63; or the text is too
+    /// long to convert.
     #[error("the host name is too long")]
     TooLong,
     /// A byte that is not allowed, or a label that is empty or begins or ends with a hyphen.
     #[error("the host name has an invalid character or label")]
     BadName,
-    /// The last label is a number but the text is no IPv4 address, the brackets hold no IPv6
-    /// address, or text other than a port follows them.
+    /// One of: a name whose last label is a number, but which is no IPv4 address; brackets that do
+    /// not close or hold no IPv6 address; text other than a port after the brackets.
     #[error("the address is malformed")]
     BadAddress,
     /// The port is not a decimal number from 1 to 65535, or has a leading zero.
@@ -189,7 +190,7 @@ fn ends_in_number(name: &str) -> bool {
 }
 
 /// The address as `inet_aton` reads it: one to four parts, decimal, octal or hexadecimal. `None` if
-/// a part is malformed or too large.
+/// there are more parts, or if one is malformed or too large.
 fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     let mut parts = Vec::with_capacity(4);
     for part in text.split('.') {

@@ -6,8 +6,8 @@ use super::flow::Flow;
 use super::message::Request;
 use super::principal::Principal;
 
-/// Finds the principal of a flow. Only the chain can set the principal that this link returns:
-/// addons have no write access to it.
+/// Finds the principal of a flow. The chain sets the principal that this link returns; addons have
+/// no write access to a flow's principal.
 pub trait Identify: Send + Sync {
     /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;

@@ -27,33 +27,36 @@ const BYTES_PER_VALUE: usize = 320;
 /// Judges a buffered body, or the beginning of one. `Head` is the type of the message's head:
 /// [`Request`](super::Request) or [`Response`](super::Response).
 ///
-/// A judge gets the decoded body and returns the bytes to send in its place. A request's host is
-/// not resolved, and no byte of a response is sent, before all judges have passed.
+/// A judge gets the decoded body and returns the bytes to send in its place. Before all judges have
+/// passed the body, the host of a request is not resolved, and no byte of a response is sent.
 pub trait BodyJudge<Head>: Send {
     /// Name of the addon that judges, for its denials.
     fn addon(&self) -> &'static str;
 
-    /// Whether the judge may need only the beginning of a request's body, which may then be longer
-    /// than the limit. The default is `false`. A judge of a response always gets the whole body.
+    /// Whether the beginning of a request's body can be enough for this judge. If that holds for
+    /// all judges, a body whose announced length exceeds the limit is not denied at once. A judge
+    /// of a response always gets the whole body.
     fn needs_beginning_only(&self) -> bool {
         false
     }
 
-    /// Whether the judge needs no more of the body. Called with all bytes buffered so far, whenever
-    /// more have arrived. If all judges return `true`, the rest of the body streams after the bytes
-    /// that the last judge returns.
+    /// Whether the judge needs no more of a request's body. Called whenever bytes of a client's
+    /// unencoded body have arrived, with all bytes buffered so far, unless an earlier judge needs
+    /// more. If all judges return `true`, the rest of the body streams after the bytes that the
+    /// last judge returns.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
 
-    /// Adapts a denial that the engine made while it buffered the body. Many clients of an API show
-    /// people a single member of the JSON; the judge adds that member.
+    /// Adapts a denial that the engine, or `has_enough`, made while the body was buffered. Many API
+    /// clients show people only one member of an error response, such as `message`; the judge adds
+    /// that member to the denial.
     fn for_client(&self, denial: Denial) -> Denial {
         denial
     }
 
-    /// Returns the bytes to send, or denies. May record facts in the flow and change the head, for
-    /// example add filters for the rest of the body.
+    /// Returns the bytes to send, or denies. May record facts in the flow, and may change the head,
+    /// for example to add filters for the rest of the body.
     fn judge<'a>(
         self: Box<Self>,
         flow: &'a mut Flow,
@@ -89,13 +92,13 @@ impl<Head> Judges<Head> {
         self.limit
     }
 
-    /// Lets each judge adapt a denial of the engine to its API's clients.
+    /// Lets each judge adapt a denial: see [`BodyJudge::for_client`].
     pub fn for_client(&self, denial: Denial) -> Denial {
         let judges = self.judges.iter();
         judges.fold(denial, |denial, judge| judge.for_client(denial))
     }
 
-    /// Whether all judges may need only the beginning of the body.
+    /// Whether the beginning of the body can be enough for all judges.
     pub fn need_beginning_only(&self) -> bool {
         self.judges.iter().all(|judge| judge.needs_beginning_only())
     }
@@ -112,8 +115,8 @@ impl<Head> Judges<Head> {
         Ok(true)
     }
 
-    /// Runs the judges in turn, each on the bytes that the one before returned and for at most
-    /// `deadline`. A judge that panics or misses its deadline denies.
+    /// Runs the judges in turn. Each gets the bytes that the one before it returned, and has
+    /// `deadline` to finish. A judge that panics or misses its deadline denies.
     pub async fn judge(
         self,
         flow: &mut Flow,
@@ -135,21 +138,24 @@ impl<Head> Judges<Head> {
     }
 }
 
-/// Memory and threads for parsing one buffered body, provided by the engine. It denies with
-/// [`Code::InspectionBusy`] when they are used up.
+/// Memory and threads for parsing one buffered body, provided by the engine.
+/// [`reserve`](Self::reserve) and [`run`](Self::run) deny with [`Code::InspectionBusy`] if no
+/// memory or no thread is left.
 pub trait InspectionBudget: Send + Sync {
     /// Reserves bytes besides those of the body, until the budget is dropped.
     fn reserve(&self, bytes: usize) -> Verdict;
 
-    /// Returns the bytes, and keeps the budget until their last reference is dropped.
+    /// Returns bytes that keep the budget alive until their last reference is dropped.
     fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes;
 
-    /// Runs `work` on a thread that serves no connection. The future is ready when `work` is done.
+    /// Runs `work` on a thread that serves no connection, or at once for [`Buffered::own`]. The
+    /// future is ready when `work` is done.
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict>;
 }
 
-/// Runs `work` on a thread of `budget` and returns its result. A panic denies. Dropping the future
-/// does not stop work that has begun.
+/// Lets `budget` run `work`, and returns the result of `work`. A panic denies, except for
+/// [`Buffered::own`], where it unwinds to the caller. Dropping the future does not stop work that
+/// has begun.
 pub async fn run_on<T: Send + 'static>(
     budget: &dyn InspectionBudget,
     work: impl FnOnce() -> T + Send + 'static,
@@ -182,8 +188,8 @@ impl Buffered {
         }
     }
 
-    /// A body whose size the appliance itself bounds, such as the response to a look-up. It is
-    /// parsed on the calling thread, and no memory is reserved.
+    /// A body whose size the appliance itself bounds, such as the request of a look-up. It is
+    /// parsed on the calling thread, its JSON values are not limited, and no memory is reserved.
     #[must_use]
     pub fn own(bytes: Bytes) -> Self {
         Self::new(bytes, usize::MAX, Arc::new(InPlace))
@@ -206,8 +212,7 @@ impl Buffered {
         self.compute(read).await
     }
 
-    /// Runs a computation on a thread that serves no connection. A panic denies. Dropping the
-    /// future does not stop a computation that has begun.
+    /// Lets the body's budget run a computation: see [`run_on`].
     pub async fn compute<T: Send + 'static>(
         &self,
         compute: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
@@ -232,8 +237,8 @@ impl Buffered {
         strict_json::parse_at_most(most, &self.bytes).map_err(denied)
     }
 
-    /// The body as a JSON tree of at most `limits.inspect_values` values. Reserves the memory of
-    /// the tree first.
+    /// The body as a JSON tree of at most the `max_values` of [`Buffered::new`]. Reserves the
+    /// memory of the tree first.
     pub fn json(&self) -> Result<Value, Denial> {
         self.json_at_most(usize::MAX)
     }
@@ -243,8 +248,8 @@ impl Buffered {
         self.budget.reserve(bytes)
     }
 
-    /// Reserves memory for bytes that outlive the judge, such as an answer, until their last
-    /// reference is dropped.
+    /// Reserves memory for bytes that outlive the judge, such as an answer. It is released when the
+    /// last reference to the bytes is dropped.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Denial> {
         self.reserve(bytes.len())?;
         Ok(Arc::clone(&self.budget).hold(bytes))

@@ -1,6 +1,7 @@
 //! Security levels.
 
-/// How confidential the data is that a container has read.
+/// How confidential data is. A container has the level of the most confidential data that it may
+/// have read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Only public data.
@@ -31,14 +32,15 @@ impl Level {
     }
 }
 
-/// The security level and the abort latch of a lease, which tool calls can only tighten. They
-/// survive restarts; an operator can reset them, and a new lease begins without them.
+/// The security level and the abort latch of a lease. MCP messages can only tighten them. They
+/// survive restarts, and an operator can reset them. A new lease begins at `Public`, with the latch
+/// clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The highest level of the data that the container has read.
+    /// The highest level of the data that the container may have read.
     pub level: Level,
-    /// The abort latch: a policy denied a tool call with `deny_abort`, so every later call is denied
-    /// too.
+    /// The abort latch: a policy decided `deny_abort` on a message, so every later tool call, and
+    /// every answer of the client to a server's request, is denied.
     pub aborted: bool,
 }
 

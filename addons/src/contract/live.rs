@@ -44,8 +44,8 @@ impl LiveFlow {
         &mut self.flow.record
     }
 
-    /// Changes the kind of the flow to WebSocket. Call it for a request whose head asks for that
-    /// upgrade.
+    /// Changes the kind of the flow to [`Kind::Websocket`]. Call it for a request whose head asks
+    /// for that upgrade.
     pub fn opens_websocket(&mut self) {
         self.flow.start.kind = Kind::Websocket;
     }
@@ -65,7 +65,7 @@ impl LiveFlow {
         self.status = status;
     }
 
-    /// The status that the client got; 0 if none.
+    /// The value of [`Outcome::status`] so far.
     pub fn status(&self) -> u16 {
         self.status
     }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Which side sends the request that a frame belongs to.
+/// The direction of a request or notification; for a response, that of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The client, for example `tools/call`.
+    /// From the client to the server, for example `tools/call`.
     ToServer,
-    /// The server: sampling, elicitation, roots.
+    /// From the server to the client: sampling, elicitation, roots, notifications.
     ToClient,
 }
 
@@ -60,14 +60,15 @@ pub enum FrameBody {
 /// One JSON-RPC message between a client and one server, while it is judged.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Which side sent the request.
+    /// The direction; for a response, that of its request.
     pub direction: Direction,
     /// The kind of message.
     pub kind: FrameKind,
     /// The method of the message; for a response, the method of its request.
     pub method: Arc<str>,
-    /// The tool's definition as the server lists it. Set for a `tools/call`, for its response, and
-    /// for messages that the server sends to the client during the call.
+    /// The tool's definition as the server lists it. Set for a `tools/call`, for its response, for
+    /// messages that the server sends to the client during the call, and for the client's answers
+    /// to these.
     pub definition: Option<Arc<Definition>>,
     /// The content, which is sent as the addons leave it.
     pub body: FrameBody,
@@ -140,8 +141,8 @@ pub struct Definition {
     pub name: Arc<str>,
     /// The whole entry of `tools/list`.
     pub raw: Box<RawValue>,
-    /// The server's hints about the tool. They are not trusted: they may only tighten the
-    /// operator's settings.
+    /// The server's hints about the tool. If the operator sets a hint too, the stricter of the two
+    /// counts.
     pub annotations: Annotations,
     /// How the definition compares with the accepted one.
     pub pin: Pin,
@@ -187,7 +188,8 @@ impl Annotations {
 pub enum Pin {
     /// Equal to the first definition seen, or to the one that an operator accepted.
     Accepted,
-    /// Different from the accepted definition, and not accepted by an operator.
+    /// Different from the accepted definition; or none was accepted, since the server has too many
+    /// tools.
     Changed,
 }
 
@@ -203,21 +205,22 @@ pub struct McpSubject {
     pub name: Option<Arc<str>>,
 }
 
-/// Facts about a tool call for the audit, besides server and tool.
+/// Facts about an MCP message for the audit, besides server and tool.
 #[derive(Clone, Debug, Default)]
 pub struct McpRecord {
-    /// SHA-256 of the arguments as the caller sent them, in hexadecimal.
+    /// Hexadecimal SHA-256 of the canonical form of a tool call's arguments, before overrides
+    /// change them.
     pub args_sha256: Option<Box<str>>,
-    /// The policy's decision.
+    /// The strictest decision, of a policy or of the addon.
     pub decision: Option<&'static str>,
-    /// The policy's reason.
+    /// The reason for that decision.
     pub reason: Option<Box<str>>,
     /// Whether a text from the server looks like an instruction to a model.
     pub suspicious: bool,
 }
 
-/// Permission to send one request or notification, exactly as the chain judged it, to the server
-/// or client for which the chain judged it. A mount requires a permit for each message of a client.
+/// Permission to send one request or notification, exactly as the chain judged it, to the server or
+/// client that it is for. A mount requires a permit for each message of a client.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{CallPermit, Frame};
@@ -232,8 +235,8 @@ pub struct CallPermit {
 }
 
 impl CallPermit {
-    /// Called by the chain after every addon passed. `None` for a flow that is not an MCP flow, and
-    /// for a response, which needs no permit.
+    /// Called by the chain after every addon has passed the message. `None` for a flow that is not
+    /// an MCP flow, and for a response, which needs no permit.
     pub(super) fn mint(subject: Option<&McpSubject>, frame: Frame) -> Option<Self> {
         let server = subject?.server.clone();
         (frame.kind != FrameKind::Response).then_some(Self { frame, server })

@@ -53,10 +53,10 @@ impl Request {
         std::mem::take(&mut self.filters)
     }
 
-    /// Adds a judge of the body, which is buffered and judged before a byte of it is sent. A body
-    /// of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied unless
-    /// its beginning is enough for all judges. Judges run in the order in which they were added,
-    /// before the filters.
+    /// Adds a judge of the body. The body is buffered, and none of its bytes are sent before all
+    /// judges have passed it. A body of more than `limit` bytes, or of more than
+    /// `limits.inspect_body_bytes`, is denied unless its beginning is enough for all judges. Judges
+    /// run in the order in which they were added, before the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         self.judges = Some(Judges::with(self.judges.take(), limit, judge));
     }
@@ -111,9 +111,10 @@ impl Response {
         hooks.map_or_else(Vec::new, |hooks| std::mem::take(&mut hooks.filters))
     }
 
-    /// Adds a judge of the body, which is buffered and judged before the client gets a byte of it.
-    /// A body of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied.
-    /// Judges run in the order in which they were added, after the filters.
+    /// Adds a judge of the body. The body is buffered, and the client gets none of its bytes before
+    /// all judges have passed it. A body of more than `limit` bytes, or of more than
+    /// `limits.inspect_body_bytes`, is denied. Judges run in the order in which they were added,
+    /// after the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         let before = self.take_judges();
         self.hooks().judges = Some(Judges::with(before, limit, judge));

@@ -13,7 +13,7 @@ pub const IDENTITY: &str = "identity";
 pub const RATE_LIMIT: &str = "rate_limit";
 /// Denies requests to failing upstreams.
 pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
-/// Judges hosts, ports, methods, rules and addresses.
+/// Judges hosts, ports, methods and addresses, and applies the operator's rules.
 pub const POLICY: &str = "policy";
 /// Guards GitHub's APIs.
 pub const GITHUB: &str = "github";

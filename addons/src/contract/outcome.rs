@@ -7,9 +7,11 @@ use super::denial::Denial;
 /// How a flow ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The status that the client got; 0 if it got none.
+    /// The HTTP status of the response, or the response code of a DNS answer. A denied flow, except
+    /// of a DNS question, has the status of the denial's code, even if an [`Answer`](super::Answer)
+    /// replaced it. 0 if the flow ended without any of these.
     pub status: u16,
-    /// The denial that ended the flow; `None` also for an addon's own answer.
+    /// The denial that ended the flow; `None` for an addon's own answer, which is no refusal.
     pub denial: Option<Denial>,
     /// Whether the flow ended early: one side closed the connection, or the lease ended.
     pub aborted: bool,

@@ -6,9 +6,9 @@ use super::flow::Flow;
 use super::host::Host;
 use super::principal::Principal;
 
-/// Permission to resolve one host, for one port. The chain mints one only after every addon has
-/// passed the flow in a phase; the resolver takes the host from the permit, so no host is resolved
-/// before it is judged.
+/// Permission to resolve one host, for one port. The chain mints a permit only after every addon
+/// has passed the flow in a phase. The resolver takes the host from the permit, so no host is
+/// resolved before it is judged.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{Host, ResolvePermit};
@@ -42,8 +42,7 @@ impl ResolvePermit {
     }
 }
 
-/// The addresses that a name resolved to, while the chain judges them. An addon can only remove
-/// addresses.
+/// The addresses of a flow's host, while the chain judges them. An addon can only remove addresses.
 ///
 /// ```compile_fail,E0423
 /// use addons::contract::Addresses;
@@ -79,8 +78,8 @@ impl Addresses {
 
 /// Permission to connect to exactly these addresses, for one principal.
 ///
-/// Only the chain's `dial` phase mints one, and the dialer, the only code that opens upstream
-/// connections, requires one: code that forgets the check does not compile.
+/// Only the chain's `dial` phase mints a permit. The dialer, the only code that opens TCP
+/// connections to upstreams, requires one, so code that forgets the check does not compile.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{Host, Permit, Principal};

@@ -2,8 +2,8 @@
 
 use crate::raw_json::write_string;
 
-/// A JSON object whose members are kept apart, so that an evaluator parses only those that its
-/// policies read.
+/// A JSON object whose members are stored separately, so that an evaluator parses only the members
+/// that its policies read.
 #[derive(Clone, Debug)]
 pub struct PolicyInput {
     /// The values as JSON, one after another.

@@ -21,7 +21,7 @@ use super::mcp::{Frame, Pin};
 use super::policy_input::PolicyInput;
 use super::principal::System;
 
-/// The registry cannot be read; until it can be, every flow is denied. Also returned if a record
+/// The registry cannot be read, so every flow of a container is denied. Also returned if a record
 /// of [`LeaseRecords`] or [`Definitions`] cannot be read or written.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the registry cannot be read")]
@@ -33,7 +33,8 @@ pub trait Containers: Send + Sync {
     /// is denied as expired; one that was deleted or replaced is not found.
     fn find(&self, source: &Source) -> Result<Option<Arc<Container>>, Unavailable>;
 
-    /// Whether the registry can be read. Called for every request of a known connection.
+    /// Whether the registry can be read. Called for each flow whose container is known before the
+    /// chain judges it, for example from an earlier flow of the connection.
     fn available(&self) -> bool;
 
     /// Ends and removes an expired lease. Returns before it is removed from disk.
@@ -62,7 +63,8 @@ pub trait Outbound: Send + Sync {
     ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>>;
 
     /// Sends a request whose response an addon needs to judge a request of the container. The chain
-    /// treats it as the container's own: same policy, budgets and credentials.
+    /// treats the look-up as a request of the container: the same policy, budgets and credentials
+    /// apply.
     fn look_up<'a>(
         &'a self,
         container: &'a Arc<Container>,
@@ -101,8 +103,8 @@ pub trait Evaluator: Send + Sync {
     /// two.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`: skips the first
-    /// `question.decided` ones and stops after the first one that redacts.
+    /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
+    /// `question.decided` bundles, and stops after the first bundle that redacts.
     fn evaluate<'a>(
         &'a self,
         method: &'a str,
@@ -143,7 +145,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The replacement of the arguments or of the result, if the decision redacts.
+    /// The replacement of the message's arguments, params, result or error, if the decision
+    /// redacts.
     #[must_use]
     pub fn modified(&self) -> Option<&RawValue> {
         match &self.effect {
@@ -158,20 +161,21 @@ impl Decision {
 pub enum Effect {
     /// It passes.
     Allow,
-    /// It passes with its arguments or its result replaced.
+    /// It passes after this value has replaced its arguments, params, result or error.
     Redact(Box<RawValue>),
     /// A person decides.
     Ask,
     /// It is denied.
     DenyContinue,
-    /// It is denied, and so is every later tool call of the container until an operator resets it.
+    /// It is denied, and the abort latch of the container is set: see [`Container::is_aborted`].
     DenyAbort,
 }
 
 /// Why a policy has no decision.
 #[derive(Clone, Debug, Error)]
 pub enum EvaluatorError {
-    /// The policy failed: a conflict, a wrong type, an unknown decision, an input that is too large.
+    /// The policy failed: a conflict, a wrong type, an unknown decision, or an input that is too
+    /// large.
     #[error("{0}")]
     Failed(String),
     /// The policy did not decide within `policies.evaluator.timeout`.
@@ -194,8 +198,8 @@ pub trait LeaseRecords: Send + Sync {
         level: Level,
     ) -> BoxFuture<'a, Result<(), Unavailable>>;
 
-    /// Sets the abort latch of a lease, so that the MCP addon denies every further tool call until
-    /// an operator resets the latch.
+    /// Sets the abort latch of a lease: see [`Container::is_aborted`]. Only an operator can reset
+    /// it.
     fn latch<'a>(&'a self, container: &'a Arc<Container>)
     -> BoxFuture<'a, Result<(), Unavailable>>;
 }
@@ -214,16 +218,16 @@ pub trait Definitions: Send + Sync {
 
 /// Asks people for approval.
 pub trait Approvals: Send + Sync {
-    /// Asks whether a tool call may be made, and waits for the answer.
+    /// Asks whether an MCP message may pass, and waits for the answer.
     fn ask<'a>(&'a self, flow: &'a Flow, frame: &'a Frame) -> BoxFuture<'a, Answered>;
 }
 
 /// The answer to a request for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// The call may be made, once.
+    /// The message may pass, once.
     Approved,
-    /// It may not.
+    /// The message may not pass.
     Rejected,
     /// There is no answer: no approver is available, or the wait timed out.
     Open,

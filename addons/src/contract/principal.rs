@@ -18,9 +18,9 @@ pub struct Client {
     pub peer: Option<SocketAddr>,
 }
 
-/// Shared handle to a lease, normally one for each client connection. Its flows clone an `Arc` of
-/// the handle: if they cloned the container's `Arc`, all cores would contend for one reference
-/// count.
+/// Shared handle to a lease, normally one for each client connection. The flows of a connection
+/// clone an `Arc` of its handle: if they cloned the container's `Arc`, all cores would contend for
+/// one reference count.
 #[derive(Debug)]
 pub struct LeaseHandle(Arc<Container>);
 
@@ -84,8 +84,9 @@ pub struct System {
     pub trust_private: bool,
 }
 
-/// A part of the appliance that works for one container. The container's limits, credentials,
-/// audit and lease apply to its flows; only the hosts are its own.
+/// A part of the appliance that works for one container. The lease, limits, credentials and audit
+/// of the container apply to the flows of this part; only its hosts differ from those of the
+/// container.
 #[derive(Debug)]
 pub struct Delegation {
     /// Its name, and the hosts that it may reach.

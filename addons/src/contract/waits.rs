@@ -15,8 +15,8 @@ use super::facts::Lookup;
 use super::flow::Flow;
 use super::principal::LeaseHandle;
 
-/// Limit on the container flows that wait at once under one chain, for a token, a look-up or a
-/// person. Each keeps its connection open and its head in memory.
+/// Limit on the flows of containers that wait at once under one chain: for a token, a look-up or a
+/// person. Each waiting flow keeps its connection open and its head in memory.
 pub(super) const MAX_WAITS: usize = 8192;
 
 /// Limit on the flows of one lease that wait at once.
@@ -29,7 +29,7 @@ struct LeaseWaits(Arc<Semaphore>);
 
 /// The limits that a flow's waits count against: that of its lease and that of the chain.
 pub(super) struct Waits<'c> {
-    /// `None` for a flow without limits: a look-up, or one of the appliance's own few flows.
+    /// `None` for a flow without limits: a look-up, or a flow without a known container.
     lease: Option<Arc<LeaseHandle>>,
     all: &'c Arc<Semaphore>,
 }

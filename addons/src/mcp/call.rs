@@ -18,7 +18,8 @@ pub(super) struct PreparedCall {
 }
 
 /// Reads the arguments of a call and applies the override. Denies params that are malformed, or
-/// whose `name` is not that of `definition`. Takes time linear in the length of the params.
+/// whose `name` is not the tool's name in `definition`. Takes time linear in the length of the
+/// params.
 pub(super) fn prepare(
     params: Option<Box<RawValue>>,
     definition: &Definition,
@@ -50,7 +51,7 @@ pub(super) fn prepare(
     })
 }
 
-/// The arguments as JSON text; missing arguments count as an empty object.
+/// The arguments as JSON text; missing arguments and `null` count as an empty object.
 pub(super) fn arguments<'a>(params: &Members<'a>) -> &'a str {
     let given = params.get("arguments").filter(|json| *json != "null");
     given.unwrap_or("{}")

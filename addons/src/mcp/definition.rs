@@ -9,8 +9,8 @@ use thiserror::Error;
 use crate::contract::{Annotations, Definition, Pin};
 use crate::raw_json::{Members, Node, RawJsonError, canonical};
 
-/// The members that a tool's pin covers: the name, the texts for the model, the schemas and the
-/// annotations.
+/// The members of a definition that are compared with the accepted definition: the name, the texts
+/// for the model, the schemas and the annotations.
 const PINNED: [&str; 6] = [
     "name",
     "title",
@@ -29,7 +29,7 @@ pub enum DefinitionError {
     /// The entry cannot be read.
     #[error("a tool's definition cannot be read: {0}")]
     Json(#[from] RawJsonError),
-    /// The entry has no name.
+    /// The entry has no name, or one that is empty or not a string.
     #[error("a tool has no name")]
     NoName,
     /// The name is too long.
@@ -37,7 +37,7 @@ pub enum DefinitionError {
     LongName,
 }
 
-/// An entry of `tools/list` that has not been compared with its pin.
+/// An entry of `tools/list` that has not been compared with the accepted definition.
 #[derive(Debug)]
 pub struct ListedTool {
     name: Arc<str>,
@@ -78,7 +78,8 @@ impl ListedTool {
         self.digest
     }
 
-    /// Returns the definition with `pin`, the result of comparing it with the accepted one.
+    /// Returns the definition with `pin`, the result of the comparison with the accepted
+    /// definition.
     #[must_use]
     pub fn pinned(self, pin: Pin) -> Definition {
         Definition {

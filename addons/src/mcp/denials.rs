@@ -42,7 +42,7 @@ impl Target {
         }
     }
 
-    /// The denial of one message.
+    /// The denial of one message, without an effect on later messages.
     pub(super) fn deny(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("Denied by policy: {reason}");
@@ -74,7 +74,7 @@ impl Target {
         denial.with("reason", reason)
     }
 
-    /// The denial of a message whose policy failed.
+    /// The denial of a message on which a policy failed to decide.
     pub(super) fn evaluator_failed(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("The policy could not be evaluated: {reason}");
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// The denial of the call of an unknown tool.
+/// The denial of a call to an unknown tool.
 pub(super) fn unknown_tool(name: &str) -> Denial {
     let name = cut(name);
     Denial::new(Code::ToolNotFound, format!("Unknown tool: {name}"))
@@ -117,8 +117,8 @@ pub(super) fn cut(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The command with which an operator accepts the changed definition of a tool. A server chooses the
-/// tool's name, and operators paste the command into a shell, so the name is quoted for sh.
+/// The command with which an operator accepts the changed definition of a tool. A server chooses
+/// the tool's name, and operators paste the command into a shell, so the name is quoted for sh.
 #[must_use]
 pub fn accept_command(server: &str, tool: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);

@@ -92,7 +92,8 @@ impl Mcp {
             let params = call::with_arguments(&params, modified.get())?;
             frame.body = FrameBody::Params(Some(params));
         }
-        // While a policy or a person decided, another call may have raised the level.
+        // While a policy or a person decided, another message may have raised the level or set the
+        // abort latch.
         self.admit(flow, &call)?;
         // Before the call runs: log messages and requests of a classified tool are as confidential
         // as its result, and may arrive outside the call.
@@ -240,8 +241,8 @@ impl Mcp {
         self.admit(flow, &self.call_of(container, target, definition))
     }
 
-    /// Denies an error of a server that is reserved for the proxy. Flags results and errors whose
-    /// text looks like an instruction.
+    /// Denies a server's error if its code or message is reserved for the proxy. Flags results and
+    /// errors whose text looks like an instruction.
     fn check_server(&self, flow: &mut Flow, frame: &Frame, target: &Target) -> Verdict {
         let suspicious = match &frame.body {
             FrameBody::Outcome(Err(error)) => {
@@ -316,8 +317,8 @@ impl Mcp {
         Ok(modified)
     }
 
-    /// Raises the container's level to a tool's classification. The level is on disk before the
-    /// message passes; if it cannot be written, the message is denied.
+    /// Raises the container's level to the classification of the frame's tool. The level is on disk
+    /// before the message passes; if it cannot be written, the message is denied.
     async fn raise_level(
         &self,
         flow: &mut Flow,
@@ -357,7 +358,8 @@ fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdi
     Err(target.abort(reason).rule("abort latch").hint(reset))
 }
 
-/// The params of a request that a policy judged, for judging its response.
+/// The params that the policies judged in a request. They are also part of the input for its
+/// response.
 struct JudgedParams(Option<Box<RawValue>>);
 
 /// The tool that the flow's request called.
@@ -368,8 +370,8 @@ fn subject_name(flow: &Flow) -> &str {
     name.unwrap_or_default()
 }
 
-/// Replaces the result or error of a response by the redacted one. Denies a redacted error that is
-/// not a JSON-RPC error.
+/// Replaces the result or error of a response by `modified`. If the response is an error, denies a
+/// replacement that is not a JSON-RPC error.
 fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -> Verdict {
     let FrameBody::Outcome(outcome) = &mut frame.body else {
         return Ok(());

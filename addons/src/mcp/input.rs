@@ -19,7 +19,7 @@ pub(super) struct Question<'q> {
     pub(super) container: &'q Arc<Container>,
     pub(super) direction: Direction,
     pub(super) method: &'q str,
-    /// The params of the request, also if the response is judged.
+    /// The params of the request, also if its response is judged.
     pub(super) params: Option<&'q RawValue>,
     /// The effective hints of the tool; `None` for a message without a tool.
     pub(super) annotations: Option<Annotations>,
@@ -76,7 +76,8 @@ impl Question<'_> {
         Ok(input)
     }
 
-    /// The params of the request. For a tool call, `redacted` replaces only the arguments.
+    /// The params of the request. If the request is judged, `redacted` replaces them; for a tool
+    /// call, only the arguments.
     fn params(&self, redacted: Option<&RawValue>) -> Result<Option<Cow<'_, RawValue>>, Denial> {
         let (Some(redacted), None) = (redacted, self.response) else {
             return Ok(self.params.map(Cow::Borrowed));

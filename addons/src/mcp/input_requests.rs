@@ -1,5 +1,5 @@
-//! Judges questions to the client in the answer to a request: `inputRequests` of a result
-//! (2026-07-28), and `elicitations` of the error `URLElicitationRequired` (2025-11-25).
+//! Judges questions to the client that a server puts into its answer to a request: `inputRequests`
+//! of a result (2026-07-28), and `elicitations` of the error `URLElicitationRequired` (2025-11-25).
 
 use std::sync::Arc;
 

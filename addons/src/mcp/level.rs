@@ -1,4 +1,5 @@
-//! The security level, which limits the tools that a container may call after confidential results.
+//! The security level of a container, which rises with confidential results and limits later tool
+//! calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,7 +18,7 @@ impl StoredLevel {
     }
 }
 
-/// Whether a level must be written before a message passes: the container is below it, or an
+/// Whether a level must be written before a message passes: the container's level is lower, or an
 /// earlier write failed.
 pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
     let stored = StoredLevel::of(container).0.load(Ordering::Acquire);
@@ -25,8 +26,8 @@ pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
 }
 
 /// Raises the container's level, and returns once the level is on disk. If the write fails, raises
-/// the level in memory only and returns the error. The write continues in a task if the future is
-/// dropped, so that a client cannot prevent it by disconnecting.
+/// the level in memory only and returns the error. The write runs in a task, so that a client
+/// cannot prevent it by disconnecting.
 pub(super) async fn raise(
     container: &Arc<Container>,
     level: Level,

@@ -50,7 +50,8 @@ pub struct McpPorts {
     pub records: Arc<dyn LeaseRecords>,
     /// Requests approvals from people.
     pub approvals: Arc<dyn Approvals>,
-    /// Runs the parsing of large arguments, and writes of records that outlive their request.
+    /// Parses large params on a blocking thread, and completes writes to `records` even if their
+    /// request ends first.
     pub tasks: Arc<dyn Tasks>,
 }
 
@@ -67,7 +68,7 @@ impl Mcp {
         Self { settings, ports }
     }
 
-    /// Returns the verdict at once if judging does not wait, as for most messages.
+    /// Returns the verdict at once if `judging` is ready at its first poll, as for most messages.
     fn step<'a>(&self, judging: impl Future<Output = Verdict> + Send + 'a) -> Step<'a> {
         let mut judging = Box::pin(judging);
         if let Some(verdict) = (&mut judging).now_or_never() {
@@ -100,7 +101,8 @@ impl Addon for Mcp {
     }
 }
 
-/// Stands in for approvals by people: every question stays open, so [`Mcp`] denies the message.
+/// For a proxy without approvers: every request for approval stays unanswered, so [`Mcp`] denies
+/// the message.
 pub struct NoApprovals;
 
 impl Approvals for NoApprovals {

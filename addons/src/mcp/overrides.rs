@@ -39,15 +39,16 @@ impl McpSettings {
         let matching = entries
             .iter()
             .filter_map(|entry| Some((entry.specificity(id)?, entry)));
-        // `max_by_key` returns the last of equals, and the first counts.
+        // Reversed, since `max_by_key` returns the last of equals, and the first entry counts.
         let best = matching.rev().max_by_key(|(specificity, _)| *specificity)?;
         Some(best.1)
     }
 }
 
 impl OverrideRule {
-    /// How specific the entry is for a container: 0 without patterns, otherwise more for each
-    /// character besides `*`, most for the exact id; `None` if no pattern matches.
+    /// How specific the entry is for a container; `None` if no pattern matches. 0 for an entry
+    /// without patterns. Otherwise the best matching pattern counts: by its characters besides `*`,
+    /// and highest if it is the exact id.
     fn specificity(&self, id: &str) -> Option<usize> {
         if self.containers.is_empty() {
             return Some(0);
@@ -159,7 +160,8 @@ pub(super) fn declares(schema: &Node<'_>, property: &str) -> bool {
     properties.is_some_and(|properties| properties.get(property).is_some())
 }
 
-/// Removes a field by its name, and by the path that a name with dots describes.
+/// Removes the field of this name. If the name has dots, also removes the value at the path that it
+/// describes.
 fn hide(arguments: &mut Node<'_>, field: &str, is_declared: &impl Fn(&str) -> bool) {
     let mut is_another = |key: &str| key != field && is_declared(key);
     remove(arguments, &[field], &mut is_another);

@@ -17,8 +17,8 @@ pub(super) struct Ruling {
     pub(super) bundle: Option<Arc<str>>,
     /// The reason that the bundle gave; otherwise a sentence that names the bundle.
     pub(super) reason: Box<str>,
-    /// Replaces the arguments or the result. Each bundle saw the replacements of the earlier ones,
-    /// so the last one in the order of the file contains all of them.
+    /// Replaces the arguments, params, result or error. Each bundle saw the replacements of the
+    /// earlier bundles, so the last replacement contains all of them.
     pub(super) modified: Option<Box<RawValue>>,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn is_replacement(modified: &RawValue) -> bool {
 }
 
 /// Records a decision and its reason, which may be empty, for the audit. Does nothing if the flow
-/// has a decision that is at least as strict.
+/// already has a decision that is at least as strict.
 pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: &str) {
     let record = flow.mcp_record();
     let before = record.decision.map(strictness);

@@ -13,7 +13,7 @@ use crate::raw_json::Node;
 /// A field to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenField<'f> {
-    /// The names from the root to the field.
+    /// The field's path: the names of the properties from the root to the field.
     pub(super) path: &'f [&'f str],
     /// Whether the proxy adds a value to each call.
     pub(super) has_default: bool,
@@ -167,7 +167,7 @@ impl<'f> Editor<'_, '_, 'f> {
     }
 
     /// Removes the branches that no caller can satisfy, because they require a hidden field without
-    /// a default. `None` if no branch is left.
+    /// a default, and edits the others. `None` if no branch is left.
     fn edit_branches<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -193,8 +193,8 @@ impl<'f> Editor<'_, '_, 'f> {
     }
 
     /// Edits `oneOf`. Without the hidden fields, several branches may match the same arguments, so
-    /// `oneOf` becomes `anyOf` if the required fields of a branch changed. Returns `None` if the
-    /// schema already has `anyOf`, or if no branch is left.
+    /// `oneOf` becomes `anyOf` if a branch was removed or its required fields changed. Returns
+    /// `None` if `oneOf` must be removed: no branch is left, or it would become a second `anyOf`.
     fn edit_one_of<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -212,8 +212,8 @@ impl<'f> Editor<'_, '_, 'f> {
         }
     }
 
-    /// Removes the entries of hidden fields, since the caller cannot decide whether these are
-    /// present.
+    /// Removes the entries of hidden fields, since the caller cannot decide whether these fields
+    /// are present, and edits the others.
     fn edit_dependencies<'s>(
         &mut self,
         dependencies: &Node<'s>,

@@ -35,7 +35,8 @@ static PATTERNS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     builder.ascii_case_insensitive(true).build(PHRASES).ok()
 });
 
-/// Whether a JSON text contains one of the phrases in its first 64 KiB, with or without escapes.
+/// Whether a JSON text, or an error's message, contains one of the phrases in its first 64 KiB,
+/// with or without escapes.
 pub(super) fn is_suspicious(json: &str) -> bool {
     let end = json.len().min(SEARCHED);
     let searched = json.as_bytes().get(..end).unwrap_or_default();

@@ -22,7 +22,8 @@ impl<'a> Cursor<'a> {
         self.rest.bytes().next()
     }
 
-    /// Consumes a byte if it is the next one. At the end of the text, `true` for a closing bracket.
+    /// Skips white space, and consumes `byte` if it comes next; returns whether it did. At the end
+    /// of the text, returns `true` for a closing bracket.
     pub(super) fn take(&mut self, byte: u8) -> bool {
         match self.peek() {
             Some(next) if next == byte => {

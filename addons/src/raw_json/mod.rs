@@ -49,7 +49,7 @@ impl<'a> Members<'a> {
         Self::parse(object.get())
     }
 
-    /// Like [`read`](Self::read), for the text of a value that was split off before.
+    /// Like [`read`](Self::read), for the text of a value inside a [`RawValue`].
     pub fn parse(text: &'a str) -> Result<Self, RawJsonError> {
         let mut cursor = Cursor::new(text);
         if !cursor.take(b'{') {
@@ -77,8 +77,8 @@ impl<'a> Members<'a> {
         cursor::decode(self.get(key)?)
     }
 
-    /// The members of a member that is an object; `None` if it is absent, an error if it is another
-    /// value.
+    /// The members of a member that is an object; `None` if it is absent. Fails if it is another
+    /// value, or has duplicate keys.
     pub fn members(&self, key: &str) -> Result<Option<Self>, RawJsonError> {
         self.get(key).map(Self::parse).transpose()
     }

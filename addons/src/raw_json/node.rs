@@ -25,7 +25,7 @@ impl<'a> Node<'a> {
         Self::parse(value.get())
     }
 
-    /// Like [`read`](Self::read), for the text of a value that was split off before.
+    /// Like [`read`](Self::read), for the text of a value inside a [`RawValue`].
     pub fn parse(json: &'a str) -> Result<Self, RawJsonError> {
         Self::take(&mut Cursor::new(json), 0)
     }
@@ -72,7 +72,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A member of an object; `None` if it is absent, and for any other value.
+    /// A member of an object; `None` if the member is absent, or if this value is no object.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let found = self.members().iter().find(|(name, _)| name == key);
         found.map(|(_, value)| value)

@@ -31,7 +31,7 @@ fn members_are_the_text_that_was_received() {
 }
 
 #[test]
-fn other_values_than_objects_and_duplicate_keys_are_refused() {
+fn duplicate_keys_deep_nesting_and_values_other_than_objects_are_refused() {
     let many = (0..20).map(|n| format!("\"k{n}\":0,")).collect::<String>();
     each_row(
         [
@@ -109,7 +109,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        // `serde_json` reads these exactly; of others it may miss the last digit.
+        // `serde_json` reads these numbers exactly; for others, the last digit may be wrong.
         any::<i32>().prop_map(|number| json!(f64::from(number) / 8.0)),
         "(?s).{0,8}".prop_map(Value::from),
     ];

@@ -74,7 +74,8 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
     Ok(())
 }
 
-/// The name and the default of the reference whose `${` ends before `text`, and the text after it.
+/// Reads a reference. `text` begins after its `${`. Returns the name, the default, and the text
+/// after the reference; `None` if the reference is malformed.
 fn read_reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let (inside, rest) = text.split_once('}')?;
     let (name, default) = match inside.split_once(":-") {

@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// A key's value, or the default if it is absent or wrong.
+    /// A key's value, or the default if the value is absent or wrong.
     pub fn or<T>(
         &self,
         key: &'static str,
@@ -74,12 +74,12 @@ impl<'a> Fields<'a> {
         self.find(key).and_then(read).unwrap_or(default)
     }
 
-    /// A key's number from 1 to a million, or the default if it is absent or wrong.
+    /// A key's number from 1 to a million, or the default if the number is absent or wrong.
     pub fn count(&self, key: &'static str, default: NonZeroU32) -> NonZeroU32 {
         self.or(key, default, |at| at.count())
     }
 
-    /// A key's value; `None` if it is absent, `null`, an empty text or wrong.
+    /// A key's value; `None` if the value is absent, `null`, an empty text or wrong.
     pub fn optional<T>(
         &self,
         key: &'static str,
@@ -106,7 +106,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reports every key below a node that is in a mapping with fixed keys and was not claimed.
+/// Reports the unclaimed keys of each mapping with fixed keys, at the node and below it; below an
+/// unclaimed key, none.
 pub(super) fn refuse_unknown_keys(node: &Node, path: &str, report: FileReport<'_>) {
     match &node.value {
         Value::Scalar(_) | Value::Refused => {}

@@ -50,7 +50,7 @@ impl<'a> Passthrough<'a> {
             .collect()
     }
 
-    /// Reports an error for each pattern that matches a host; `reason` says why requests to the
+    /// Reports an error for each pattern that matches `host`; `reason` says why requests to the
     /// host must be decrypted.
     pub fn refuse_host(&self, host: &Host, reason: &str) {
         let host = HostPattern::Exactly(host.clone());

@@ -29,7 +29,8 @@ impl From<&Marker> for Place {
 }
 
 /// One error and its place. The message quotes no unparsed value from a file or the environment,
-/// since that might be a misplaced secret; it may quote a parsed host name.
+/// since that might be a misplaced secret. It may quote a key, and a value that was parsed, such as
+/// a host name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
     /// The file's name, or the directory if the error concerns the directory.
@@ -59,7 +60,8 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The errors of all files, sorted by file and line, at most 101 of each file. Never empty.
+/// The errors of all files, sorted by file and line. Never empty. Of each file, at most 100 errors,
+/// and one more that says that not all are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 

@@ -103,13 +103,14 @@ impl<'a> Setting<'a> {
         self.scalar().map(|scalar| scalar.text.as_str())
     }
 
-    /// The text of any scalar, also of a plain `8080` or `true`, for a value that becomes an
-    /// environment variable.
+    /// The text of any scalar, also of a plain `8080` or `true`, for example for an environment
+    /// variable.
     pub fn any_text(&self) -> Option<&'a str> {
         Some(self.any_scalar("a text")?.text.as_str())
     }
 
-    /// A whole number without quotes or from a variable; `Some(None)` for any other scalar.
+    /// A whole number that is written without quotes or comes from a variable; `Some(None)` for any
+    /// other scalar.
     pub fn plain_number(&self) -> Option<Option<u64>> {
         let scalar = self.any_scalar("a number or a text")?;
         let plain = !scalar.quoted || !scalar.variables.is_empty();
@@ -162,7 +163,7 @@ impl<'a> Setting<'a> {
         self.or_refuse(found, || WRONG.to_owned())
     }
 
-    /// A whole number in this range, without quotes or from a variable.
+    /// A whole number in this range that is written without quotes or comes from a variable.
     pub fn number<T>(&self, range: RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<u64> + PartialOrd + Display,
@@ -260,8 +261,8 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// The text of a scalar that may be a number or a boolean: without quotes, or from a variable.
-    /// Reports `wrong` for any other value.
+    /// The text of a scalar that may be a number or a boolean: one that is written without quotes
+    /// or comes from a variable. Reports `wrong` for any other value.
     pub fn plain(&self, wrong: &str) -> Option<&'a str> {
         let scalar = match &self.node.value {
             Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,
@@ -310,7 +311,7 @@ fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     }
 }
 
-/// Whether YAML reads a plain scalar that is not null as a boolean or a number.
+/// Whether YAML reads the text of a plain scalar, other than null, as a boolean or a number.
 fn has_another_type(text: &str) -> bool {
     let is_boolean = matches!(text, "true" | "True" | "TRUE" | "false" | "False" | "FALSE");
     let begins_as_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));

@@ -30,7 +30,7 @@ pub enum Value {
     Scalar(Scalar),
     Sequence(Vec<Node>),
     Mapping(Mapping),
-    /// A value whose error was reported; no reader reports another one.
+    /// A value whose error was reported; no reader reports a second error.
     Refused,
 }
 
@@ -122,8 +122,8 @@ pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken>
 }
 
 /// Advice for a text that begins with `*`, which YAML parses as an alias; `None` if the text at
-/// `place` does not. The advice shows the text only if it is a host pattern, since any other text
-/// may be a secret.
+/// `place` does not begin so. The advice shows the text only if it is a host pattern, since any
+/// other text may be a secret.
 fn unquoted_star(text: &str, place: Place) -> Option<String> {
     let line = text.lines().nth(place.line.checked_sub(1)?)?;
     let from = line.char_indices().nth(place.column.checked_sub(1)?)?.0;

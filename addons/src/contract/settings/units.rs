@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Limit on a duration: far beyond any sensible timeout, and small enough to add to any clock.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Parses a duration such as `500ms`, `10s`, `5m` or `24h`, of at most 720 hours and not zero.
+/// Parses a duration such as `500ms`, `10s`, `5m` or `24h`, longer than zero and at most 720 hours.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "must be a duration such as 500ms, 10s, 5m or 24h, longer than 0 and at most 720h";

@@ -34,8 +34,9 @@ pub struct ExposedTool {
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Whether the tool is listed. It is not if the chain would deny each call: its definition
-    /// changed, or it reaches the open world and the container's security level is raised.
+    /// Whether the tool is listed. It is not listed if the chain would deny each call: because a
+    /// changed definition blocks the tool, or because the tool reaches the open world and the
+    /// container's security level forbids that.
     pub is_listed: bool,
     /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,
@@ -45,8 +46,8 @@ pub struct ExposedTool {
 pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
-    /// Builds the view of a container, in the order of `listings`. If two tools have the same
-    /// exposed name, one that the operator renamed takes precedence, then the first in order.
+    /// Builds the view of a container, in the order of `listings`. Of the tools with the same
+    /// exposed name, one that the operator renamed takes precedence, otherwise the first.
     #[must_use]
     pub fn of(settings: &McpSettings, container: &Container, listings: &[Listing]) -> Self {
         let count = listings.iter().map(|(_, tools)| tools.len()).sum();
@@ -150,7 +151,7 @@ pub(super) fn is_blocked(settings: &McpSettings, definition: &Definition) -> boo
     definition.pin == Pin::Changed && settings.on_definition_change == OnChange::Deny
 }
 
-/// A tool with a valid exposed name, which another tool may have, too.
+/// A tool with a valid exposed name. Another tool may have the same exposed name.
 struct Candidate<'a> {
     server: &'a Arc<ServerSettings>,
     definition: &'a Arc<Definition>,

@@ -43,7 +43,7 @@ pub(super) fn rewrite(
     Ok(Some(edited(&members, changes)))
 }
 
-/// The object with the members of `changes`: each replaces a member, or is added.
+/// The object after `changes`: each replaces the member with its key, or is added.
 fn edited(object: &Members<'_>, mut changes: Vec<(&str, String)>) -> String {
     let mut edited = ObjectText::default();
     for (key, value) in object.iter() {

@@ -13,9 +13,9 @@ use crate::contract::{AuthorityError, Endpoint, Host, Scheme};
 /// Default time limit of a call: longer than the 300 s that a command has by default, so that the
 /// sidecar's answer to a slow command still arrives.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(310);
-/// Default of how long a call waits for the sidecar, in milliseconds.
+/// Default of `waitForReadyMs`.
 const WAIT_FOR_READY: u64 = 10_000;
-/// The longest wait, in milliseconds. A session must be open within 60 s.
+/// The largest `waitForReadyMs`. A session must be open within 60 s.
 const MAX_WAIT_FOR_READY: u64 = 50_000;
 /// The longest path of a Unix socket on Linux, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
@@ -114,7 +114,7 @@ fn token(at: Setting<'_>) -> Option<HiddenValue> {
     Some(HiddenValue(text.to_owned().into()))
 }
 
-/// Finds a key in either spelling; refuses both at once.
+/// Finds a key in either spelling. Reports an error if both spellings are present.
 fn either<'a>(fields: &Fields<'a>, [key, other]: [&'static str; 2]) -> Option<Setting<'a>> {
     match (fields.find(key), fields.find(other)) {
         (Some(_), Some(again)) => {

@@ -60,7 +60,7 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
     overrides
 }
 
-/// Refuses two tools with the same exposed name for the same containers.
+/// Reports an error if two tools are renamed to the same name with the same `containers`.
 fn check_rename(at: &Setting<'_>, tool: &str, rule: &OverrideRule, renames: &mut Vec<Rename>) {
     let Some(exposed) = &rule.rename else {
         return;

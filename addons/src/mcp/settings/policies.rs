@@ -18,7 +18,7 @@ const KNOWN_METHODS: [&str; 5] = [
     "elicitation/create",
     "sampling/createMessage",
 ];
-/// The most bundles of one file, since every bundle may have to judge each call.
+/// The most bundles of one file. Few, since each call may have to wait for every bundle.
 const MAX_BUNDLES: usize = 32;
 
 /// Reads `policies`.

@@ -19,15 +19,15 @@ use crate::contract::{Authority, Endpoint, Host, Scheme};
 const RESERVED: [&str; 2] = ["policy", "loop"];
 /// Default time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The smallest plain number that is read as milliseconds, which some clients write; a smaller one
-/// is read as seconds.
+/// The smallest plain number that is read as milliseconds; a smaller one is read as seconds. Some
+/// clients write milliseconds, others seconds.
 const FIRST_MILLISECONDS: u64 = 1000;
 /// The longest name of a server in bytes. The name is the prefix of exposed names, which have at
 /// most 64 bytes.
 const MAX_NAME: usize = 48;
 /// The most servers of one file.
 const MAX_SERVERS: usize = 256;
-/// Keys of clients in the entry of a server that have no effect in a gateway.
+/// Keys that MCP clients read in a server's entry, and that have no effect in a gateway.
 const OF_CLIENTS: [&str; 19] = [
     "alwaysAllow",
     "autoApprove",
@@ -97,7 +97,8 @@ fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses an empty prefix unless the server is the only one: with two, names could be ambiguous.
+/// Refuses an empty prefix unless the server is the only one: with two servers, exposed names could
+/// be ambiguous.
 fn check_sole_prefix(fields: &Fields<'_>, servers: &Servers) {
     let mounted = || servers.values().flatten();
     if mounted().count() < 2 {
@@ -113,7 +114,7 @@ fn check_sole_prefix(fields: &Fields<'_>, servers: &Servers) {
 }
 
 fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
-    // Marks the key as known: only readers of the file need a description.
+    // Claims the key, which has no effect: a description is for the people who read the file.
     fields.find("description");
     for key in OF_CLIENTS {
         if let Some(at) = fields.find(key) {
@@ -162,7 +163,7 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
     })
 }
 
-/// Reads a duration, or a plain number in seconds or milliseconds as clients write it.
+/// Reads a duration, or a plain number, which MCP clients write in seconds or in milliseconds.
 fn call_timeout(at: Setting<'_>) -> Option<Duration> {
     let number = at.plain_number()?;
     match number {

@@ -31,7 +31,8 @@ pub struct McpSettings {
 /// Overrides, by server and the server's own name for the tool.
 pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 
-/// The settings of one MCP server. Its sessions survive a reload that leaves these settings equal.
+/// The settings of one MCP server. The server's sessions survive a reload that changes at most
+/// `prefix` and `place`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// The server's name: `[a-z0-9-]+`.
@@ -68,7 +69,7 @@ pub enum ServerKind {
 pub struct StdioSettings {
     /// The program and its arguments; never empty.
     pub command: Vec<String>,
-    /// Environment variables in addition to those of every child.
+    /// Environment variables in addition to those that every child process gets.
     pub env: Vec<(String, HiddenValue)>,
     /// The working directory of the process; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
@@ -178,12 +179,13 @@ pub struct OverrideRule {
     pub description: Option<Arc<str>>,
     /// Fields of the arguments that the caller can neither see nor set.
     pub hide_fields: Vec<Arc<str>>,
-    /// Fields that the caller can neither see nor set, with the values that the proxy adds.
+    /// Fields of the arguments that the caller can neither see nor set, each with the value that
+    /// the proxy adds.
     pub defaults: Vec<(Arc<str>, Injected)>,
     /// The operator's `openWorldHint`; a stricter hint of the server takes precedence.
     pub open_world: Option<bool>,
-    /// The operator's title and hints, which replace those of the definition unless the server's
-    /// hint is stricter.
+    /// The operator's title and hints. They replace those of the definition, except a hint for
+    /// which the server's value is stricter.
     pub annotations: serde_json::Map<String, Value>,
     /// The confidentiality of the tool's results.
     pub classification: Level,
@@ -205,7 +207,7 @@ pub enum Injected {
 pub struct PoliciesSettings {
     /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
-    /// Time limit of an evaluation.
+    /// Time limit for all bundles together to judge one message.
     pub timeout: Duration,
     /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,

@@ -245,7 +245,11 @@ async fn a_redacted_outcome_replaces_that_of_the_server() {
     assert_eq!(result(&judged.unwrap()), json!({ "content": [] }));
     let gate = about_responses(Effect::Redact(raw(r#"{"content":[]}"#)));
     let (_, judged) = gate.answer(error(1, "words")).await;
-    assert_eq!(code(&judged), Some(Code::PolicyEvaluatorError), "a result");
+    assert_eq!(
+        code(&judged),
+        Some(Code::PolicyEvaluatorError),
+        "a result replaces an error"
+    );
     let gate = about_responses(Effect::Redact(raw(r#"{"code":1,"message":"***"}"#)));
     let (_, judged) = gate.answer(error(1, "words")).await;
     match judged.unwrap().body {
