@@ -295,6 +295,8 @@ struct Buffer {
     bytes: Vec<u8>,
     /// Limit on the length of `bytes`.
     limit: usize,
+    /// Whether the limit is `limits.inspect_body_bytes`, and not a judge's own.
+    is_configured: bool,
     /// Bytes reserved for each byte of capacity.
     charge: usize,
     /// The announced length in bytes, if any.
@@ -312,6 +314,7 @@ impl Buffer {
         Ok(Self {
             bytes: Vec::new(),
             limit: most.min(limits.inspect_body_bytes),
+            is_configured: limits.inspect_body_bytes <= most,
             charge: 1,
             announced: None,
             reservation: inspection.begin(container, limits.inspect_memory)?,
@@ -382,9 +385,12 @@ impl Buffer {
             "Body too large to inspect: at most {} bytes here",
             self.limit
         );
-        Denial::new(Code::BodyTooLargeToInspect, sentence)
+        let denial = Denial::new(Code::BodyTooLargeToInspect, sentence)
             .with("limit", "inspect_body_bytes")
-            .with("limit_bytes", self.limit)
-            .rule("limits.inspect_body_bytes")
+            .with("limit_bytes", self.limit);
+        if !self.is_configured {
+            return denial;
+        }
+        denial.rule("limits.inspect_body_bytes")
     }
 }

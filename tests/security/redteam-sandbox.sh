@@ -126,7 +126,7 @@ denied_by_proxy() {
     answer="$(ask "$2")"
     case "$answer" in
     '') skipped "$name" "the proxy at $proxy_host:$proxy_port does not answer" ;;
-    *" upstream_"* | *" internal_error" | *" ") if [[ "$answer" == 4?? || "$answer" == "400 " ]]; then held "$name"; else opened "$name" "the answer is $answer"; fi ;;
+    *" upstream_"* | *" internal_error" | *" ") if [[ "$answer" == "400 " ]]; then held "$name"; else opened "$name" "the answer is $answer"; fi ;;
     *) held "$name" ;;
     esac
 }

@@ -224,7 +224,8 @@ impl Buffered {
     /// Decodes JSON into a type without an intermediate tree. Unknown members are skipped, so the
     /// caller must send an encoding of the type, not the body.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Denial> {
-        strict_json::count_values(self.max_values, &self.bytes).map_err(denied)?;
+        strict_json::count_values(self.max_values, &self.bytes)
+            .map_err(|error| self.unreadable(error))?;
         self.reserve(self.bytes.len())?;
         serde_json::from_slice(&self.bytes).map_err(Denial::malformed)
     }
@@ -232,6 +233,7 @@ impl Buffered {
     /// The body as a JSON tree of at most `most` values. Reserves the memory of the tree first.
     pub fn json_at_most(&self, most: usize) -> Result<Value, Denial> {
         let most = most.min(self.max_values);
+        let denied = |error| self.unreadable(error);
         let values = strict_json::count_values(most, &self.bytes).map_err(denied)?;
         self.reserve(values.saturating_mul(BYTES_PER_VALUE) + self.bytes.len())?;
         strict_json::parse_at_most(most, &self.bytes).map_err(denied)
@@ -241,6 +243,21 @@ impl Buffered {
     /// memory of the tree first.
     pub fn json(&self) -> Result<Value, Denial> {
         self.json_at_most(usize::MAX)
+    }
+
+    fn unreadable(&self, error: StrictJsonError) -> Denial {
+        let StrictJsonError::TooMany(most) = error else {
+            return Denial::malformed(error);
+        };
+        let sentence = format!("Body too large to inspect: more than {most} JSON values");
+        let denial = Denial::new(Code::BodyTooLargeToInspect, sentence)
+            .with("limit", "inspect_values")
+            .with("limit_values", most);
+        // A judge's own limit is no setting.
+        if most < self.max_values {
+            return denial;
+        }
+        denial.rule("limits.inspect_values")
     }
 
     /// Reserves memory for the judge, besides that of the body.
@@ -253,19 +270,6 @@ impl Buffered {
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Denial> {
         self.reserve(bytes.len())?;
         Ok(Arc::clone(&self.budget).hold(bytes))
-    }
-}
-
-fn denied(error: StrictJsonError) -> Denial {
-    match error {
-        StrictJsonError::TooMany(most) => {
-            let sentence = format!("Body too large to inspect: more than {most} JSON values");
-            Denial::new(Code::BodyTooLargeToInspect, sentence)
-                .with("limit", "inspect_values")
-                .with("limit_values", most)
-                .rule("limits.inspect_values")
-        }
-        other => Denial::malformed(other),
     }
 }
 

@@ -81,9 +81,12 @@ impl RateLimit {
         let (buckets, container) = (&self.buckets, flow.container()?);
         let counted = flow.charge(|| buckets.count(container, flow, bucket, rate));
         counted.map_err(|wait| {
-            flow.rate_limited(wait).rule("rate_limits").hint(format!(
-                "raise the limit of {bucket} under rate_limits in policy.yaml"
-            ))
+            // Only the hosts of the allowlist can have a limit of their own.
+            let hint = match flow.entry {
+                Some(_) => format!("raise the limit of {bucket} under rate_limits in policy.yaml"),
+                None => "raise rate_limits.defaults in policy.yaml".to_owned(),
+            };
+            flow.rate_limited(wait).rule("rate_limits").hint(hint)
         })
     }
 }

@@ -78,7 +78,7 @@ fn is_directory(path: &Path) -> bool {
 }
 
 /// Returns a replacement of `.git/info/exclude` that also lists the placeholder files; `None` if
-/// the work tree has no such file.
+/// there are none, or the work tree has no such file.
 fn excluded_in(root: &Path) -> Option<Entry> {
     let git = root.join(".git");
     let at = git.join("info/exclude");
@@ -86,14 +86,19 @@ fn excluded_in(root: &Path) -> Option<Entry> {
     if !is_directory(&git) || !is_directory(&git.join("info")) || !is_list {
         return None;
     }
-    let mut text = start(&at, MAX_EXCLUDES)?;
-    text.push('\n');
-    for (name, _) in OBEYED {
-        let placeholder = start(&root.join(name), NO_SETTINGS.len() as u64 + 1);
-        if placeholder.as_deref() == Some(NO_SETTINGS) {
-            text.push_str(&format!("/{name}\n"));
-        }
+    let is_placeholder = |name: &str| {
+        let text = start(&root.join(name), NO_SETTINGS.len() as u64 + 1);
+        text.as_deref() == Some(NO_SETTINGS)
+    };
+    let names = OBEYED.iter().map(|(name, _)| *name);
+    let added: String = names
+        .filter(|name| is_placeholder(name))
+        .map(|name| format!("/{name}\n"))
+        .collect();
+    if added.is_empty() {
+        return None;
     }
+    let text = format!("{}\n{added}", start(&at, MAX_EXCLUDES)?);
     Some(Entry::Replace { at, text })
 }
 
