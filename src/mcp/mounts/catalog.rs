@@ -139,8 +139,8 @@ impl Catalog {
         self.0.news.changed(list);
     }
 
-    /// Makes later requests for lists flows of this container. For shared sessions, which belong to
-    /// no container.
+    /// From now on, requests for lists are flows of this container. Needed for shared sessions,
+    /// which belong to no container.
     pub(super) fn request_for(&self, container: &Arc<Container>) {
         *self.0.container.lock() = Arc::downgrade(container);
     }

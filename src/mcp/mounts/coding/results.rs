@@ -121,8 +121,8 @@ fn kept_end(cut: &Truncation) -> String {
     }
 }
 
-/// The result of an operation other than `bash`; `None` if `result` does not have the form of the
-/// operation. `arguments` are the arguments of the call, as JSON.
+/// The result of an operation other than `bash`; `None` if `result` does not have the form of this
+/// operation's results. `arguments` are the arguments of the call, as JSON.
 pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Box<RawValue>> {
     let text = result.get();
     match operation {

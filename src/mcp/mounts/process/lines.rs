@@ -198,7 +198,7 @@ mod tests {
             .expect("the lines released all their memory");
     }
 
-    /// A stream that yields these chunks one by one.
+    /// A stream to which a task writes these chunks one by one.
     fn tokio_test_stream(chunks: Vec<Vec<u8>>) -> impl AsyncRead + Unpin {
         let (reader, mut writer) = tokio::io::duplex(4096);
         tokio::spawn(async move {
