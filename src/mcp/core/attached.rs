@@ -13,7 +13,7 @@ pub const MAX_SUBSCRIPTIONS: usize = 256;
 /// The messages outside calls that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// All messages of its session; for legacy clients.
+    /// All messages outside its calls; for legacy clients.
     Everything,
     /// The messages that a modern client subscribed to.
     Filter(Filter),

@@ -14,7 +14,7 @@ use crate::mcp::{Event, Filter, Interest, LogLevel, MAX_SUBSCRIPTIONS, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 
-/// The methods of all notifications received so far.
+/// Waits 300 ms, and returns the methods of the messages received by then.
 async fn received(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
     sleep(Duration::from_millis(300)).await;
     let mut methods = Vec::new();
@@ -63,7 +63,8 @@ async fn a_raised_level_hides_tools_and_is_announced_once_to_every_client() {
         {"name": "inner", "inputSchema": {}, "annotations": {"openWorldHint": false}},
     ]);
     let fixture = Fixture::sole(&server);
-    // The operator's override sets the level, which a server can only raise.
+    // The override says that `inner` is no open-world tool, so that a raised level does not hide
+    // it.
     let mut settings = McpSettings::clone(&fixture.settings.load());
     let rule = OverrideRule {
         open_world: Some(false),
