@@ -16,11 +16,11 @@ use super::modern::Suspended;
 pub struct LeaseState {
     sessions: Mutex<Sessions>,
     session_count: Count,
-    /// Streams that wait for events.
+    /// Counts the streams that wait for events.
     pub streams: Count,
     /// Calls that wait for the next request of their client.
     pub suspended: Arc<Suspended>,
-    /// Bytes of events that are kept for clients that reconnect.
+    /// Counts the bytes of events that are kept for clients that reconnect.
     pub kept: KeptBytes,
 }
 

@@ -154,8 +154,8 @@ impl ClientStream {
         self.session.ended.run_until_cancelled(push).await;
     }
 
-    /// Writes the response. If the client is disconnected and the response is too long to be kept,
-    /// writes an error instead.
+    /// Writes the response. Writes an error instead if memory is exhausted, or if the client is
+    /// disconnected and the response is too long to be kept.
     pub async fn respond(&self, id: &Id, outcome: &Outcome) {
         let text = write_response(Some(id), outcome);
         let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {
