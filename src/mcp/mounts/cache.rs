@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::MountError;
 use super::known::{Entry, ResourceIndex};
 
-/// Pause after a failed reading, during which the cached list is returned without another attempt.
-/// Also the shortest time for which a list is fresh.
+/// How long the cached list is returned without another attempt after a reading failed. Also the
+/// shortest time for which a list is fresh.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
 /// Time limit for reading a whole list.
 const READING: Duration = Duration::from_secs(30);

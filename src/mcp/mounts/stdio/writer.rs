@@ -1,4 +1,5 @@
-//! Writes lines to the server. A partly written line is completed even if its caller is dropped.
+//! Writes lines to the server. A line is written completely even if the task that sent it is
+//! dropped.
 
 use std::sync::Arc;
 
