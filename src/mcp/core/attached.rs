@@ -42,8 +42,8 @@ pub(super) struct ClientPreferences {
 }
 
 impl ClientPreferences {
-    /// Whether the session may subscribe to a resource: it has done so before, or has fewer than
-    /// [`MAX_SUBSCRIPTIONS`].
+    /// Whether the session may subscribe to a resource: it is subscribed to the resource already,
+    /// or has fewer than [`MAX_SUBSCRIPTIONS`].
     pub fn may_subscribe(&self, uri: &str) -> bool {
         let uris = self.uris.lock();
         uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)

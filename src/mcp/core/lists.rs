@@ -24,7 +24,7 @@ use super::{
     invalid_params, members, record_end, rpc_error,
 };
 
-/// Time limit for waiting for a server that is being started or whose list was not read yet.
+/// Time limit for waiting for a server that is being started or whose list must be read.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest page, in bytes; a single entry may exceed it. A shorter list is one page.
 pub(super) const MAX_PAGE: usize = 2 << 20;

@@ -199,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Sends a request of the gateway itself, whose params have this member. Returns whether it
+    /// Sends a request of the gateway itself with this member as its params. Returns whether it
     /// succeeded.
     async fn send_own(
         self: &Arc<Self>,

@@ -56,7 +56,7 @@ async fn a_changed_list_is_announced_once_and_only_if_it_differs() {
 }
 
 #[tokio::test]
-async fn a_raised_level_hides_tools_and_is_announced_once_to_every_client() {
+async fn a_raised_level_hides_tools_and_is_announced_once_to_each_client_that_wants_it() {
     let server = Server::new(LEGACY);
     *server.tools.lock() = json!([
         tool("read"),
@@ -198,7 +198,7 @@ async fn a_subscription_over_the_limit_is_not_sent_to_the_server() {
     let sent = server.sent("resources/subscribe");
     let over_limit = format!("a://{MAX_SUBSCRIPTIONS}");
     assert!(sent.iter().all(|seen| seen.params["uri"] != over_limit));
-    // A repeated subscription takes no place.
+    // A repeated subscription does not count again.
     fixture.done(&client, "resources/subscribe", uri(0)).await;
 }
 
