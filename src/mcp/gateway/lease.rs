@@ -73,7 +73,7 @@ impl LeaseState {
         Some(session)
     }
 
-    /// The session of this lease with this id and transport, which is marked as used; `None` if
+    /// Finds the session of this lease with this id and transport, and marks it as used; `None` if
     /// there is none.
     pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
         let found = self.sessions.lock().open.get(id).cloned()?;

@@ -40,8 +40,9 @@ impl ClientStream {
         }
     }
 
-    /// Relays a call to a separate stream, until the client cancels the call or stays disconnected
-    /// for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
+    /// Relays a call to a separate stream until the response is written, the client cancels the
+    /// call, or the client stays disconnected for
+    /// [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
         tokio::select! {
             biased;
