@@ -1,8 +1,9 @@
 //! Stores the digests of tools' definitions (pins) in a file of the data directory.
 //!
-//! The first digest of a tool is accepted. A different one blocks the tool until an operator
-//! accepts it (`on_definition_change: deny`). The digests must outlive the process: otherwise a
-//! changed definition would be accepted as the first one after a restart.
+//! The first digest of a tool is accepted. With `on_definition_change: deny`, a different one
+//! blocks the tool until an operator accepts it or the server reverts the change. The digests must
+//! outlive the process: otherwise a changed definition would be accepted as the first one after a
+//! restart.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,8 @@ use thiserror::Error;
 pub const FILE_NAME: &str = "mcp-definitions.json";
 /// Limit on the tools of one server that are stored. Further tools are blocked.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
-/// The largest file that is read, in bytes; the maximum of servers and tools needs about half.
+/// The largest file that is read, in bytes: enough for about 90 servers with the most tools and the
+/// longest names.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// The accepted and changed digests of one server's tools, by name.
@@ -38,7 +40,7 @@ struct Pinned {
 /// Why a definition could not be accepted.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum AcceptError {
-    /// The server never listed this tool.
+    /// No digest of the tool is stored.
     #[error("server {server} never listed a tool {tool}")]
     Unknown { server: String, tool: String },
     /// The definition has not changed since it was accepted.
@@ -96,9 +98,9 @@ impl DefinitionFile {
         Ok(())
     }
 
-    /// Compares digests with the accepted ones, and stores new ones; blocks. Also returns the
-    /// number of changed definitions that were not seen before. Fails if the file could not be read
-    /// at the start or cannot be written.
+    /// Compares digests with the accepted ones, and stores new ones; blocks. Also returns how many
+    /// tools changed to a definition that was not waiting to be accepted already. Fails if the file
+    /// could not be read at the start or cannot be written.
     fn compare(
         &self,
         server: &str,

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 
 /// The text is not JSON.
 pub const PARSE_ERROR: i64 = -32700;
-/// The JSON is not a request.
+/// The JSON is not a message, or the message breaks the protocol.
 pub const INVALID_REQUEST: i64 = -32600;
 /// The method is unknown.
 pub const METHOD_NOT_FOUND: i64 = -32601;
 /// The params are invalid for the method.
 pub const INVALID_PARAMS: i64 = -32602;
-/// Any other denial or failure.
+/// A denial or failure without a more specific code.
 pub const SERVER_ERROR: i64 = -32000;
 /// A header differs from the body (2026-07-28).
 pub const HEADER_MISMATCH: i64 = -32020;
@@ -37,7 +37,7 @@ pub fn method_not_found(method: &str) -> RpcError {
     protocol_error(METHOD_NOT_FOUND, format!("Method not found: {method}"))
 }
 
-/// Renders a denial for an MCP client. `data` holds the denial's code, status and details.
+/// Renders a denial as a JSON-RPC error. `data` holds the denial's code, status and details.
 pub fn rpc_error(denial: &Denial) -> RpcError {
     let (code, name) = number_of(denial.code());
     RpcError {
@@ -50,7 +50,8 @@ pub fn rpc_error(denial: &Denial) -> RpcError {
     }
 }
 
-/// The JSON-RPC code of a denial code, and its message if it has a specific one.
+/// The code and the message of the JSON-RPC error for a denial code; `None` if the message is the
+/// denial's sentence.
 const fn number_of(code: Code) -> (i64, Option<&'static str>) {
     match code {
         Code::PolicyDenied => (-32950, Some(code.as_str())),
@@ -63,7 +64,7 @@ const fn number_of(code: Code) -> (i64, Option<&'static str>) {
 }
 
 /// The details of a denial, with its code and status. The sentence is left out: it is the message
-/// of the error, or the details contain the policy's reason.
+/// of the error, or says the same as the code and the details.
 fn data(denial: &Denial) -> Value {
     let code = denial.code();
     let mut data = Map::new();

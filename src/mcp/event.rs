@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::message::Outcome;
 
-/// Capacity of an event queue; each call, client stream and upstream session has one. If it is
-/// full, a notification is dropped (progress of the coding mount waits instead) and a request is
-/// answered with an error.
+/// Capacity of an event queue; each call, each stream of a client and each session with a server
+/// has one. If it is full, a notification is dropped (progress of the coding mount waits instead)
+/// and a request is answered with an error.
 pub const EVENT_QUEUE: usize = 256;
 
 /// Sender of a queue of events.

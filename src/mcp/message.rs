@@ -70,7 +70,7 @@ pub enum MessageError {
     /// The text is not JSON, or ambiguous.
     #[error("{0}")]
     Json(#[from] StrictJsonError),
-    /// Several messages in an array.
+    /// An array, even if it has only one message.
     #[error("batches are not accepted: send one message at a time")]
     Batch,
     /// JSON, but not JSON-RPC 2.0.

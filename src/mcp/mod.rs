@@ -1,4 +1,5 @@
-//! The MCP gateway: one endpoint for many tool servers, with every message judged by the chain.
+//! The MCP gateway: one endpoint for many tool servers. The chain judges each message that the
+//! gateway relays.
 
 mod caller;
 mod core;

@@ -10,7 +10,7 @@ pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 /// Removes tasks from the capabilities of a client or a server.
 pub fn without_tasks(capabilities: Box<RawValue>) -> serde_json::Result<Box<RawValue>> {
     let text = capabilities.get();
-    // The name may contain escapes.
+    // JSON may spell the name with escapes.
     if !text.contains(TASKS) && !text.contains('\\') {
         return Ok(capabilities);
     }

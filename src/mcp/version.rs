@@ -3,11 +3,11 @@
 /// A revision that the gateway supports, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// HTTP with a stream and a second endpoint.
+    /// HTTP+SSE: an event stream, and a second endpoint for the client's messages.
     V2024_11_05,
-    /// Streamable HTTP.
+    /// Adds Streamable HTTP.
     V2025_03_26,
-    /// Elicitation, structured results.
+    /// Adds elicitation and structured results.
     V2025_06_18,
     /// The last revision with a handshake.
     V2025_11_25,

@@ -13,7 +13,7 @@ pub const MAX_SUBSCRIPTIONS: usize = 256;
 /// The messages outside calls that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// All messages of its session; for legacy clients.
+    /// All messages outside its calls; for legacy clients.
     Everything,
     /// The messages that a modern client subscribed to.
     Filter(Filter),
@@ -42,8 +42,8 @@ pub(super) struct ClientPreferences {
 }
 
 impl ClientPreferences {
-    /// Whether the session may subscribe to a resource: it has done so before, or has fewer than
-    /// [`MAX_SUBSCRIPTIONS`].
+    /// Whether the session may subscribe to a resource: it is subscribed to the resource already,
+    /// or has fewer than [`MAX_SUBSCRIPTIONS`].
     pub fn may_subscribe(&self, uri: &str) -> bool {
         let uris = self.uris.lock();
         uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)

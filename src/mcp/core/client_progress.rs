@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use super::params::{PROGRESS_TOKEN, Progress, edit};
 use super::{Caller, MountSession};
 
-/// The requests of servers that clients of one lease are answering, by the gateway's progress
-/// token; each with the server's token, as JSON.
+/// Requests of servers that wait for an answer of one lease's clients, by the gateway's progress
+/// token. Each has the server's token, as JSON.
 #[derive(Default)]
 pub(super) struct Reports(Mutex<HashMap<u64, (ProgressReceiver, Box<str>)>>);
 
@@ -25,7 +25,8 @@ pub(super) struct ProgressReceiver {
 }
 
 impl Reports {
-    /// The server that a client's progress is for, with that server's token.
+    /// The server that a client's progress is for, with that server's token; `None` if the client
+    /// received no request with the progress token in `params`.
     pub fn find(
         &self,
         client: &Arc<Caller>,

@@ -15,7 +15,7 @@ use super::lists::LIST_TIMEOUT;
 use super::params::edit;
 use super::{Caller, Core, Described, Mount};
 
-/// The longest instructions, in bytes.
+/// The longest instructions, in bytes; longer ones are cut.
 const MAX_INSTRUCTIONS: usize = 16 << 10;
 
 /// Capabilities and instructions, as one client gets them.
@@ -23,7 +23,7 @@ const MAX_INSTRUCTIONS: usize = 16 << 10;
 pub struct Description {
     /// `ServerCapabilities`.
     pub capabilities: Box<RawValue>,
-    /// For the model.
+    /// Instructions for the model.
     pub instructions: Option<String>,
 }
 
@@ -77,8 +77,9 @@ impl Core {
     }
 }
 
-/// The capabilities that at least one server has, with the extensions of a sole server. A server
-/// whose capabilities are not known counts as having lists of tools, prompts and resources.
+/// The capabilities that at least one server has. Extensions and experimental capabilities are
+/// included only if there is a sole server. A server whose capabilities are not known counts as
+/// having lists of tools, prompts and resources.
 fn union(servers: &[Option<Arc<Described>>]) -> Box<RawValue> {
     let known = servers.iter().flatten();
     let known = known.map(|server| Members::read(&server.capabilities).unwrap_or_default());

@@ -210,7 +210,7 @@ async fn exchange(
             },
             Some(()) = questions.next() => deadline.extend(),
             outcome = &mut request => {
-                // The same poll may have queued events before it completed.
+                // The poll that completed the request may have queued events before.
                 while let Ok(event) = events.try_recv() {
                     drop(relay.pass_on(event, questions.len()).await);
                 }

@@ -24,8 +24,7 @@ impl Core {
         self.answer(request, unknown).await
     }
 
-    /// The only server that the client sees; `None` if there are several or its prefix is not
-    /// empty.
+    /// The only server that the client sees, if that server's prefix is empty.
     fn sole_server(&self, request: &ClientRequest) -> Option<Arc<ServerSettings>> {
         let mounts = self.mounts.of(&request.caller.container);
         let [sole] = &mounts[..] else {

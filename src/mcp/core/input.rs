@@ -18,7 +18,7 @@ use super::relay::{Relay, no_client_answers};
 use super::target::Target;
 use super::{ClientRequest, Core, Event, Outcome, protocol_error};
 
-/// The most `input_required` results of one call.
+/// A call with this number of `input_required` results fails.
 const MAX_ROUNDS: usize = 16;
 
 /// An entry of `inputRequests`.
@@ -35,7 +35,8 @@ struct InputRequired {
 }
 
 impl Core {
-    /// Repeats a call until its result is complete. `outcome` is that of the first attempt.
+    /// Repeats a call until its result is complete. Fails after [`MAX_ROUNDS`] repetitions.
+    /// `outcome` is that of the first attempt.
     pub(super) async fn answer_inputs(
         self: &Arc<Self>,
         request: &ClientRequest,

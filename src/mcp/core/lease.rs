@@ -31,8 +31,8 @@ pub(super) struct Lease {
     /// Subscriptions and log levels by the client's session; dropped with the session.
     preferences: Mutex<Vec<(Weak<Caller>, Arc<ClientPreferences>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
-    /// Servers that did not answer a list in time. Lists do not wait for these servers until they
-    /// have answered.
+    /// Servers that did not answer a list in time. Until such a server answers, lists do not wait
+    /// for it.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
@@ -40,7 +40,8 @@ pub(super) struct Lease {
     pub changed: Changed,
 }
 
-/// Lists that may have changed although no mount announced it, such as after a raised level.
+/// Lists that may have changed although no mount announced it, such as after the security level
+/// rose.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,

@@ -2,8 +2,8 @@
 //!
 //! An aggregated list does not fail because of a server that does not answer: it contains the last
 //! known list of that server. If none is known, the aggregated list leaves the server out, and
-//! clients get `list_changed` once the server answers. Such a server delays one list of its lease
-//! by at most [`LIST_TIMEOUT`]; later lists do not wait for it until it has answered.
+//! clients get `list_changed` once the server answers. Such a server delays a list by at most
+//! [`LIST_TIMEOUT`]. From then on until the server answers, lists of the lease do not wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::{
     invalid_params, members, record_end, rpc_error,
 };
 
-/// Time limit for waiting for a server that is being started or whose list was not read yet.
+/// Time limit for waiting for a server that is being started or whose list must be read.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest page, in bytes; a single entry may exceed it. A shorter list is one page.
 pub(super) const MAX_PAGE: usize = 2 << 20;
@@ -105,7 +105,8 @@ impl Core {
         self.answer(request, work).await
     }
 
-    /// Judges a request that the gateway answers without a server, and its answer.
+    /// Answers a request that is not forwarded: has the chain judge the request, and then the
+    /// answer that `work` returns.
     pub(super) async fn answer(
         &self,
         request: &ClientRequest,
@@ -127,8 +128,8 @@ impl Core {
         judged.unwrap_or_else(|denial| Err(rpc_error(&denial)))
     }
 
-    /// Reads the list of each server that the caller sees, in the order of the servers' names.
-    /// With `wait`, waits for servers whose list is not known.
+    /// Reads the list of each server that the caller sees, in the order of the servers' names. With
+    /// `wait`, waits for servers whose list is not cached.
     pub(super) async fn read<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: &'static ServerList<T>,
@@ -158,14 +159,15 @@ impl Core {
         mount: &Arc<Mount>,
     ) -> Option<Arc<T>> {
         let pooled = self.session(caller, mount).now_or_never()?.ok()?;
-        // A list that was not read yet is left to a task, which survives a client that disconnects.
+        // A list that is not cached is left to a task, which survives a client that disconnects.
         let is_cached = pooled.catalog.has(kind.list);
         let read = is_cached.then(|| (kind.read)(pooled.catalog.clone()).now_or_never());
         read??.ok()
     }
 
     /// Waits at most [`LIST_TIMEOUT`] for a server's list. `None` if the server does not answer or
-    /// fails. Does not wait if the server was too slow for an earlier list of the lease.
+    /// fails. Does not wait if the server was too slow for an earlier list of the lease and has not
+    /// answered since.
     async fn read_within_timeout<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: &'static ServerList<T>,
@@ -229,7 +231,8 @@ struct Page {
     next: Option<usize>,
 }
 
-/// The page that begins at this entry; `None` if the list has no such entry.
+/// The page that begins at this entry; `None` if the list has no such entry. An empty list has an
+/// empty page at entry 0.
 fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page> {
     let mut entries = entries.enumerate().skip(start).peekable();
     if start > 0 && entries.peek().is_none() {

@@ -1,5 +1,5 @@
-//! Routes messages between clients and servers of either era, aggregates the servers' lists, and
-//! has the chain judge every message.
+//! Routes messages between clients and servers of either era, and aggregates the servers' lists.
+//! The chain judges each message that the core relays.
 //!
 //! Independent of HTTP and of processes. [`Core::request`] takes a client's request and returns its
 //! answer; dropping the future cancels the request at the server. [`Core::attach`] delivers
@@ -77,7 +77,7 @@ pub struct Rules {
     pub chain: Arc<Chain>,
     /// Servers and overrides.
     pub settings: Arc<McpSettings>,
-    /// Every policy could be loaded.
+    /// Whether every policy could be loaded.
     pub policies_loaded: bool,
 }
 

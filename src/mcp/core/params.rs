@@ -131,7 +131,8 @@ impl Destination<'_> {
 }
 
 impl Progress {
-    /// Reads the token in `_meta`, and allocates one of the gateway for it.
+    /// Reads the token in `_meta`, and allocates a token of the gateway to replace it. `None` if
+    /// `_meta` has no valid token.
     pub fn of(meta: &Members<'_>) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let theirs = meta.get(PROGRESS_TOKEN)?;

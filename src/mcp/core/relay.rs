@@ -40,9 +40,10 @@ pub(super) struct Relay<'a> {
 pub(super) type OpenQuestion = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
-    /// Judges a message and queues it for the client. For a queued request, returns the future that
-    /// sends the client's answer to the server; the server of any other request gets an error.
-    /// `open` is the number of requests that already wait for the client.
+    /// Has the chain judge a message, and queues it for the client. For a queued request, returns
+    /// the future that sends the client's answer to the server. Any other request is answered with
+    /// an error. Drops a notification that the chain denies or the client does not take. `open` is
+    /// the number of requests that already wait for the client.
     pub async fn pass_on(&self, event: Event, open: usize) -> Option<OpenQuestion> {
         match event {
             Event::Notification { method, params } => {
@@ -101,8 +102,8 @@ impl Relay<'_> {
         }
     }
 
-    /// The params of a progress notification with the client's token; `None` if it belongs to
-    /// another call.
+    /// The params of a progress notification with the client's token; `None` if it does not belong
+    /// to this call.
     fn progress(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
         let progress = self.progress?;
         let members = Members::read(params?).ok()?;

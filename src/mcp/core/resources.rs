@@ -1,5 +1,5 @@
-//! Resources and completions, routed to the server that owns the URI. URIs are not rewritten, since
-//! results and links contain them too.
+//! Requests for resources and completions. A request with a URI goes to the server that owns it.
+//! URIs are not rewritten, since results and links contain them too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Core {
         // Concurrent requests may have reached the limit meanwhile.
         let is_subscribed = preferences.subscribe(&uri);
         lease.learn(&uri, &owner.name);
-        // Unsubscribes at the server if the client is not subscribed.
+        // If the limit was reached, this unsubscribes at the server again.
         self.interest_changed(lease, caller, Duration::ZERO);
         match is_subscribed {
             true => object(caller.version, &[], false),

@@ -11,8 +11,8 @@ use super::{
 };
 
 impl Core {
-    /// Judges a retry like the call that it continues, by the current limits, latch, definition,
-    /// level and policies. Sends nothing to the server.
+    /// Judges a retry like the call that it continues, by the current limits, abort latch,
+    /// definition, security level and policies. Sends nothing to the server.
     pub async fn judge_retry(self: &Arc<Self>, request: &ClientRequest) -> Result<(), RpcError> {
         let (settings, name, definition) = match &*request.method {
             "tools/call" => {
@@ -29,7 +29,7 @@ impl Core {
             }
             other => return Err(method_not_found(other)),
         };
-        // `requestState` is the gateway's, so the server does not get it.
+        // The chain judged the call without `requestState`, which is the gateway's.
         let original = quote(&name);
         let mut changes: Vec<Change<'_>> = vec![("requestState", None), (TASK, None)];
         if &*request.method != "resources/read" {

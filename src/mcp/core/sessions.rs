@@ -1,5 +1,5 @@
-//! Keeps the subscriptions and the log level of sessions with servers in step with their clients,
-//! and the `subscriptions/listen` stream of modern servers.
+//! Keeps the subscriptions and the log level of sessions with servers in step with their clients:
+//! with requests to legacy servers, and with `subscriptions/listen` streams of modern ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Poole
 const OWN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Returns an open session with a server. Sends the subscriptions and the log level of its
-    /// clients in a new session, in the background.
+    /// Returns an open session with a server. If it is new, sends the subscriptions and the log
+    /// level of its clients in the background.
     pub(super) async fn session(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -52,8 +52,9 @@ impl Core {
         }
     }
 
-    /// After the delay `after`, sends changed subscriptions and levels in the sessions for clients
-    /// with the caller's revision and capabilities. Opens sessions if there are subscriptions.
+    /// After the delay `after`, sends changed subscriptions and log levels in the sessions for
+    /// clients with the caller's revision and capabilities. If there are subscriptions, opens a
+    /// session with each server first.
     pub(super) fn interest_changed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -77,8 +78,8 @@ impl Core {
         });
     }
 
-    /// Sends changed subscriptions and levels in the open sessions for clients with the caller's
-    /// revision and capabilities.
+    /// Sends changed subscriptions and log levels in the open sessions for clients with the
+    /// caller's revision and capabilities.
     pub(super) async fn update_sessions(self: &Arc<Self>, lease: &Lease, caller: &Arc<Caller>) {
         for (known, _) in lease.sessions.open(caller) {
             self.update_session(&known, caller).await;
@@ -163,7 +164,8 @@ impl Core {
         }
     }
 
-    /// Subscribes at a legacy server to the wanted resources, and unsubscribes from the others.
+    /// Subscribes at a legacy server to the wanted resources. Unsubscribes from the others, unless
+    /// the session is shared.
     async fn send_subscriptions(
         self: &Arc<Self>,
         known: &KnownSession,
@@ -197,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Sends a request of the gateway itself, whose params have this member. Returns whether it
+    /// Sends a request of the gateway itself with this member as its params. Returns whether it
     /// succeeded.
     async fn send_own(
         self: &Arc<Self>,

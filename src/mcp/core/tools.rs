@@ -16,7 +16,7 @@ use super::view::{PromptView, ToolView};
 use super::{Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members};
 
 impl Core {
-    /// The tools that the caller sees. With `wait`, waits for servers whose tools are unknown.
+    /// The tools that the caller sees. With `wait`, waits for servers whose tools are not cached.
     pub(super) async fn tools(self: &Arc<Self>, caller: &Arc<Caller>, wait: bool) -> Arc<ToolView> {
         let lists = self.read(&TOOLS, caller, wait).await;
         let settings = (self.rules)().settings;
@@ -47,8 +47,8 @@ impl Core {
             Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
                 Some((settings, tool))
             }
-            // The list was not read yet or is outdated. A changed definition must be compared with
-            // its pin before the call.
+            // The tool is unknown, or its server's list is not up to date. A changed definition
+            // must be compared with its pin before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed))

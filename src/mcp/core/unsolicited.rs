@@ -24,8 +24,8 @@ impl Unsolicited for Core {
 }
 
 impl Core {
-    /// Handles a message of a shared session. It may concern any container: only resource updates
-    /// are relayed, to the clients that subscribed to the resource.
+    /// Handles a message of a shared session. The message may concern any container, so only
+    /// resource updates are relayed, and only to the clients that subscribed to the resource.
     async fn shared(self: &Arc<Self>, origin: &Origin, event: Event) {
         let Event::Notification { method, params } = event else {
             return refuse(event);
@@ -156,8 +156,8 @@ impl Core {
         }
     }
 
-    /// Handles a client's notification: relays changed roots to every open session, and progress
-    /// to the server whose request it is about. Drops others.
+    /// Handles a client's notification: relays a change of its roots to the open sessions for
+    /// clients like it, and progress to the server whose request it is about. Drops others.
     pub async fn notify(
         self: Arc<Self>,
         caller: Arc<Caller>,

@@ -12,14 +12,14 @@ use serde_json::value::RawValue;
 
 use super::{Caller, Entry, List, Version};
 
-/// The lists of all clients that have the same revision and capabilities.
+/// The lists that the clients of a lease with the same revision and capabilities see.
 pub(super) struct View {
     version: Version,
     capabilities: Arc<RawValue>,
     tools: Mutex<Option<Arc<ToolView>>>,
     prompts: Mutex<Option<Arc<PromptView>>>,
-    /// Hashes of the lists at the last `list_changed`.
-    announced: Mutex<[Option<u64>; 3]>,
+    /// Hashes of the lists when they were last compared.
+    compared: Mutex<[Option<u64>; 3]>,
 }
 
 /// A server's settings with one of its lists; `None` if the list is not known.
@@ -64,7 +64,7 @@ impl View {
             capabilities: Arc::clone(&caller.capabilities),
             tools: Mutex::default(),
             prompts: Mutex::default(),
-            announced: Mutex::default(),
+            compared: Mutex::default(),
         }
     }
 
@@ -134,18 +134,18 @@ impl View {
         view
     }
 
-    /// Forgets the announced hashes, so that the next comparison finds no difference.
+    /// Forgets the hashes, so that the next comparison finds no difference.
     pub fn forget(&self) {
-        *self.announced.lock() = [None; 3];
+        *self.compared.lock() = [None; 3];
     }
 
-    /// Whether a list differs from the one last announced; `false` the first time.
+    /// Whether a list differs from that of the last comparison; `false` the first time.
     pub fn differs(&self, list: List, hash: u64) -> bool {
-        let mut announced = self.announced.lock();
+        let mut compared = self.compared.lock();
         let slot = match list {
-            List::Tools => announced.get_mut(0),
-            List::Prompts => announced.get_mut(1),
-            List::Resources => announced.get_mut(2),
+            List::Tools => compared.get_mut(0),
+            List::Prompts => compared.get_mut(1),
+            List::Resources => compared.get_mut(2),
         };
         let before = slot.and_then(|slot| slot.replace(hash));
         before.is_some_and(|before| before != hash)

@@ -6,8 +6,8 @@ use super::lease::Lease;
 use super::{Caller, Core, Event, List};
 
 impl Core {
-    /// Starts comparing the lists of a lease with those last announced; called after `caller` was
-    /// attached.
+    /// Starts comparing the lists of a lease with those that clients know; called after `caller`
+    /// was attached.
     pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
         if lease.like(caller).len() == 1 {
             lease.view(caller).forget();
@@ -46,7 +46,7 @@ impl Core {
         }
     }
 
-    /// Announces the lists that differ to all attached clients of the lease.
+    /// Sends `list_changed` for each list that differs, to all attached clients of the lease.
     async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {
@@ -61,8 +61,8 @@ impl Core {
         }
     }
 
-    /// Announces the lists that differ to the attached clients with the caller's revision and
-    /// capabilities.
+    /// Sends `list_changed` for each list that differs, to the attached clients with the caller's
+    /// revision and capabilities.
     async fn compare_for(
         self: &Arc<Self>,
         lease: &Arc<Lease>,

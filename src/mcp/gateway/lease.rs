@@ -16,11 +16,11 @@ use super::modern::Suspended;
 pub struct LeaseState {
     sessions: Mutex<Sessions>,
     session_count: Count,
-    /// Streams that wait for events.
+    /// Counts the streams that wait for events.
     pub streams: Count,
     /// Calls that wait for the next request of their client.
     pub suspended: Arc<Suspended>,
-    /// Bytes of events that are kept for clients that reconnect.
+    /// Counts the bytes of events that are kept for clients that reconnect.
     pub kept: KeptBytes,
 }
 
@@ -73,7 +73,7 @@ impl LeaseState {
         Some(session)
     }
 
-    /// The session of this lease with this id and transport, which is marked as used; `None` if
+    /// Finds the session of this lease with this id and transport, and marks it as used; `None` if
     /// there is none.
     pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
         let found = self.sessions.lock().open.get(id).cloned()?;

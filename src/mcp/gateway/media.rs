@@ -8,7 +8,7 @@ use super::refusal::{JSON, refuse};
 
 pub const EVENT_STREAM: &str = "text/event-stream";
 
-/// Refuses a body that is not uncompressed JSON.
+/// Refuses a body that the headers do not declare as uncompressed JSON.
 pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let named = types.next().and_then(|value| value.to_str().ok());

@@ -60,7 +60,7 @@ const PATHS: [(&str, &str); 4] = [
 pub struct Gateway {
     core: Arc<Core>,
     metrics: GatewayMetrics,
-    /// Suspended calls of all leases.
+    /// Counts the suspended calls of all leases.
     suspended: Count,
 }
 

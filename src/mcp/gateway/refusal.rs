@@ -15,7 +15,7 @@ pub const JSON: &str = "application/json";
 /// The most bytes of an unread body that are drained, for clients that read the answer only after
 /// they have sent the whole request.
 const DRAIN_BYTES: u64 = 1 << 20;
-/// `Retry-After` of a message over a limit of its lease.
+/// `Retry-After` of a message over a limit of the gateway.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Refuses a message that breaks the protocol.
@@ -44,7 +44,7 @@ pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcEr
     Denial::new(code, error.message).answered_with(answer)
 }
 
-/// Refuses a message over a limit of its lease. `rule` names what is limited.
+/// Refuses a message over a limit of the gateway. `rule` names what is limited.
 pub fn over_limit(rule: &'static str, most: usize) -> Denial {
     let sentence = format!("Too many {rule}: at most {most}");
     Denial::new(Code::RateLimited, sentence)

@@ -173,7 +173,8 @@ pub fn own_subject(method: &str) -> McpSubject {
     }
 }
 
-/// Checks the sender. If the check fails, the chain produces the denial.
+/// Checks that the request comes from the connection's container. If the quick check fails, the
+/// chain decides, and produces the denial.
 async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let (session, snapshot) = (&request.session, &request.snapshot);
     let claimed = claimed_id(&request.head.headers);

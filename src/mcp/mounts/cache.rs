@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::MountError;
 use super::known::{Entry, ResourceIndex};
 
-/// Pause after a failed reading, during which the cached list is returned without another attempt.
-/// Also the shortest time for which a list is fresh.
+/// How long the cached list is returned without another attempt after a reading failed. Also the
+/// shortest time for which a list is fresh.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
 /// Time limit for reading a whole list.
 const READING: Duration = Duration::from_secs(30);
@@ -83,8 +83,8 @@ impl<T: Clone> Cache<T> {
         self.reading.try_lock().is_err()
     }
 
-    /// Returns the cached value if it equals `now`, otherwise `now`. While the pointer stays the
-    /// same, values that were derived from the list stay valid.
+    /// Returns the cached value if it equals `now`, otherwise `now`. So an unchanged list keeps its
+    /// `Arc`, and callers need not derive values from the list again.
     pub fn same_or(&self, now: T) -> T
     where
         T: Differs,
@@ -107,7 +107,8 @@ impl<T: Clone> Cache<T> {
         if let Found::Fresh(value) = self.find() {
             return Ok((value, false));
         }
-        // A change during the reading, or a cancelled reading, leaves the list outdated.
+        // A change during the reading sets the flag again, and so does `unread` if the reading is
+        // cancelled.
         let was_outdated = std::mem::replace(&mut self.state.lock().is_outdated, false);
         let mut unread = Unread {
             cache: self,
@@ -148,7 +149,8 @@ impl<T> Drop for Unread<'_, T> {
     }
 }
 
-/// Compares two readings of a list by the JSON texts of the entries, and the pins of tools.
+/// Compares two readings of a list by the JSON texts of the entries and, for tools, also by their
+/// pins.
 pub(super) trait Differs {
     fn differs(&self, before: &Self) -> bool;
 }

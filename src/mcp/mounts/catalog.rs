@@ -1,12 +1,12 @@
 //! A server's lists of tools, prompts, resources and resource templates, which one session reads.
 //!
-//! A list is read when it is first requested, and again after the server announced a change. Since
-//! not every server announces changes, a list also becomes stale: after [`MAX_AGE`], after
-//! [`MAX_AGE_ANNOUNCED`] if the server declares that it announces changes, or, in the modern era,
-//! after the list's `ttlMs`. A request for a stale list returns it and reads it again in the
-//! background; [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a
-//! list cannot be read, the last one is returned. Each request for a page is a flow of the
-//! container.
+//! A list is read when it is first requested, and when it is requested after the server announced a
+//! change. Since not every server announces changes, a list also becomes stale: in the modern era
+//! after its `ttlMs`; in the legacy era after [`MAX_AGE_ANNOUNCED`] if the server declares that it
+//! announces changes, otherwise after [`MAX_AGE`]. A request for a stale list returns it and reads
+//! it again in the background; [`ListChanges`](super::ListChanges) notifies clients if the new list
+//! differs. If a list cannot be read, the last one is returned. Each request for a page is a flow
+//! of the container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -139,8 +139,8 @@ impl Catalog {
         self.0.news.changed(list);
     }
 
-    /// Makes later requests for lists flows of this container. For shared sessions, which belong to
-    /// no container.
+    /// From now on, requests for lists are flows of this container. Needed for shared sessions,
+    /// which belong to no container.
     pub(super) fn request_for(&self, container: &Arc<Container>) {
         *self.0.container.lock() = Arc::downgrade(container);
     }

@@ -73,7 +73,7 @@ fn bump(generations: &mut Generations, list: List) {
 }
 
 /// Notifies one container of changes of its lists. A list changes when a server announces it, a
-/// later reading differs, an operator accepts a definition, or a reload applies settings.
+/// later reading differs, an operator accepts a tool's definition, or a reload applies settings.
 pub struct ListChanges {
     sources: [watch::Receiver<Generations>; 2],
     seen: [Generations; 2],

@@ -1,4 +1,4 @@
-//! Counts dropped messages of servers.
+//! Counts dropped messages of servers over HTTP.
 
 use prometheus::{IntCounterVec, Opts, Registry};
 
@@ -35,7 +35,7 @@ impl Reason {
     }
 }
 
-/// Counts dropped messages over all servers.
+/// Counts dropped messages, for all servers over HTTP together.
 #[derive(Clone)]
 pub struct Dropped(IntCounterVec);
 

@@ -12,7 +12,7 @@ pub(super) fn method_not_found() -> RpcError {
     protocol_error(METHOD_NOT_FOUND, "Method not found")
 }
 
-/// The params name something that does not exist.
+/// The params are invalid.
 pub(super) fn invalid_params(message: &'static str) -> RpcError {
     protocol_error(INVALID_PARAMS, message)
 }

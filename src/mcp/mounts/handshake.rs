@@ -125,7 +125,7 @@ pub fn refused(method: &str, error: &RpcError) -> MountError {
     MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
-/// The era of a server, derived from an error that it answered.
+/// What an error that a server answered reveals about its revisions.
 pub enum Refusal {
     /// The revisions that both the server and the gateway support, newest first.
     Supported(Vec<Version>),

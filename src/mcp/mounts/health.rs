@@ -17,8 +17,7 @@ pub enum MountState {
     /// session ended with a failure, another could not be opened, or the last request failed
     /// because of the server.
     Degraded,
-    /// No session is open, and the last session ended with a failure, the last attempt to open one
-    /// failed, or the server failed to handle the last request.
+    /// No session is open, and there was such a failure since the last one was opened.
     Dead,
 }
 

@@ -22,8 +22,8 @@ pub struct Entry {
 /// The most templates of one server that URIs are matched against.
 const MAX_TEMPLATES: usize = 200;
 
-/// The lists that were last read from a server for one lease; they outlive its sessions. `None` for
-/// a list that was never read.
+/// The lists that were last read from a server, in the sessions of one lease or in the shared ones.
+/// They outlive the sessions. `None` for a list that was never read.
 #[derive(Clone, Default)]
 pub struct Known {
     /// The server's capabilities, name and instructions.

@@ -1,4 +1,4 @@
-//! Charges messages that are being read from servers to the memory for buffered bodies.
+//! Charges messages of servers, while they are read, to the memory for buffered bodies.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const UNRESERVED: usize = 16 * 1024;
 
 /// Memory that the messages of one server are charged to.
 pub trait MessageMemory: Send + Sync {
-    /// Opens a reservation for a message, which starts with a fixed overhead. Denies if memory is
+    /// Opens a reservation for a message. It starts with a fixed overhead. Denies if memory is
     /// exhausted.
     fn reserve(&self) -> Result<Arc<Reservation>, Denial>;
 }

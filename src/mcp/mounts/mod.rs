@@ -1,11 +1,11 @@
 //! The servers behind the gateway.
 //!
 //! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand and
-//! pools them by lease, revision and capabilities of the client. After a session has ended, the
-//! next request opens another one. After a failure, requests fail at once during a pause, which
-//! grows with each further failure. Each open session has a [`Catalog`] of its server's lists,
-//! which are fetched when they are first requested. The lists that were read last outlive the
-//! session ([`Mount::known`]).
+//! pools them by lease (unless all leases share them), and by revision and capabilities of the
+//! client. After a session has ended, the next request opens another one. After a failure, requests
+//! fail at once during a pause, which grows with each further failure. Each open session has a
+//! [`Catalog`] of its server's lists, which are fetched when they are first requested. The lists
+//! that were read last outlive the session ([`Mount::known`]).
 //!
 //! [`Mounts::changes`] reports when the lists that a container sees may differ. Other messages of
 //! servers that belong to no request go to [`Unsolicited`].
@@ -173,9 +173,9 @@ impl Opening {
 pub struct Described {
     /// The revision of the session.
     pub version: Version,
-    /// Its capabilities, without `tasks`.
+    /// The server's capabilities, without `tasks`.
     pub capabilities: Box<RawValue>,
-    /// Its name and version.
+    /// The server's name and version.
     pub server_info: Option<Box<RawValue>>,
     /// Instructions for the model.
     pub instructions: Option<String>,
@@ -206,10 +206,11 @@ pub enum MountError {
     /// The server violated the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// Too many requests are under way in the session, or too many sessions are in use.
+    /// Too many requests are under way in the session, too many sessions are in use, or the gateway
+    /// is ending the session.
     #[error("too many requests to the server are under way")]
     Busy,
-    /// The chain or a limit of the proxy denied a request.
+    /// The chain or a limit of the proxy denied a request, or an HTTP request to the server failed.
     #[error("{0}")]
     Denied(Denial),
 }

@@ -12,7 +12,8 @@ use super::ports::{Clients, Common, Mounted};
 use super::sessions::SessionSet;
 use super::{Caller, MountError, MountHealth, Pooled};
 
-/// A server of `mcp.yaml` under one definition, and its sessions.
+/// A server of `mcp.yaml`, and its sessions. A reload that changes more of its settings than
+/// `prefix` and their place in the file replaces the mount.
 pub struct Mount {
     pub(super) server: Arc<Mounted>,
     /// The sessions that all leases share, with `scope: shared`.
@@ -63,8 +64,8 @@ impl Mount {
         self.settings().is_for(&container.id)
     }
 
-    /// Whether the sessions can continue under the settings `other`, since these differ from the
-    /// current ones at most in `prefix` and in their place in the file.
+    /// Whether the settings `other` differ from the current ones at most in `prefix` and in their
+    /// place in the file. If so, the sessions can continue.
     pub(super) fn keeps(&self, other: &ServerSettings) -> bool {
         let settings = self.settings();
         let same = ServerSettings {
@@ -98,11 +99,11 @@ impl Mount {
     }
 }
 
-/// A lease's sessions with all mounts.
+/// A lease's sessions with all servers.
 #[derive(Default)]
 pub(super) struct LeaseMounts {
     sets: Mutex<Vec<(Weak<Mount>, Arc<SessionSet>)>>,
-    /// Changes that concern this lease.
+    /// Announces changes of lists to this lease.
     pub news: Arc<ListNews>,
 }
 

@@ -92,7 +92,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The params of the request for the next page; `None` for the first page without `_meta`.
+    /// The params of the request for the next page; `None` if there is neither a cursor nor `meta`.
     pub fn params(&self, meta: Option<&Value>) -> Option<Box<RawValue>> {
         let mut params = Map::new();
         if let Some(cursor) = &self.cursor {

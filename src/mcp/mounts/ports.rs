@@ -50,7 +50,7 @@ pub struct Origin {
     pub mount: Arc<Mounted>,
     /// The lease that the session belongs to; `None` for one that all containers share.
     pub container: Option<Arc<Container>>,
-    /// The revision of the clients that it was opened for.
+    /// The revision of the clients that the session was opened for.
     pub version: Version,
     /// The capabilities of these clients.
     pub capabilities: Arc<RawValue>,
@@ -74,25 +74,25 @@ pub(super) struct Clients {
 pub(super) struct Common {
     pub ports: MountPorts,
     pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
-    /// Changes that concern every lease.
+    /// Announces changes of lists to every lease.
     pub news: Arc<ListNews>,
     /// The runtime that runs sessions. The runtime of a client's connection may end before them.
     pub runtime: Handle,
 }
 
-/// A server under one definition: the state that its mount shares with its sessions.
+/// The state that a mount shares with its sessions.
 pub struct Mounted {
     settings: ArcSwap<ServerSettings>,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) common: Arc<Common>,
     pub(super) record: HealthRecord,
-    /// Cancelled when the definition changed or was removed, and with `stopped`: the sessions end
+    /// Cancelled when a reload changed or removed the server, and with `stopped`: the sessions end
     /// once the requests under way are answered, at most 10 s later. No others are opened.
     pub(super) retired: CancellationToken,
     /// Cancelled when the sessions must end at once.
     pub(super) stopped: CancellationToken,
-    /// Number of times that an operator accepted a definition. When it changes, the tools that were
-    /// read before are outdated.
+    /// Number of times that an operator accepted the definition of a tool. When it changes, the
+    /// tools that were read before are outdated.
     pub(super) acceptances: AtomicU64,
 }
 

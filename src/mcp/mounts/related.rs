@@ -1,5 +1,4 @@
-//! Members of a message's params that link it to a request: progress token, subscription id and
-//! log level.
+//! The progress token, the subscription id and the log level in a message's params.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

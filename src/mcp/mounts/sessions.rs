@@ -20,9 +20,9 @@ use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening,
 pub const MAX_SESSIONS: usize = 8;
 /// Time limit for opening a session. Package runners such as `npx` first download the server.
 const OPENING: Duration = Duration::from_secs(60);
-/// How long requests under way may continue after their mount's definition changed.
+/// How long requests under way may continue after a reload changed or removed their server.
 const LAST_CALLS: Duration = Duration::from_secs(10);
-/// A session that lasted this long resets the backoff.
+/// If a session that lasted this long ends unexpectedly, the backoff is reset.
 const STABLE: Duration = Duration::from_secs(30);
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -170,8 +170,9 @@ impl SessionSet {
         self.ended(&mount, ending, began, counted.why_ended());
     }
 
-    /// Opens a session. A failure is recorded and starts the backoff. If the lease ends or the
-    /// definition changes meanwhile, fails with [`MountError::Died`] and records nothing.
+    /// Opens a session. A failure is recorded and starts the backoff. If the lease ends, or a
+    /// reload changes or removes the server meanwhile, fails with [`MountError::Died`] and records
+    /// nothing.
     async fn handshake(
         &self,
         mount: &Mounted,
@@ -257,7 +258,8 @@ impl Slot {
 enum Ending {
     /// The server or the connection to it ended.
     Unexpected,
-    /// The lease ended, the definition changed, or the proxy stops.
+    /// The lease ended, a reload changed or removed the server, the proxy stops, or the session
+    /// made room for another one.
     Requested,
 }
 

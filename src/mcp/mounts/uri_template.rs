@@ -9,7 +9,7 @@ const MAX_EXPRESSIONS: usize = 32;
 /// The most memory that a compiled template takes, in bytes.
 const MAX_COMPILED: usize = 256 << 10;
 
-/// A compiled template, which matches every URI to which the template may expand.
+/// A compiled template, which matches the URIs to which the template may expand.
 pub(super) struct UriTemplate(Regex);
 
 impl UriTemplate {

@@ -4,7 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
-/// Why a bundle could not be loaded. The text names the file and says what to change.
+/// Why a bundle could not be loaded. The text names the file, if only one is at fault, and the
+/// reason.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file or directory cannot be read: its path and the operating system's error.

@@ -10,7 +10,7 @@ use tar::{Archive, EntryType};
 
 use super::error::LoadError;
 
-/// Limit on the unpacked size of a bundle, in bytes. Large policies have some hundred KiB; data
+/// Limit on the unpacked size of a bundle, in bytes. Large policies have several hundred KiB; data
 /// documents have more.
 const MAX_BUNDLE_BYTES: u64 = 16 << 20;
 /// Limit on the number of files and directories in a bundle, including those that are not read.

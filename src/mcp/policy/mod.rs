@@ -128,7 +128,7 @@ impl RegoEvaluator {
         method: &str,
         question: PolicyQuestion,
     ) -> Result<Decisions, EvaluatorError> {
-        // Counted once for each message, which is evaluated again after a redaction.
+        // Only in the first evaluation of a message, which is evaluated again after a redaction.
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }

@@ -14,7 +14,7 @@ use super::syntax::{Path, Syntax, file, head, imports, package, rule_path, rules
 
 type Names = BTreeSet<String>;
 
-/// The rules of a bundle by path, which is without `data`.
+/// The rules of a bundle, by path without `data`.
 type Rules = BTreeMap<Path, Rule>;
 
 #[derive(Default)]

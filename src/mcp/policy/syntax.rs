@@ -113,8 +113,8 @@ impl Syntax {
         paths.any(|path| path.first().is_some_and(|first| first == name))
     }
 
-    /// The first `with` that replaces a function by one of [`AMPLIFIERS`]: its file and the latter
-    /// function. The arguments of the calls are not checked, so any such `with` counts.
+    /// The first `with` that replaces a function by one of [`AMPLIFIERS`]: its file and the name of
+    /// the amplifier. The arguments of the calls are not checked, so any such `with` counts.
     pub fn unbounded_replacement(&self) -> Option<(&str, String)> {
         self.find_in_rules(|kind, node| {
             let name = path(node).filter(|_| kind == "as")?.join(".");

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 /// Limit on the number of threads. More would take the cores from connections.
 const MAX_THREADS: usize = 4;
-/// Limit on the evaluations that wait for a thread. At 50 µs each, the last one waits 13 ms.
+/// Limit on the evaluations that wait for a thread. At 50 µs each, the last one waits 13 ms for a
+/// single thread.
 const MAX_QUEUED: usize = 256;
 /// Limit on the total size of the queued inputs, in bytes.
 const MAX_QUEUED_BYTES: usize = 64 << 20;

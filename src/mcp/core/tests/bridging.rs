@@ -102,7 +102,8 @@ async fn the_task_member_is_removed_from_calls_and_server_requests() {
         elicit(&events, asked).await.unwrap();
         raw(json!({"content": [], "seen": seen.params}))
     });
-    // The first prefixes the tool's name, so that its params are rewritten; the second keeps it.
+    // The first fixture prefixes the tool's name, so that the params are rewritten; the second
+    // keeps the name.
     let renamed = Fixture::of(&[("one", &server)]);
     for (fixture, name) in [(&renamed, "one_echo"), (&Fixture::sole(&server), "echo")] {
         let client = fixture.client(LEGACY);
@@ -279,7 +280,8 @@ async fn meta_is_translated_to_the_servers_era() {
         None,
         "the caller asked for none"
     );
-    // A legacy client sends no such `_meta`, which a modern server requires.
+    // A legacy client sends no such `_meta`; the gateway adds it, since a modern server requires
+    // it.
     let legacy_client = fixture.client(LEGACY);
     fixture
         .done(&legacy_client, "tools/call", json!({"name": "echo"}))

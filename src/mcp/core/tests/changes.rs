@@ -14,7 +14,7 @@ use crate::mcp::{Event, Filter, Interest, LogLevel, MAX_SUBSCRIPTIONS, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
 
-/// The methods of all notifications received so far.
+/// Waits 300 ms, and returns the methods of the messages received by then.
 async fn received(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
     sleep(Duration::from_millis(300)).await;
     let mut methods = Vec::new();
@@ -56,14 +56,15 @@ async fn a_changed_list_is_announced_once_and_only_if_it_differs() {
 }
 
 #[tokio::test]
-async fn a_raised_level_hides_tools_and_is_announced_once_to_every_client() {
+async fn a_raised_level_hides_tools_and_is_announced_once_to_each_client_that_wants_it() {
     let server = Server::new(LEGACY);
     *server.tools.lock() = json!([
         tool("read"),
         {"name": "inner", "inputSchema": {}, "annotations": {"openWorldHint": false}},
     ]);
     let fixture = Fixture::sole(&server);
-    // The operator's override sets the level, which a server can only raise.
+    // The override says that `inner` is no open-world tool, so that a raised level does not hide
+    // it.
     let mut settings = McpSettings::clone(&fixture.settings.load());
     let rule = OverrideRule {
         open_world: Some(false),
@@ -197,7 +198,7 @@ async fn a_subscription_over_the_limit_is_not_sent_to_the_server() {
     let sent = server.sent("resources/subscribe");
     let over_limit = format!("a://{MAX_SUBSCRIPTIONS}");
     assert!(sent.iter().all(|seen| seen.params["uri"] != over_limit));
-    // A repeated subscription takes no place.
+    // A repeated subscription does not count again.
     fixture.done(&client, "resources/subscribe", uri(0)).await;
 }
 

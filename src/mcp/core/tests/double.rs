@@ -79,7 +79,7 @@ impl Server {
         *self.answer.lock() = Arc::new(move |seen, events| Box::pin(answer(seen, events)));
     }
 
-    /// The messages of one method that were sent to it.
+    /// The messages of one method that were sent to the server.
     pub fn sent(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen.lock();
         seen.iter()

@@ -41,7 +41,8 @@ impl Definitions for AcceptAll {
 /// A message that the chain judged: direction, method, params or outcome.
 pub type Judged = (Direction, String, Value);
 
-/// Records the messages that it judges. Denies methods, and raises the level after calls of a tool.
+/// Records the messages that it judges. Denies the methods in `denied`, and raises the security
+/// level after calls of the tool `raises`.
 #[derive(Default)]
 pub struct Judge {
     pub requests: Mutex<Vec<Judged>>,
@@ -143,7 +144,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
 }
 
 impl Fixture {
-    /// Creates a core over these servers; the name of each is its prefix.
+    /// Creates a core over these servers; the prefix of each is its name and `_`.
     pub fn of(servers: &[(&str, &Arc<Server>)]) -> Self {
         let settings = servers
             .iter()

@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn only_issued_cursors_are_accepted(text in "(?s).{0,12}") {
+    fn a_text_that_is_no_cursor_of_the_list_is_refused(text in "(?s).{0,12}") {
         run(async {
             let mount = Server::new(Version::V2025_11_25);
             let fixture = Fixture::sole(&mount);

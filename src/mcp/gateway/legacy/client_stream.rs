@@ -40,8 +40,9 @@ impl ClientStream {
         }
     }
 
-    /// Relays a call to a separate stream, until the client cancels the call or stays disconnected
-    /// for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
+    /// Relays a call to a separate stream until the response is written, the client cancels the
+    /// call, or the client stays disconnected for
+    /// [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
         tokio::select! {
             biased;
@@ -154,8 +155,8 @@ impl ClientStream {
         self.session.ended.run_until_cancelled(push).await;
     }
 
-    /// Writes the response. If the client is disconnected and the response is too long to be kept,
-    /// writes an error instead.
+    /// Writes the response. Writes an error instead if memory is exhausted, or if the client is
+    /// disconnected and the response is too long to be kept.
     pub async fn respond(&self, id: &Id, outcome: &Outcome) {
         let text = write_response(Some(id), outcome);
         let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {

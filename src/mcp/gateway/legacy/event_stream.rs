@@ -169,7 +169,8 @@ impl EventStream {
         }
     }
 
-    /// Whether the unread events leave room for another message. One message always fits.
+    /// Whether a message can be written now: no client is connected, or the unread events leave
+    /// room. One message always fits.
     fn has_room(&self, length: usize) -> bool {
         let state = self.state.lock();
         let unread = state.events.iter().filter(|(at, _)| *at >= state.cursor);

@@ -18,7 +18,8 @@ use super::event_stream::{EventStream, KeptBytes};
 pub struct LegacySession {
     /// 128 random bits in hexadecimal.
     pub id: Arc<str>,
-    /// Cancelled when the session ends: by DELETE, with its lease, or to make room for another.
+    /// Cancelled when the session ends: by DELETE, with its lease, with its only stream (HTTP+SSE),
+    /// or to make room for another.
     pub ended: CancellationToken,
     /// Its transport.
     pub transport: Transport,

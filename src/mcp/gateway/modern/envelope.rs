@@ -15,7 +15,7 @@ use super::params::{ModernParams, VERSION};
 
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// The HTTP status of every error in the envelope.
+/// The HTTP status of a refused request.
 pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
 
 /// Reads the description of the client. Compares the headers before it checks the revision and the

@@ -54,7 +54,7 @@ pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(decoded).ok().map(Cow::Owned)
 }
 
-/// Checks the headers that every request must have.
+/// Checks the headers that mirror the revision, the method and, for some methods, the name or URI.
 pub fn check(
     headers: &HeaderMap,
     version: &str,
@@ -70,7 +70,7 @@ pub fn check(
     };
     match named.and_then(text) {
         Some(named) => agree_encoded(headers, &NAME, &named),
-        // Invalid params are reported by the method's own check.
+        // If the method needs a name or URI, its absence is reported later.
         None => value(headers, &NAME).map(|_| ()),
     }
 }

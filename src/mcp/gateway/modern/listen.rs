@@ -57,7 +57,7 @@ pub async fn open(
         Ok(live) => live,
         Err(error) => return Ok(whole(visit, &request.id, &Err(error))),
     };
-    // Recorded as complete already now, since the client ends the stream by closing it.
+    // Marked as complete already now, since the client ends the stream by closing it.
     live.complete();
     let core = &visit.gateway.core;
     let described = core.describe(&caller).await;
@@ -111,7 +111,7 @@ struct Listening {
     stopping: CancellationToken,
     acknowledged: bool,
     _attachment: Attachment,
-    /// Recorded when the stream ends.
+    /// Writes the record of the flow when the stream ends.
     _live: LiveFlow,
     _counted: Counted,
 }

@@ -51,7 +51,7 @@ pub async fn check(
 }
 
 /// Checks that each annotated property equals its header, or both are absent. Skips a schema with
-/// an invalid annotation: clients leave out such a tool.
+/// an invalid or repeated annotation: clients leave out such a tool.
 fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), RpcError> {
     let mut annotated = Vec::new();
     if collect(schema, arguments, &mut annotated).is_none() {

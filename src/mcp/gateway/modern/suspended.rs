@@ -21,10 +21,11 @@ use super::super::refusal::over_limit;
 /// How long a suspended call waits: a person may have to answer.
 const TTL: Duration = Duration::from_secs(5 * 60);
 
-/// Prefix of each `requestState` that the gateway issues. It forwards those of servers unchanged.
+/// Prefix of each `requestState` that the gateway issues. A `requestState` that a server issued is
+/// forwarded unchanged.
 const PREFIX: &str = "unified-proxy:";
 
-/// Members of params that differ between a request and its retry.
+/// Members of params that may differ between a request and its retry.
 const NOT_BOUND: [&str; 3] = ["_meta", "inputResponses", "requestState"];
 
 /// The suspended calls of a lease, by `requestState`.
@@ -41,7 +42,7 @@ struct Waiting {
 pub struct Entry {
     pub call: Call,
     questions: Vec<(String, Question)>,
-    /// Digest of the request, which a retry must equal.
+    /// Digest of the request. The digest of a retry must be the same.
     binding: Digest,
 }
 
@@ -99,8 +100,8 @@ impl Entry {
     }
 }
 
-/// Suspends a call for at most [`TTL`], and returns its `input_required` result. Denies and thereby
-/// cancels the call at a limit, and after the end of its lease.
+/// Suspends a call for at most [`TTL`], and returns its `input_required` result. At a limit and
+/// after the end of the lease, fails and drops the call, which cancels it at its server.
 pub fn suspend(
     calls: &Arc<Suspended>,
     in_all: &Count,

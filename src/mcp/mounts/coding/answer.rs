@@ -9,8 +9,8 @@ use super::super::message_memory::MessageReservation;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
-/// Limit on a line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line,
-/// which take up to 96 KiB in JSON; ten times as much leaves room for later versions.
+/// Limit on a line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line, or
+/// 96 KiB as escaped JSON. Ten times as much leaves room for later versions.
 const MAX_LINE: usize = 1 << 20;
 /// Limit on the length of an error that is relayed, in characters; the rest is cut off.
 const MAX_ERROR: usize = 4096;

@@ -33,9 +33,9 @@ pub struct Ended {
     pub timed_out: bool,
 }
 
-/// Reads the stream to its end, and sends the output to `progress` meanwhile. Returns the last part
-/// of the output, and how the command ended, or the sidecar's reason why it could not run the
-/// command to its end. Fails if the stream breaks off or is malformed.
+/// Reads the stream until the command has ended, and reports the output to `progress` meanwhile.
+/// Returns the last part of the output, together with how the command ended or why the sidecar
+/// could not run it to its end. Fails if the stream breaks off or is malformed.
 pub async fn follow(
     client: &OwnClient,
     body: Body,

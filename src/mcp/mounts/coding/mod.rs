@@ -83,8 +83,8 @@ impl Transport for CodingTransport {
     }
 }
 
-/// The description of a sidecar. `listChanged` is true, though the built-in tools never change, so
-/// that they are not read again after a minute.
+/// The description of a sidecar. The built-in tools never change. Still, `listChanged` is true:
+/// without it, they would be read again each minute.
 fn described(version: Version, sidecar_version: &str) -> Result<Described, MountError> {
     let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
     let capabilities = to_raw_value(&json!({ "tools": { "listChanged": true } }));

@@ -24,7 +24,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 const MAX_HEALTH: usize = 4096;
 /// The longest version that is relayed, in characters.
 const MAX_VERSION: usize = 64;
-/// The longest reason for a refused token that is relayed, in characters.
+/// Limit on the sidecar's reason for refusing the token, in characters; the rest is cut off.
 const MAX_SAID: usize = 200;
 /// The body of a request that only tests the token. The sidecar checks the token first, and then
 /// rejects this body, which lacks the operation's arguments.
@@ -56,10 +56,9 @@ impl From<Failure> for Unready {
     }
 }
 
-/// Waits until the sidecar is ready, and returns its version. Begins no attempt later than
-/// `wait_for_ready` from now, and then fails with the reason of the last attempt. Fails at once if
-/// a rule denies a request, the sidecar refuses the token, or serves requests without the token
-/// that the settings require.
+/// Waits until the sidecar is ready, and returns its version. Makes attempts for `wait_for_ready`,
+/// and then fails with the reason of the last one. Fails at once if a rule denies a request, or if
+/// the sidecar refuses the token or serves requests without the token that the settings require.
 pub async fn until_ready(
     endpoint: &SidecarEndpoint,
     settings: &CodingSettings,

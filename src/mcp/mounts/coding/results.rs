@@ -64,7 +64,7 @@ struct GrepResult {
 #[serde(rename_all = "camelCase", default)]
 struct GrepDetails {
     truncation: Option<Truncation>,
-    /// A number or a boolean.
+    /// A number or a boolean; null if it is absent.
     match_limit_reached: Value,
     lines_truncated: bool,
     /// A sentence about files and folders that could not be read.
@@ -76,8 +76,8 @@ pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
     written(sentence, None, true)
 }
 
-/// The result of a command. The last line of its text is the exit code, if there is one. The result
-/// is an error if the time limit ended the command or the sidecar could not run it.
+/// The result of a command. The last line of its text is the exit code, if the sidecar reported
+/// one. The result is an error if the time limit ended the command or the sidecar could not run it.
 pub fn of_bash(output: Tail, ended: Result<Ended, String>) -> Option<Box<RawValue>> {
     let (output, cut) = output.finish();
     let mut notes = Vec::new();
@@ -121,8 +121,8 @@ fn kept_end(cut: &Truncation) -> String {
     }
 }
 
-/// The result of an operation other than `bash`; `None` if `result` does not have the form of the
-/// operation. `arguments` are the arguments of the call, as JSON.
+/// The result of an operation other than `bash`; `None` if `result` does not have the form of this
+/// operation's results. `arguments` are the arguments of the call, as JSON.
 pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Box<RawValue>> {
     let text = result.get();
     match operation {

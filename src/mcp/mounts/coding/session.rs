@@ -25,7 +25,7 @@ use super::ready::{refused, until_ready};
 use super::results;
 
 /// A session with one sidecar. Ends with its lease, if it belongs to one, and when a sidecar that
-/// was lost does not become ready again within `wait_for_ready`.
+/// was lost does not become ready again within `wait_for_ready`, or refuses the token.
 pub struct CodingSession(Arc<Inner>);
 
 struct Inner {
@@ -33,7 +33,7 @@ struct Inner {
     settings: CodingSettings,
     described: Described,
     ended: CancellationToken,
-    /// The reason why the session ended, if the sidecar did not become reachable again.
+    /// The reason why the session ended, if the sidecar did not become ready again.
     lost: OnceLock<String>,
     /// Cleared when a request fails: another sidecar may listen by now.
     is_ready: AtomicBool,
@@ -187,8 +187,8 @@ impl Inner {
         })
     }
 
-    /// The error for a failed call. Starts checking the sidecar at once, so that health reports a
-    /// sidecar that is gone.
+    /// The error for a failed call. Unless the call was denied, starts checking the sidecar at
+    /// once, so that health reports a sidecar that is gone.
     fn failed(self: &Arc<Self>, failure: Failure) -> MountError {
         let error = match failure {
             Failure::Denied(denial) => return MountError::Denied(denial),
@@ -212,8 +212,9 @@ impl Inner {
         error
     }
 
-    /// Waits until calls must end: when the lease ends, the definition changes or the proxy stops.
-    /// If the session ended because the sidecar was lost, calls with an open connection continue.
+    /// Waits until calls must end: when the lease ends, a reload changes or removes the server, or
+    /// the proxy stops. If the session ended because the sidecar was lost, calls with an open
+    /// connection continue.
     async fn must_end(&self) {
         let ended = async {
             self.ended.cancelled().await;

@@ -30,7 +30,7 @@ const MAX_IDLE: usize = 8;
 /// How long an idle connection is kept: shorter than servers keep it, so that no request races with
 /// the server's close.
 const IDLE_LIFETIME: Duration = Duration::from_secs(5);
-/// The longest response head, and the size of a read of a body, in bytes.
+/// The longest response head, and the most bytes of a body that are read at once.
 const MAX_HEAD: usize = 64 * 1024;
 
 /// Connections to one socket.

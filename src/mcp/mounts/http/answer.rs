@@ -29,7 +29,7 @@ pub enum Answered {
     Message(Message),
     /// A stream of messages.
     Stream(Box<EventStream>),
-    /// No message: the server accepted a notification or a response with status 202 or 204.
+    /// No message: status 202 or 204, with which a server accepts a notification or a response.
     Accepted,
 }
 
@@ -198,7 +198,8 @@ pub struct EventStream {
     input: Bytes,
     reader: EventReader,
     reservation: MessageReservation,
-    /// Limit on the time without a received byte, comments included; `None` without a limit.
+    /// Limit on the time without a received byte; the bytes of comments count. `None` without a
+    /// limit.
     quiet: Option<Duration>,
     pace: Pace,
 }

@@ -39,7 +39,8 @@ pub fn request_fields(version: HeaderValue, method: &str, params: Option<&RawVal
     fields
 }
 
-/// The value of `Mcp-Name` for a request; `None` if the method requires none.
+/// The value of `Mcp-Name` for a request; `None` if the method requires none or the params have no
+/// name.
 fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
     #[derive(Deserialize)]
     struct Named<'a> {

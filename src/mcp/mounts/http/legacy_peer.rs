@@ -26,7 +26,8 @@ use crate::mcp::version::Version;
 const RECONNECT: Duration = Duration::from_secs(1);
 /// The most attempts to resume the stream of a call without an event in between.
 const TRIES: usize = 3;
-/// The longest delay before the standalone GET stream is requested again.
+/// The longest delay before the standalone GET stream is requested again, unless the server sets a
+/// longer one.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Why a request has no outcome.

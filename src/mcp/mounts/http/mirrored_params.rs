@@ -20,7 +20,7 @@ const MAX_SAFE: u64 = (1 << 53) - 1;
 /// A mirrored argument.
 #[derive(Debug)]
 struct Mirrored {
-    /// The keys that lead from the arguments of a call to this one.
+    /// The keys that lead from the `arguments` of a call to this argument.
     path: Vec<String>,
     field: HeaderName,
 }

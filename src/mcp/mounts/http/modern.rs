@@ -29,7 +29,7 @@ const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
 /// A server's answer to `server/discover`.
 pub enum Probed {
-    /// Its description.
+    /// The description of a modern server.
     Modern(Discovered),
     /// A JSON-RPC error.
     Refused(RpcError),
@@ -38,7 +38,8 @@ pub enum Probed {
 }
 
 /// Sends `server/discover`, to learn the revisions of a server. Fails if the server cannot be
-/// reached, a rule denies the request, or the status is 401, 403 or 5xx.
+/// reached, a rule denies the request, an event stream is malformed, or the status is 401, 403 or
+/// 5xx and the body is not a JSON-RPC error.
 pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError> {
     let id = Id::number(0);
     let params = discover_params(&opening.capabilities)?;

@@ -27,7 +27,7 @@ pub const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends a message back to the server.
 pub trait Replies: Send + Sync + 'static {
-    /// Sends one message, and returns once the server has accepted it or could not be reached.
+    /// Sends one message. Returns once the server has answered the POST or could not be reached.
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
 }
 
@@ -74,7 +74,7 @@ impl<P: Replies> Drop for CancelOnDrop<'_, P> {
         let message = write_request(None, "notifications/cancelled", params.as_deref());
         let telling = timeout(TEARDOWN_TIMEOUT, Arc::clone(self.peer).reply(message));
         self.transport.spawn(async {
-            // If it fails, the server finishes a call whose answer is dropped.
+            // If the cancellation fails, the server finishes a call whose answer is dropped.
             let _ = telling.await;
         });
     }

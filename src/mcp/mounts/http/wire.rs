@@ -84,7 +84,7 @@ impl Target {
             "the server named an endpoint with another scheme, host or port than its URL".to_owned()
         };
         let unreadable = |_| "the server named an endpoint that is not a URL".to_owned();
-        // Both can begin another authority: browsers treat `\` like `/`.
+        // `//` and `\` can begin another authority: browsers treat `\` like `/`.
         if reference.starts_with("//") || reference.contains('\\') {
             return Err(foreign());
         }

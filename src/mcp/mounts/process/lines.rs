@@ -150,7 +150,7 @@ mod tests {
             read.push(line.to_vec());
             ControlFlow::Continue(Duration::ZERO)
         };
-        let stream = tokio_test_stream(chunks);
+        let stream = stream_of(chunks);
         let lines = Lines {
             stream,
             longest,
@@ -169,7 +169,7 @@ mod tests {
         other.grow(2 << 20).unwrap();
         let chunks = vec![vec![b'x'; LONG], b"\n".to_vec()];
         let read = |memory: Arc<Memory>| {
-            let stream = tokio_test_stream(chunks.clone());
+            let stream = stream_of(chunks.clone());
             let lines = Lines {
                 stream,
                 longest: LONG,
@@ -198,8 +198,8 @@ mod tests {
             .expect("the lines released all their memory");
     }
 
-    /// A stream that yields these chunks one by one.
-    fn tokio_test_stream(chunks: Vec<Vec<u8>>) -> impl AsyncRead + Unpin {
+    /// A stream to which a task writes these chunks one by one.
+    fn stream_of(chunks: Vec<Vec<u8>>) -> impl AsyncRead + Unpin {
         let (reader, mut writer) = tokio::io::duplex(4096);
         tokio::spawn(async move {
             use tokio::io::AsyncWriteExt;

@@ -28,7 +28,7 @@ use super::{MessageMemory, MountError};
 
 /// Manages one process, which is started at most once.
 pub trait ProcessManager: Send + Sync {
-    /// Starts the process. Fails if it ends before it runs the command.
+    /// Starts the process. Fails if the command cannot be run.
     fn start(&self, config: ProcessConfig) -> BoxFuture<'_, Result<(), MountError>>;
 
     /// Writes to the process's standard input. Not cancellation-safe: a dropped future may have

@@ -100,7 +100,7 @@ impl Machine {
         }
         self.check(&shown)?;
         let roots: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
-        // Parent directories are mounted first, so that they do not cover those below them.
+        // A directory is mounted before those below it, which it would cover otherwise.
         shown.sort_by_key(|(path, _)| path.components().count());
         let writable = |path: &Path| {
             let mut all = shown.iter();

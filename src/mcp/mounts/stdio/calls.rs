@@ -15,7 +15,7 @@ use crate::mcp::message::Outcome;
 use crate::mcp::mounts::related::Related;
 use crate::mcp::mounts::{MAX_CALLS, MountError};
 
-/// The method whose answer ends a subscription.
+/// The method of a subscription, which lasts until the server answers the request.
 const LISTEN: &str = "subscriptions/listen";
 /// Interval of deadline checks while the server waits for the client.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -91,7 +91,8 @@ impl StdioTransport {
     }
 }
 
-/// Sends `server/discover`; `None` if the server is legacy.
+/// Sends `server/discover`; `None` if the server answers like a legacy one, or does not support
+/// 2026-07-28.
 async fn discover(
     shared: &Shared,
     opening: &Opening,

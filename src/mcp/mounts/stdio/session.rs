@@ -75,7 +75,7 @@ pub(super) async fn attend(
 async fn end(shared: &Shared, process: &dyn ProcessManager) {
     let wanted = shared.ended.is_cancelled();
     if !wanted {
-        // Its output has ended, so the process has ended or is about to.
+        // Usually its output has ended: then the process has ended or is about to.
         let _ = timeout(LAST_LINES, process.ended()).await;
     }
     shared.fail(MountError::Died {

@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub writer: Writer,
     pub unsolicited: Events,
     pub ended: CancellationToken,
-    /// The negotiated revision.
+    /// The revision that the gateway requested with `initialize`, or that `server/discover` found.
     pub version: OnceLock<Version>,
     next: AtomicU64,
     /// The reason why the session ended.

@@ -1,4 +1,5 @@
-//! Writes lines to the server. A partly written line is completed even if its caller is dropped.
+//! Writes lines to the server. A line is written completely even if the task that sent it is
+//! dropped.
 
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
 }
 
 impl Lines {
-    /// Writes lines until one cannot be written or the [`Writer`] is dropped. If that line is a
+    /// Writes lines until the [`Writer`] is dropped or a line cannot be written. If this line is a
     /// request, fails the request.
     pub async fn write_all(mut self, process: &dyn ProcessManager, calls: &Calls) {
         while let Some(Line { text, id, _bytes }) = self.0.recv().await {

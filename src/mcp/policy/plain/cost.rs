@@ -7,7 +7,7 @@ use super::{Call, Expression, Membership, Plan, Rule};
 
 /// Time to parse and drop a byte of JSON, in nanoseconds. Nested objects are the worst case:
 /// regorus takes about 100 ns per byte of a list of small objects, and several times as much for
-/// 120 objects in one another.
+/// 120 objects nested in one another.
 const PARSE_NS: u64 = 500;
 /// Time of an expression, in nanoseconds, without its comparisons and calls.
 const STEP_NS: u64 = 60;
@@ -183,8 +183,8 @@ impl<'p> Estimate<'p> {
 /// Size of a boolean or of a number of 64 bits as JSON, in bytes.
 const BOOLEAN_BYTES: u64 = 20;
 
-/// Time and size of the result of a call, by the sizes of its arguments. `None` for functions that
-/// are not linear or were not measured.
+/// The time of a call and the size of its result, by the sizes of its arguments. `None` for
+/// functions that are not linear or were not measured.
 fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     let all = sizes.iter().copied().fold(Bound::default(), Bound::plus);
     let first = sizes.first().copied().unwrap_or_default();

@@ -1,11 +1,12 @@
 //! An evaluator of plain policies: rules whose bodies are comparisons and calls of pure functions.
 //!
 //! regorus interprets all of Rego. Most policies that operators write are plain and need a fraction
-//! of it: they have no variables, iterations or functions, and do not read the clock. They are
-//! compiled to a [`Plan`], which has a slot for each path of the input, each call and each rule, so
-//! that each is evaluated at most once. Values, comparisons and functions are those of regorus. The
-//! interpreter evaluates the policies for which [`Plan::compile`] returns `None`. A plan has the
-//! same result as the interpreter for each input, errors included; a property test compares both.
+//! of it: they have no variables and no iterations, define no functions, and do not read the clock.
+//! They are compiled to a [`Plan`], which has a slot for each path of the input, each call and each
+//! rule, so that each is evaluated at most once. Values, comparisons and functions are those of
+//! regorus. The interpreter evaluates the policies for which [`Plan::compile`] returns `None`. A
+//! plan has the same result as the interpreter for each input, errors included; a property test
+//! compares both.
 
 mod compile;
 mod cost;
@@ -35,8 +36,8 @@ pub enum Entrypoint {
     Package(Vec<String>, [bool; 3]),
 }
 
-/// The names of the rules in an entrypoint that is a package, and of the members of the value of an
-/// entrypoint that is a rule.
+/// The names of the values that make up an answer: rules of an entrypoint that is a package, or
+/// members of the object of an entrypoint that is a rule.
 pub const MEMBERS: [&str; 3] = ["decision", "reason", "modified"];
 
 /// The values of an entrypoint; [`Value::Undefined`] for a rule without a value.
@@ -117,7 +118,8 @@ struct Call {
     name: &'static str,
     function: Function,
     arguments: Box<[Expression]>,
-    /// The place of the call and its arguments in the text, which functions name in their errors.
+    /// The place of the call in the text. With the trees of the arguments in `parameters`,
+    /// functions name places in their errors.
     span: Span,
     parameters: Vec<Ref<Expr>>,
 }

@@ -158,7 +158,7 @@ fn directories_with_invalid_files_are_refused() {
 }
 
 #[test]
-fn archives_with_anything_but_plain_files_below_the_root_are_refused() {
+fn archives_with_invalid_entries_are_refused() {
     let policy = POLICY.as_bytes();
     type Member<'a> = (&'a str, EntryType, &'a [u8]);
     let cases: &[(&[Member<'_>], &str)] = &[
