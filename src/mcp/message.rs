@@ -121,7 +121,12 @@ impl Message {
         let id = match given(envelope.id) {
             Some(id) => match Id::parse(id.get()) {
                 Some(id) => Some(id),
-                None => return Err(not_rpc(None, "its id is neither a string nor a number")),
+                None => {
+                    return Err(not_rpc(
+                        None,
+                        "its id is not a string or a number, or is too long",
+                    ));
+                }
             },
             None => None,
         };

@@ -44,11 +44,13 @@ impl Core {
         changes: &[Change<'_>],
         mut outcome: Outcome,
     ) -> Result<Outcome, Failure> {
-        for _ in 0..MAX_ROUNDS {
-            let required = outcome.as_deref().ok().and_then(InputRequired::of);
-            let Some(required) = required else {
-                return Ok(outcome);
-            };
+        let mut rounds = 0;
+        while let Some(required) = outcome.as_deref().ok().and_then(InputRequired::of) {
+            if rounds == MAX_ROUNDS {
+                let sentence = "The MCP server sent too many input_required results in one call";
+                return Err(protocol_error(SERVER_ERROR, sentence).into());
+            }
+            rounds += 1;
             let answering = self.answers(request, target, &required.requests);
             let answers = timeout(LONGEST_CALL, answering).await;
             let answers = answers.map_err(|_elapsed| no_client_answers())??;
@@ -57,8 +59,7 @@ impl Core {
             changes.push(("requestState", required.state.as_deref()));
             outcome = self.forward_once(request, target, &changes).await?;
         }
-        let sentence = "The MCP server sent too many input_required results in one call";
-        Err(protocol_error(SERVER_ERROR, sentence).into())
+        Ok(outcome)
     }
 
     /// Sends the questions to the client and returns its answers as `inputResponses`; `None`

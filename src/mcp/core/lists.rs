@@ -6,6 +6,7 @@
 //! [`LIST_TIMEOUT`]. From then on until the server answers, lists of the lease do not wait for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, Definition, Direction, Frame};
@@ -181,12 +182,15 @@ impl Core {
         }
         let (core, caller, mount) = (Arc::clone(self), Arc::clone(caller), Arc::clone(mount));
         let (slow, name) = (Arc::clone(&lease), Arc::clone(&server));
+        let answered = Arc::new(AtomicBool::new(false));
+        let has_answered = Arc::clone(&answered);
         let reading = self.runtime.spawn(async move {
             let read = async {
                 let pooled = core.session(&caller, &mount).await?;
                 (kind.read)(pooled.catalog.clone()).await
             };
             let read = read.await;
+            has_answered.store(true, Ordering::SeqCst);
             if slow.set_slow(&name, false) && read.is_ok() {
                 // Meanwhile, lists left out the server or contained its last known entries.
                 for list in List::ALL {
@@ -199,6 +203,10 @@ impl Core {
             Ok(read) => read.ok()?.ok(),
             Err(_elapsed) => {
                 lease.set_slow(&server, true);
+                if answered.load(Ordering::SeqCst) {
+                    // The task may have ended before the line above.
+                    lease.set_slow(&server, false);
+                }
                 tracing::warn!(
                     %server,
                     "an MCP server does not answer: until it does, lists contain its last known \

@@ -42,7 +42,7 @@ pub struct Dropped(IntCounterVec);
 impl Dropped {
     /// Registers `proxy_mcp_dropped_messages_total`.
     pub fn new(metrics: &Registry) -> prometheus::Result<Self> {
-        let help = "Messages of MCP servers that were dropped, by reason.";
+        let help = "Messages of MCP servers over HTTP that were dropped, by reason.";
         let counts = Opts::new("proxy_mcp_dropped_messages_total", help);
         let counts = IntCounterVec::new(counts, &["reason"])?;
         metrics.register(Box::new(counts.clone()))?;

@@ -109,20 +109,21 @@ pub fn suspend(
     entry: Entry,
 ) -> Result<Box<RawValue>, Denial> {
     let state = format!("{PREFIX}{}", random::token()?);
-    let full = || {
+    let full = |rule, most| {
         metrics.hit("suspended");
-        over_limit(
-            "MCP calls of a container that wait for the client",
-            MAX_SUSPENDED,
-        )
+        over_limit(rule, most)
     };
     let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, &metrics.suspended);
-    let counted = counted.ok_or_else(full)?;
+    let counted = counted.ok_or_else(|| {
+        let rule = "MCP calls of all containers that wait for their clients";
+        full(rule, MAX_SUSPENDED_IN_ALL)
+    })?;
     let result = entry.input_required(&state)?;
     {
         let mut waiting = calls.0.lock();
         if waiting.ended || waiting.calls.len() >= MAX_SUSPENDED {
-            return Err(full());
+            let rule = "MCP calls of a container that wait for the client";
+            return Err(full(rule, MAX_SUSPENDED));
         }
         waiting.calls.insert(state.clone(), (entry, counted));
     }
