@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The most concurrent connections. Each has a buffer and a descriptor. Together with those of
-/// commands, there are fewer than 1,024 descriptors, the usual limit of a process.
+/// The most concurrent connections. Each has a buffer and a descriptor. All connections and
+/// commands together have fewer than 1,024 descriptors, the usual limit of a process.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// All open connections. At the limit, a new connection evicts one that runs no request: first one
-/// on which no request passed the check of the token, then an idle one, then one that receives a
-/// body; of several, the one whose state changed the longest ago.
+/// All open connections. At the limit, a new connection evicts one that runs no request.
+/// Connections on which no request passed the check of the token are evicted first, then idle ones,
+/// then those that receive a body; among several, the one whose state changed the longest ago.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
@@ -18,7 +18,7 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Table {
-    /// A counter of the changes of all connections' states, which orders these changes.
+    /// Counts the state changes of all connections, so that they have an order.
     clock: u64,
     entries: Vec<Entry>,
 }
@@ -131,7 +131,8 @@ impl Drop for Connection {
     }
 }
 
-/// Marks a connection as receiving a body, which the server's time limit for bodies bounds.
+/// Marks a connection as receiving a body. This lasts at most for the server's time limit for
+/// bodies.
 pub struct Receiving(Arc<Connection>);
 
 impl Drop for Receiving {
