@@ -197,8 +197,8 @@ fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Reaps all children of this process until the command has ended, and returns how it ended. Calls
-/// `stopped` when the command is stopped, which is reported only with [`WaitOptions::UNTRACED`].
+/// Reaps all children of this process until the command has ended, and returns how it ended. With
+/// [`WaitOptions::UNTRACED`], calls `stopped` when the command is stopped.
 pub(super) fn reap(
     command: Pid,
     options: WaitOptions,
