@@ -1,4 +1,5 @@
-//! The workspace root. Every file operation opens its files relative to the root's descriptor.
+//! The workspace root. Every file operation opens its files relative to the descriptor of the root,
+//! or of a folder that was opened this way.
 //!
 //! Unless operations outside the root are allowed, the kernel resolves each path with `openat2` and
 //! `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`, so that no symbolic link, no `..` and no folder that
