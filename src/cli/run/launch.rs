@@ -203,7 +203,7 @@ impl Parts {
     }
 
     /// Forwards events and signals until the command has ended, and returns its exit code. Fails if
-    /// the sandbox or the appliance fails, or if a protected file is replaced.
+    /// the sandbox or the appliance fails, or if a protected file is replaced or removed.
     async fn forward_events(
         &mut self,
         mut terminal: Option<&mut HostTerminal>,
