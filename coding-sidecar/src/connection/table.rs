@@ -18,7 +18,7 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Table {
-    /// Counts the state changes of all connections, so that they have an order.
+    /// Counts the state changes of all connections, to order the changes.
     clock: u64,
     entries: Vec<Entry>,
 }
@@ -44,8 +44,8 @@ impl Table {
         self.clock
     }
 
-    /// Removes the entry to evict and returns the notification that closes it; `None` if every
-    /// connection runs a request.
+    /// Removes the entry to evict and returns the notification that closes its connection; `None`
+    /// if every connection runs a request.
     fn evict(&mut self) -> Option<Arc<Notify>> {
         let idle = self.entries.iter().enumerate();
         let (oldest, _) = idle
@@ -205,7 +205,7 @@ mod tests {
         }
         assert!(!is_evicted(&served).await);
         assert!(!is_evicted(&sender).await);
-        // Among clients that were admitted, the idle ones are first.
+        // Among clients that were admitted, the idle ones are evicted first.
         let admitted: Vec<_> = strangers.into_iter().map(Arc::new).collect();
         let busy: Vec<_> = admitted.iter().map(|stranger| stranger.busy()).collect();
         let newest = Arc::new(all.enter().unwrap());

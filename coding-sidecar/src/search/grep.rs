@@ -20,7 +20,8 @@ const CONTEXT_MAX: u64 = 100;
 /// The most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
 /// The most bytes of a compiled pattern; `(\w{100}){100}` exceeds them. Each byte of a line may
-/// cost a step for each state: `a[ab]{10000}c` takes up to half a minute for the longest line.
+/// cost a step for each state of the automaton: `a[ab]{10000}c` takes up to half a minute for the
+/// longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;
