@@ -30,7 +30,7 @@ struct Entry {
     /// Whether the body of an admitted request is being received.
     receiving: bool,
     /// The number of running requests. It may briefly exceed 1, if the next request arrives before
-    /// the last command has been cleaned up.
+    /// the previous command has been cleaned up.
     requests: usize,
     /// The value of `clock` when the connection was accepted, its last body began or ended, or its
     /// last request ended.
