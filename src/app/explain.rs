@@ -136,7 +136,7 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
         Some("ws") => (Kind::Websocket, Scheme::Http, 80),
         _ => {
             return Err(format!(
-                "{url:?} is none of https://, http://, wss:// and ws://; HOST:PORT alone goes with CONNECT"
+                "{url:?} does not begin with https://, http://, wss:// or ws://; HOST:PORT alone goes with CONNECT"
             ));
         }
     };
