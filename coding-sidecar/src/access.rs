@@ -11,8 +11,8 @@ pub const TOKEN_VARIABLE: &str = "SIDECAR_AUTH_TOKEN";
 pub struct Token(Box<[u8]>);
 
 impl Token {
-    /// Makes a token. Returns `None` if `text` is empty or has a character other than visible
-    /// ASCII, which a header could not carry.
+    /// Makes a token. Returns `None` if `text` is empty or has a character that is not visible
+    /// ASCII.
     pub fn new(text: &str) -> Option<Self> {
         let visible = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         visible.then(|| Self(text.as_bytes().into()))
@@ -69,7 +69,7 @@ impl Access {
 }
 
 /// The token in the value of `Authorization` (RFC 6750, section 2.1); `None` for a scheme other
-/// than `Bearer`, which is compared case-insensitively.
+/// than `Bearer`. The scheme is compared case-insensitively.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(b"bearer ".len())?;
     scheme

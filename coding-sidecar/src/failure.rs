@@ -20,7 +20,7 @@ pub enum Failure {
         /// The reason and, if there is one, the remedy.
         reason: String,
     },
-    /// A system call failed for a reason that the path does not explain.
+    /// A system call failed with an unexpected error number.
     #[error("{path}: cannot {action}: {source}")]
     System {
         /// The path as the request named it.
@@ -30,7 +30,7 @@ pub enum Failure {
         /// The error of the system call.
         source: io::Error,
     },
-    /// The client closed its connection.
+    /// The operation was cancelled, usually because its client closed the connection.
     #[error("the operation was cancelled")]
     Cancelled,
     /// The operation reached its deadline.

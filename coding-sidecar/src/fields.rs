@@ -8,8 +8,8 @@ use serde_json::Number;
 use crate::failure::Failure;
 use crate::truncation::OUTPUT_LINES_MAX;
 
-/// Deserializes a number of lines or entries; null is `None`. Accepts a float without a fraction,
-/// such as `10.0`.
+/// Deserializes a whole number of at least 0, such as a limit; null is `None`. Accepts a float
+/// without a fraction, such as `10.0`.
 pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, D::Error> {
     let Some(number) = Option::<Number>::deserialize(field)? else {
         return Ok(None);
@@ -22,7 +22,7 @@ pub(crate) fn count<'de, D: Deserializer<'de>>(field: D) -> Result<Option<u64>, 
     }
 }
 
-/// Converts a float without a fraction; `None` for any other.
+/// Converts a float that is a whole number and fits into `u64`; `None` for any other.
 fn whole(float: f64) -> Option<u64> {
     (float.fract() == 0.0)
         .then(|| format!("{float:.0}").parse().ok())
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_whole_numbers_in_any_form() {
+    fn counts_are_numbers_of_at_least_0_without_a_fraction() {
         each_row(
             [
                 (json!(10), Some(Some(10))),

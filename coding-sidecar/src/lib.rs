@@ -29,7 +29,7 @@ pub use crate::bash::supervise;
 /// The version of this crate, which `/health` and `--version` report.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The most time that the process waits at its end for file operations, which were cancelled.
+/// The most time that the process waits for cancelled file operations before it exits.
 const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT.

@@ -27,10 +27,10 @@ pub struct Truncation {
     pub truncated: bool,
     /// The bound that was exceeded first; `None` if the text was not cut.
     pub truncated_by: Option<TruncatedBy>,
-    /// The number of lines of the whole text. For `find` and `grep`, which may end early, the
-    /// number of lines that were found until then.
+    /// The number of lines of the text before the cut. For `read`, these are the requested lines;
+    /// for `find` and `grep`, which may end early, the lines that were found until then.
     pub total_lines: u64,
-    /// The number of bytes of the whole text, counted like `total_lines`.
+    /// The number of bytes of the lines in `total_lines`.
     pub total_bytes: u64,
     /// The number of lines of `content`, including a partial one.
     pub output_lines: u64,
@@ -98,7 +98,7 @@ impl HeadCut {
         self.cut_by.is_none()
     }
 
-    /// Counts `lines` further lines of `bytes` bytes in total, which the caller left out.
+    /// Counts further lines that the caller left out: `lines` lines, `bytes` bytes in total.
     pub(crate) fn leave_out_lines(&mut self, lines: u64, bytes: u64) {
         if lines > 0 {
             self.newlines = self.newlines.saturating_add(lines);
@@ -184,7 +184,8 @@ impl Truncation {
     }
 }
 
-/// Cuts a text again that exceeds the bound since U+FFFD replaced its invalid bytes.
+/// Cuts a text again: U+FFFD is longer than the invalid bytes that it replaced, so the text exceeds
+/// the bound.
 fn recut(shown: &str, lines_max: usize, total_lines: u64, total_bytes: u64) -> Truncation {
     let mut cut = HeadCut::new(lines_max);
     cut.take(shown.as_bytes());

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 
 /// One operation that may be cancelled and that ends at a deadline.
 ///
-/// An operation calls [`Work::check`] between files, chunks and every few hundred lines.
+/// An operation calls [`Work::check`] between files, between chunks, and every few hundred entries.
 #[derive(Debug)]
 pub struct Work {
     cancelled: AtomicBool,

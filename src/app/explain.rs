@@ -14,8 +14,8 @@ use crate::snapshot::Snapshot;
 
 /// Judges a request in a dry run: the chain judges it like a real request, but addons count
 /// nothing, and nothing is sent except a DNS look-up of the host. Returns an error if the method,
-/// the URL or the container id is invalid, the container has no live lease, or the registry is
-/// unavailable.
+/// the URL, their combination or the container id is invalid, the container has no live lease, or
+/// the registry is unavailable.
 pub async fn explain(
     snapshot: &Snapshot,
     registry: &Registry,
@@ -136,7 +136,7 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
         Some("ws") => (Kind::Websocket, Scheme::Http, 80),
         _ => {
             return Err(format!(
-                "{url:?} is none of https://, http://, wss:// and ws://; HOST:PORT alone goes with CONNECT"
+                "{url:?} does not begin with https://, http://, wss:// or ws://; HOST:PORT alone goes with CONNECT"
             ));
         }
     };

@@ -40,7 +40,8 @@ impl Operator {
     }
 
     /// Accepts a changed definition, so that clients see the tool again. Fails if the tool is
-    /// unknown, its definition has not changed, or the acceptance cannot be written to disk.
+    /// unknown, its definition has not changed, or the file of accepted definitions cannot be read
+    /// or written.
     pub async fn accept(self, acceptance: Acceptance) -> Result<(), AcceptError> {
         let Acceptance { server, tool } = acceptance;
         let (definitions, of) = (Arc::clone(&self.definitions), server.clone());
@@ -52,7 +53,8 @@ impl Operator {
     }
 
     /// Judges a tool call in a dry run; the call is not sent to the server. Returns an error if the
-    /// question is incomplete, or if the container, the server or the tool cannot be found.
+    /// question is incomplete, if the container, the server or the tool cannot be found, or if the
+    /// server cannot list its tools.
     pub async fn explain(
         self,
         snapshot: &Snapshot,

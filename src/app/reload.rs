@@ -18,7 +18,7 @@ use crate::runtime::pause;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
-/// How often the files are checked for changes, which must be in force within five seconds.
+/// How often the files are checked for changes. A change must be in force within five seconds.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The metadata of a file that change when the file is written or replaced.

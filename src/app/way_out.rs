@@ -22,7 +22,7 @@ pub struct WaysOut {
 }
 
 impl WaysOut {
-    /// Returns an opener of listeners in `directory`. The runtime of the caller serves their
+    /// Returns an opener of listeners in `directory`. The runtime of the caller accepts their
     /// connections. Panics outside a runtime.
     pub fn new(directory: PathBuf) -> Self {
         Self {

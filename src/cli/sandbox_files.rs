@@ -94,8 +94,8 @@ pub struct SandboxFiles {
 }
 
 impl SandboxFiles {
-    /// Writes a placeholder file for each login that is active in the running server, and the file
-    /// `env` with the placeholders for keys and the variables of the proxy. Without `--force`,
+    /// Writes the placeholder files of the logins that are active in the running server, and the
+    /// file `env` with the placeholders for keys and the variables of the proxy. Without `--force`,
     /// writes nothing if it would replace a file that this command did not write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let settings = self.server.client()?.settings().await?;

@@ -40,8 +40,8 @@ impl Tail {
 
     fn show(&self, event: &StreamEvent, colour: bool) -> Result<(), Failure> {
         if event.kind == "missed" {
-            // Written to standard error, so that standard output has flows only. A write error is
-            // ignored, so that flows are still printed.
+            // Written to standard error, so that standard output has only the records of the
+            // stream. A write error is ignored, so that flows are still printed.
             let missed = printable(&String::from_utf8_lossy(&event.data));
             let _ = writeln!(io::stderr(), "({missed} flows were missed)");
             return Ok(());

@@ -40,8 +40,8 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, another MCP gateway, the
-/// defaults are the listeners, log settings and shutdown timeout in that file.
+/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, another MCP gateway, its MCP
+/// listeners, log settings and shutdown timeout are the defaults.
 pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
     let fields = files.proxy.fields();
     let polis = PolisSettings::read(files);

@@ -246,7 +246,8 @@ impl Registry {
     }
 }
 
-/// Writes the standings that tool calls raise, security levels and abort latches, to the registry.
+/// Writes to the registry how MCP messages tighten a container's standing: its security level and
+/// its abort latch.
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {

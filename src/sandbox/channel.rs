@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_over_the_limit_is_refused_by_its_length() {
+    fn a_memfd_over_the_limit_is_refused() {
         let file = File::from(memfd_create("spec", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(MAX_FILE + 1).unwrap();
         let error = from_memory::<String>(file.into()).unwrap_err();

@@ -136,7 +136,8 @@ pub fn start(program: &Path) -> Result<Sandbox, Refused> {
 }
 
 /// Starts a supervisor instead of a forwarder: the command of the [`Spec`] runs unconfined, in the
-/// machine's namespaces and file system, and its processes are still killed with it.
+/// machine's namespaces and file system. When the command ends, the processes that it started are
+/// killed, as in a sandbox.
 pub fn start_unconfined(program: &Path) -> Result<Sandbox, Refused> {
     start_as(program, SUPERVISOR, false)
 }

@@ -11,7 +11,7 @@ use rustix::mount::MountFlags;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
     pub at: PathBuf,
-    /// The mount's flags. A remount must repeat them: the kernel refuses to clear those of a mount
+    /// The mount's flags. A remount must repeat them: the kernel refuses to clear flags of a mount
     /// from outside.
     pub flags: MountFlags,
 }

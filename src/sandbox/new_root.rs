@@ -1,7 +1,7 @@
 //! Builds the file system of a sandbox: a root in memory, in which the entries are mounted.
 //!
 //! Paths are resolved from descriptors and never through a symbolic link, since another sandbox may
-//! replace files of a writable directory while this one is built.
+//! replace files of a writable directory while this root is built.
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, Permissions};
@@ -23,8 +23,8 @@ use super::spec::{Access, Entry};
 
 /// The directory where the new root is built; every machine has it.
 const BASE: &str = "/tmp";
-/// Options of the tmpfs for all scratch directories together: at most half of the machine's memory,
-/// which can be swapped.
+/// Options of the tmpfs for all scratch directories together. It holds at most half of the
+/// machine's memory; its contents can be swapped out.
 const SCRATCH_OPTIONS: &CStr = c"size=50%,nr_inodes=1m,mode=0755";
 /// Options of the root's own tmpfs, which holds a few directories and links.
 const ROOT_OPTIONS: &CStr = c"size=16m,mode=0755";
@@ -112,7 +112,7 @@ struct Tree {
     new: OwnedFd,
     /// Device numbers of the file systems that may be written to while the root is built.
     ours: [u64; 2],
-    /// The flags of each mount of the new root, which also apply to its submounts.
+    /// The flags of each mount of the new root. They also apply to its submounts.
     mounts: Vec<(PathBuf, MountFlags)>,
     /// The number of files and directories that were made in `scratch` and `parts`.
     parts: usize,

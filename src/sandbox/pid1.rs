@@ -39,7 +39,7 @@ pub fn run() -> ExitCode {
 fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-pid1");
-    let step = "tying PID 1 to the forwarder's life (PR_SET_PDEATHSIG)";
+    let step = "setting the parent-death signal of PID 1 (PR_SET_PDEATHSIG)";
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Refused::internal(step))?;
     let (spec, streams) = receive_start(launcher)?;
     namespaces::enter_mounts()?;
@@ -197,8 +197,8 @@ fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Reaps all children of this process until the command has ended, and returns how it ended. Calls
-/// `stopped` when the command is stopped, which is reported only with [`WaitOptions::UNTRACED`].
+/// Reaps all children of this process until the command has ended, and returns how it ended. With
+/// [`WaitOptions::UNTRACED`], calls `stopped` when the command is stopped.
 pub(super) fn reap(
     command: Pid,
     options: WaitOptions,

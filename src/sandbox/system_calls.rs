@@ -1,9 +1,9 @@
 //! The system calls that the command may make, as two seccomp filters.
 //!
 //! The first allows the numbers of this architecture's table up to the newest call that was
-//! reviewed; other calls fail with `ENOSYS`: those of later kernels, and those of x32, whose
-//! numbers begin far above. Calls of another architecture's table (i386 on x86-64) kill the
-//! process. The second filter denies calls that a confined program does not need.
+//! reviewed; other calls fail with `ENOSYS`: those in [`ABSENT`], those of later kernels, and those
+//! of x32, whose numbers begin far above. Calls of another architecture's table (i386 on x86-64)
+//! kill the process. The second filter denies calls that a confined program does not need.
 
 use std::io;
 
@@ -38,9 +38,9 @@ const ABSENT: [i64; 5] = [
     libc::SYS_io_uring_register,
 ];
 
-/// Calls that are denied with `EPERM`: they change mounts, namespaces, the kernel or the clock,
-/// access keys of other processes, or observe the machine. Without capabilities most of them would
-/// fail in the kernel; denied here, they cannot reach a bug in the kernel either.
+/// Calls that are denied with `EPERM`: they change mounts, namespaces, the kernel or the clock, use
+/// the kernel's keyrings, or observe the machine. Without capabilities most of them would fail in
+/// the kernel; denied here, they cannot reach a bug in the kernel either.
 const DENIED: [i64; 48] = [
     // mounts and roots
     libc::SYS_mount,

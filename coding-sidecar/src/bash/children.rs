@@ -61,8 +61,8 @@ fn parse(id: &str) -> Option<Pid> {
     Pid::from_raw(id.parse().ok()?)
 }
 
-/// Kills a child that was not reaped yet, and the process group that it leads, if any, so that a
-/// process that the child starts in this group meanwhile is killed too.
+/// Kills a child that was not reaped yet, and the process group that it leads, if any. The group
+/// includes a process that the child starts meanwhile.
 pub fn kill(child: Pid) {
     // These fail if the child has ended, leads no group, or belongs to another user.
     let _ = kill_process_group(child, Signal::KILL);

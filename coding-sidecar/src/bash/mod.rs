@@ -39,7 +39,7 @@ const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest time limit that a request may set: a day.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// The most time that the sidecar waits at its end for commands to end.
+/// The most time that the sidecar, after a signal, waits for its commands to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The path of this program, which stays valid after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -104,7 +104,8 @@ impl Commands {
         let Ok(place) = self.free.clone().try_acquire_owned() else {
             return Err(Refused::Busy);
         };
-        // Room for one line: more output stays in the pipe, which holds the command back.
+        // Room for one line. Further output stays in the pipe; the command waits when the pipe is
+        // full.
         let (lines, response) = mpsc::channel(1);
         let running = self
             .spawn(&request.command, lines)

@@ -1,8 +1,8 @@
-//! Kills the processes that killed supervisors leave running.
+//! Kills the processes that ended supervisors leave running.
 //!
-//! A command may kill its supervisor, since both run as the same user. The sidecar is a child
-//! subreaper too, so the supervisor's children then become children of the sidecar, which kills
-//! them.
+//! A command may kill its supervisor, since both run as the same user; and a supervisor ends even
+//! if it could not kill every process. The sidecar is a child subreaper too, so the remaining
+//! processes become children of the sidecar, which kills them.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep};
 use super::children;
 use crate::report;
 
-/// The most time for killing the processes that a killed supervisor left.
+/// The most time for killing the processes that a supervisor left.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two rounds of killing.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// The running supervisors, and the request to kill the processes that killed supervisors left.
+/// The running supervisors, and the request to kill the processes that ended supervisors left.
 pub struct Supervisors {
     state: Mutex<State>,
     wake: Notify,
@@ -31,18 +31,19 @@ pub struct Supervisors {
 #[derive(Default)]
 struct State {
     running: HashSet<Pid>,
-    /// The start of the oldest supervisor whose leftover processes must be killed, in clock ticks
-    /// since boot; `None` if there are none.
+    /// The start time of the oldest supervisor whose leftover processes must be killed, in clock
+    /// ticks since boot; `None` if there are none.
     sweep_since: Option<u64>,
 }
 
 impl Supervisors {
-    /// Makes this process the parent of the processes that killed supervisors leave, and starts the
+    /// Makes this process the parent of the processes that ended supervisors leave, and starts the
     /// task that kills and reaps them.
     ///
     /// # Errors
     ///
-    /// `/proc` cannot be read, or SIGCHLD cannot be watched.
+    /// This process cannot become a child subreaper, `/proc` cannot be read, or SIGCHLD cannot be
+    /// watched.
     pub fn watch() -> io::Result<Arc<Self>> {
         set_child_subreaper(Some(getpid()))?;
         let supervisors = Arc::new(Self {
@@ -70,8 +71,8 @@ impl Supervisors {
         self.lock().running.remove(&supervisor);
     }
 
-    /// Requests the killing of the processes that a supervisor left. `started` is the start of the
-    /// supervisor, in clock ticks since boot.
+    /// Requests the killing of the processes that a supervisor left. `started` is the supervisor's
+    /// start time, in clock ticks since boot.
     pub fn sweep(&self, started: u64) {
         let mut state = self.lock();
         let since = state
@@ -108,7 +109,8 @@ impl Reaper {
         }
     }
 
-    /// Reaps the children that have ended, and returns those that live. Leaves out supervisors.
+    /// Reaps the children that have ended, and returns the others. Supervisors are neither reaped
+    /// nor returned.
     fn reap(&mut self) -> Vec<Pid> {
         let children = children::list().unwrap_or_default();
         let supervisors = self.supervisors.lock();
@@ -125,9 +127,9 @@ impl Reaper {
             .collect()
     }
 
-    /// Kills the children that are neither supervisors nor inherited and started at `since` or
-    /// later. If the sidecar is process 1 of a container, orphaned processes of `docker exec` are
-    /// its children too; `since` spares the older ones.
+    /// Kills the children that started at `since` or later and are neither supervisors nor
+    /// inherited. If the sidecar is process 1 of a container, orphaned processes of `docker exec`
+    /// are its children too; `since` spares the older ones.
     async fn kill_since(&mut self, since: u64) {
         let deadline = Instant::now() + KILL_TIMEOUT;
         loop {

@@ -41,7 +41,7 @@ pub enum Line<'t> {
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         timed_out: bool,
     },
-    /// The command has ended without an exit code, or could not be started.
+    /// The command could not be started, its exit code is unknown, or the sidecar is shutting down.
     Error {
         /// The reason.
         message: &'t str,

@@ -1,4 +1,4 @@
-//! A running command: relays its output at the client's pace, and ends it.
+//! A running command: relays its output at the client's pace, and ends the command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,10 @@ const REPORT_BYTES_MAX: u64 = 4096;
 /// The exit code that stands for a shell ended by SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// A supervisor process, with its pipes and the channel to its client.
+/// A supervisor process, its pipes, and the channel to the client of the command.
 pub struct Running {
     pub id: Pid,
-    /// The start of the supervisor, in clock ticks since boot.
+    /// The start time of the supervisor, in clock ticks since boot.
     pub started: u64,
     pub child: Child,
     pub control: UnixStream,
@@ -85,7 +85,7 @@ impl Running {
     }
 
     /// Sends output until the supervisor ends. Reads output only if the channel has room for it, so
-    /// that a slow client holds the command back. Cancel safe.
+    /// that the command waits for a slow client. Cancel safe.
     async fn relay(&mut self) -> Stop {
         loop {
             let Ok(place) = self.lines.reserve().await else {
@@ -100,12 +100,13 @@ impl Running {
     }
 
     /// Ends the command, if it still runs, and waits until the supervisor has killed its processes.
-    /// Returns the supervisor's report; `None` if the supervisor was killed.
+    /// Returns the supervisor's report; `None` if the supervisor ended without one, for example
+    /// because it was killed.
     async fn end(&mut self) -> Option<Report> {
         // Fails if the supervisor has ended.
         let _ = rustix::net::shutdown(&self.control, Shutdown::Write);
         if self.child.id().is_some() {
-            // A command may have stopped its supervisor.
+            // A command may have stopped its supervisor with SIGSTOP.
             let _ = kill_process(self.id, Signal::CONT);
         }
         if timeout(SUPERVISOR_TIMEOUT, self.child.wait())

@@ -1,4 +1,4 @@
-//! The supervisor: the process between the sidecar and one command, which ends the command with all
+//! The supervisor: a process between the sidecar and one command. It ends the command with all
 //! descendants.
 //!
 //! The sidecar starts its own program again as `supervise COMMAND`. This process is a child
@@ -70,7 +70,8 @@ fn try_supervise(command: &OsStr) -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut answer = control.try_clone()?;
     control.set_nonblocking(true)?;
-    // A command may stop its supervisor; the death of the sidecar then continues the supervisor.
+    // A command may stop its supervisor with SIGSTOP. If the sidecar then dies, SIGCONT continues
+    // the supervisor.
     set_parent_process_death_signal(Some(Signal::CONT))?;
     set_child_subreaper(Some(getpid()))?;
     // Detaches from the terminal of the sidecar, if it has one. Fails if this process leads a
@@ -120,9 +121,9 @@ fn start(command: &OsStr) -> io::Result<Pid> {
     Err(io::Error::other(failed))
 }
 
-/// Waits until the shell has ended. Reaps other descendants that became children and ended. Does
-/// not reap the shell and returns `None`, so that no other process or group gets its id. If the
-/// shell ends between the two system calls, reaps it and returns its status.
+/// Waits until the shell has ended, and meanwhile reaps the other children that end. Usually leaves
+/// the shell unreaped and returns `None`, so that no other process or group gets the shell's id.
+/// Only a shell that ends between the two system calls is reaped; then this returns its status.
 async fn wait(shell: Pid, ended: &mut Signals) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The most concurrent connections. Each has a buffer and a descriptor. Together with those of
-/// commands, there are fewer than 1,024 descriptors, the usual limit of a process.
+/// The most concurrent connections. Each has a buffer and a descriptor. All connections and
+/// commands together have fewer than 1,024 descriptors, the usual limit of a process.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// All open connections. At the limit, a new connection evicts one that runs no request: first one
-/// on which no request passed the check of the token, then an idle one, then one that receives a
-/// body; of several, the one whose state changed the longest ago.
+/// All open connections. At the limit, a new connection evicts one that runs no request.
+/// Connections on which no request passed the check of the token are evicted first, then idle ones,
+/// then those that receive a body; among several, the one whose state changed the longest ago.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
@@ -18,7 +18,7 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Table {
-    /// A counter of the changes of all connections' states, which orders these changes.
+    /// Counts the state changes of all connections, to order the changes.
     clock: u64,
     entries: Vec<Entry>,
 }
@@ -30,7 +30,7 @@ struct Entry {
     /// Whether the body of an admitted request is being received.
     receiving: bool,
     /// The number of running requests. It may briefly exceed 1, if the next request arrives before
-    /// the last command has been cleaned up.
+    /// the previous command has been cleaned up.
     requests: usize,
     /// The value of `clock` when the connection was accepted, its last body began or ended, or its
     /// last request ended.
@@ -44,8 +44,8 @@ impl Table {
         self.clock
     }
 
-    /// Removes the entry to evict and returns the notification that closes it; `None` if every
-    /// connection runs a request.
+    /// Removes the entry to evict and returns the notification that closes its connection; `None`
+    /// if every connection runs a request.
     fn evict(&mut self) -> Option<Arc<Notify>> {
         let idle = self.entries.iter().enumerate();
         let (oldest, _) = idle
@@ -131,7 +131,8 @@ impl Drop for Connection {
     }
 }
 
-/// Marks a connection as receiving a body, which the server's time limit for bodies bounds.
+/// Marks a connection as receiving a body. This lasts at most for the server's time limit for
+/// bodies.
 pub struct Receiving(Arc<Connection>);
 
 impl Drop for Receiving {
@@ -204,7 +205,7 @@ mod tests {
         }
         assert!(!is_evicted(&served).await);
         assert!(!is_evicted(&sender).await);
-        // Among clients that were admitted, the idle ones are first.
+        // Among clients that were admitted, the idle ones are evicted first.
         let admitted: Vec<_> = strangers.into_iter().map(Arc::new).collect();
         let busy: Vec<_> = admitted.iter().map(|stranger| stranger.busy()).collect();
         let newest = Arc::new(all.enter().unwrap());

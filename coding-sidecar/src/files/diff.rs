@@ -11,8 +11,8 @@ use crate::truncation::HeadCut;
 
 /// The number of lines of context before and after a change.
 const CONTEXT_LINES: usize = 3;
-/// The most bytes of both texts together for a comparison line by line. Of larger texts, the diff
-/// shows the old one as removed and the new one as added.
+/// The most bytes of both texts together for a comparison line by line. A diff of larger texts
+/// removes every old line and adds every new line.
 const COMPARED_BYTES_MAX: usize = 256 * 1024;
 /// The time limit of the comparison. A diff that exceeds it is valid but not minimal.
 const COMPARE_TIME: Duration = Duration::from_millis(500);
@@ -22,8 +22,8 @@ const LINES_MAX: usize = 1_000;
 /// The unified diff between `text` and the text in which `new` replaces `range`.
 ///
 /// Compares only the lines around `range`, so that the cost depends on the change and not on the
-/// file. The diff is cut at [`LINES_MAX`] lines and at the bound in bytes of every result; the last
-/// line of a cut diff says how many lines were left out.
+/// file. The diff is cut at [`LINES_MAX`] lines or at the number of bytes that bounds every result;
+/// the last line of a cut diff says how many lines were left out.
 pub(super) fn unified_diff(path: &str, text: &[u8], range: Range<usize>, new: &[u8]) -> String {
     let start = lines_before(text, range.start);
     let end = lines_after(text, range.end);

@@ -2,8 +2,8 @@
 
 /// The MIME type of a PNG, JPEG, GIF or WebP image that begins with `head`; `None` for other files.
 ///
-/// Valid UTF-8 without NUL is not taken for an image, even if it begins like one: images soon have
-/// bytes that no text has.
+/// Valid UTF-8 without NUL is not taken for an image, even if it begins like one: the beginning of
+/// a real image contains NUL or invalid UTF-8.
 pub(super) fn mime_type(head: &[u8]) -> Option<&'static str> {
     let mime_type = if head.starts_with(b"\x89PNG\r\n\x1a\n") {
         "image/png"

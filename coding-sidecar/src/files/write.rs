@@ -30,8 +30,9 @@ pub struct WriteResult {
 
 /// Replaces a file atomically, or creates it with its parent folders.
 ///
-/// The new file has the mode of the replaced one and, if the system permits, its owner, but not its
-/// extended attributes and ACLs. Hard links to the replaced file keep the old content.
+/// The new file has the mode of the replaced one and, if the system permits, its owner. Without the
+/// owner, it loses the set-user-ID and set-group-ID bits. Extended attributes and ACLs are not
+/// copied. Hard links to the replaced file keep the old content.
 pub fn write(
     workspace: &Workspace,
     request: WriteRequest,

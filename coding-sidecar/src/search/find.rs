@@ -43,8 +43,9 @@ pub struct FindResult {
     /// Present if the bounds of a result cut the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
-    /// Present if folders could not be read, exceeded the bounds on depth and number, or had ignore
-    /// files that were not applied: their number and the first one, with the reason.
+    /// Counts the folders that could not be read, exceeded the bounds on depth and number, or had
+    /// ignore files that were not applied; names the first one with the reason. Absent if there are
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }

@@ -270,8 +270,8 @@ impl Search<'_> {
         }
     }
 
-    /// Searches `file` and adds its lines to `batch`. Returns the offset of the first NUL byte, at
-    /// which the search of the file ends; `None` if it was not reached.
+    /// Searches `file` and adds the found lines to `batch`. The search ends at the first NUL byte;
+    /// returns its offset, or `None` if the search reached no NUL byte.
     fn search(
         &self,
         file: OwnedFd,

@@ -19,8 +19,9 @@ const LIMIT_DEFAULT: u64 = 100;
 const CONTEXT_MAX: u64 = 100;
 /// The most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
-/// The most bytes of a compiled pattern, which `(\w{100}){100}` exceeds. Each byte of a line may
-/// cost a step for each state: `a[ab]{10000}c` takes up to half a minute for the longest line.
+/// The most bytes of a compiled pattern; `(\w{100}){100}` exceeds them. Each byte of a line may
+/// cost a step for each state of the automaton: `a[ab]{10000}c` takes up to half a minute for the
+/// longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -36,7 +37,8 @@ pub struct GrepRequest {
     /// The folder or file to search; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// A glob: only files that match it are searched or, if it begins with `!`, only others.
+    /// A glob: only files that match it are searched. After a `!` at its start, only files that do
+    /// not match are searched.
     #[serde(default)]
     pub glob: Option<String>,
     /// Whether the case of letters is ignored.
@@ -66,8 +68,9 @@ pub struct GrepDetails {
     /// True if a line was cut to 500 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lines_truncated: Option<bool>,
-    /// Present if files or folders were not searched, or only in part, or had ignore files that
-    /// were not applied: their number and the first one, with the reason.
+    /// Counts the files and folders that were not searched, were searched only in part, or had
+    /// ignore files that were not applied; names the first one with the reason. Absent if there are
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
@@ -85,8 +88,9 @@ pub struct GrepResult {
 
 /// Searches the lines of the files below a folder, or of one file.
 ///
-/// Leaves out the same files as [`super::find`]. The search of a file ends at the first NUL byte,
-/// which marks a binary file. The result does not depend on the number of threads.
+/// Below a folder, leaves out the files that [`super::find`] leaves out, and entries that are not
+/// regular files. The search of a file ends at the first NUL byte, which marks a binary file. The
+/// result does not depend on the number of threads.
 pub fn grep(
     workspace: &Workspace,
     request: GrepRequest,

@@ -10,8 +10,8 @@ use crate::work::Work;
 
 /// The most characters of a shown line. Longer lines are usually generated.
 const LINE_CHARS_MAX: usize = 500;
-/// The most bytes of a line that are decoded: one character more than is shown, of up to four bytes
-/// each.
+/// The most bytes of a line that are decoded: enough for one character more than is shown, each of
+/// at most four bytes.
 const DECODED_BYTES_MAX: usize = 4 * (LINE_CHARS_MAX + 1);
 /// The mark at the end of a line that was cut.
 const CUT_MARK: &str = " [cut]";
@@ -21,7 +21,8 @@ const CUT_MARK: &str = " [cut]";
 pub(super) struct FileLines {
     path: String,
     text: String,
-    /// For each match, the offset in `text` at which its lines begin, including its context.
+    /// For each match, the offset in `text` at which the context before it begins or, without such
+    /// context, the match itself.
     starts: Vec<usize>,
     /// The offset in `text` of the context before the next match.
     context_start: Option<usize>,

@@ -1,8 +1,8 @@
 //! Ignore files, by which `find` and `grep` leave out entries of a tree.
 //!
-//! Reads `.gitignore`, also outside of a repository, and `.git/info/exclude` like git, and
-//! `.ignore` like ripgrep. `.ignore` takes precedence. The `.gitignore` of a repository does not
-//! apply to the files of a repository nested in it.
+//! Reads `.gitignore` and `.git/info/exclude` like git, and `.ignore` like ripgrep. `.gitignore`
+//! applies outside of a repository too. `.ignore` takes precedence. The `.gitignore` of a
+//! repository does not apply to the files of a repository nested in it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,8 +18,8 @@ use rustix::fs::{FileType, OFlags, fstat};
 
 use crate::workspace::{Links, Workspace};
 
-/// The most bytes of the ignore files that apply to one folder, including those of its parents.
-/// Their compiled globs take a multiple of that.
+/// The most bytes of the ignore files that apply to one folder: its own and those of the folders
+/// above it. Their compiled globs take a multiple of that.
 const RULES_BYTES_MAX: usize = 512 * 1024;
 
 /// The ignore rules of a folder and of the folders above it.

@@ -72,7 +72,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     loop {
         tokio::select! {
             client = listeners.accept() => {
-                // If the table is full, the connection is closed.
+                // If all other connections run requests, `client` is dropped, which closes it.
                 if let Some(connection) = connections.enter() {
                     let (service, stopping) = (service.clone(), stopping.clone());
                     tasks.spawn(serve_connection(service, client, connection, stopping));
@@ -85,7 +85,7 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     }
     report("shutting down");
     drop(listeners);
-    // Fails if there is neither a connection nor a command.
+    // Cannot fail: `stopping` is a receiver.
     let _ = stop.send(true);
     let _ = timeout(DRAIN_TIMEOUT, async {
         while tasks.join_next().await.is_some() {}

@@ -103,7 +103,8 @@ pub struct Operations {
     searches: Arc<Semaphore>,
 }
 
-/// Cancels an operation when it is dropped, because its client has disconnected or it is overdue.
+/// Dropping this cancels an operation whose client has disconnected or that is overdue. It has no
+/// effect after the operation has ended.
 struct CancelOnDrop(Arc<Work>);
 
 impl Drop for CancelOnDrop {

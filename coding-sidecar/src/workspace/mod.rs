@@ -1,8 +1,9 @@
-//! The workspace root. Every file operation opens its files relative to the root's descriptor.
+//! The workspace root. Every file operation opens its files relative to the descriptor of the root,
+//! or of a folder that was opened this way.
 //!
-//! The kernel resolves each path (`openat2` with `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`), so
-//! that no symbolic link, no `..` and no folder that is replaced between a check and its use leads
-//! outside.
+//! Unless operations outside the root are allowed, the kernel resolves each path with `openat2` and
+//! `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`, so that no symbolic link, no `..` and no folder that
+//! is replaced between a check and its use leads outside.
 
 mod beneath;
 mod locks;
@@ -154,7 +155,7 @@ impl Workspace {
 
 impl OpenFile {
     /// Takes the outcome of opening a file whose kind was checked before. Checks the kind again,
-    /// since the name may lead to another object since then.
+    /// since the name may lead to another object by now.
     fn new(requested: &str, opened: Result<OwnedFd, Errno>) -> Result<Self, Failure> {
         let failed = |error| Failure::system(requested, "open", error);
         let fd = opened.map_err(failed)?;

@@ -48,12 +48,13 @@ impl WorkspacePath {
         &self.requested
     }
 
-    /// The path relative to the root; `.` for the root.
+    /// The path relative to the root; `.` for the root. An absolute path outside, which
+    /// [`Resolver::Anywhere`] permits, is unchanged.
     pub(crate) fn relative(&self) -> &[u8] {
         self.relative.as_bytes()
     }
 
-    /// The path relative to the root, for results.
+    /// Like [`Self::relative`], as text for results.
     pub(crate) fn shown(&self) -> String {
         self.relative.clone()
     }

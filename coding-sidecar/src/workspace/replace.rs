@@ -32,7 +32,8 @@ pub(crate) enum Parents {
     Expect,
 }
 
-/// A name in an open folder whose file will be replaced, locked against other operations.
+/// A name in an open folder whose file will be replaced. No other write or edit can lock the name
+/// meanwhile.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     folder: OwnedFd,
@@ -156,7 +157,8 @@ impl Target<'_> {
     }
 
     /// Writes `content` to a temporary file beside the target and flushes it to disk. Copies the
-    /// mode of `replaced` and, if the system permits, its owner.
+    /// mode of `replaced` and, if the system permits, its owner; without the owner, drops the
+    /// set-user-ID and set-group-ID bits.
     pub(crate) fn stage(
         &self,
         content: &[u8],
@@ -272,8 +274,8 @@ fn keep_owner_and_mode(file: &File, replaced: &Stat) -> Result<(), Errno> {
     fchmod(file, mode)
 }
 
-/// The path to which a symbolic link in `folder` leads. An absolute one is returned unchanged; the
-/// resolver refuses it.
+/// The path to which a symbolic link in `folder` leads. An absolute path is returned unchanged;
+/// `Resolver::Beneath` refuses it.
 fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
     if link.starts_with(b"/") {
         return link.to_vec();

@@ -11,7 +11,7 @@ use testkit::each_row;
 
 use crate::fixture::{Fixture, message};
 
-/// The most memory that this process has had, in KiB. nextest runs each test in a process.
+/// The most memory that this process has had, in KiB. nextest runs each test in its own process.
 fn peak_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -166,7 +166,7 @@ fn work_ends_at_its_deadline_and_when_it_is_cancelled() {
             "the operation was cancelled"
         );
     });
-    // In the middle of a file, and from another thread.
+    // Another thread cancels a search that is under way.
     let work = crate::fixture::work();
     std::thread::scope(|scope| {
         let grep = scope.spawn(|| {

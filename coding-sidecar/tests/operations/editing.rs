@@ -161,7 +161,7 @@ fn content() -> impl Strategy<Value = String> {
     })
 }
 
-/// Whether every LF follows a CR, and there is one.
+/// Whether there is at least one LF, and each follows a CR.
 fn is_crlf(text: &str) -> bool {
     text.contains('\n') && text.matches('\n').count() == text.matches("\r\n").count()
 }
@@ -195,7 +195,7 @@ proptest! {
         // The reverse edit restores CRLF only if the remaining line ends are still all CRLF.
         prop_assume!(is_crlf(&content) == is_crlf(&edited));
         let back = fixture.edit("file", &new, &old);
-        // `new` may occur more than once in the edited file, which refuses the reverse edit.
+        // The reverse edit is refused if `new` occurs more than once in the edited file.
         prop_assume!(back.is_ok());
         prop_assert_eq!(String::from_utf8(fixture.bytes("file")).unwrap(), content);
     }

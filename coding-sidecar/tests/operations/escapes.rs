@@ -122,7 +122,7 @@ fn a_ring_of_symbolic_links_is_refused() {
 
 #[test]
 fn links_of_proc_are_not_followed() {
-    // A root that has /proc below it, as a whole container's would.
+    // A root that has /proc below it, like the root of a whole container.
     let mut fixture = Fixture::new();
     fixture.workspace = Workspace::open("/".as_ref(), false).unwrap();
     let base = fixture.base.to_str().unwrap().to_owned();

@@ -4,7 +4,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test that panics has said what it had to say"
+    reason = "a test fails by a panic"
 )]
 
 mod again;

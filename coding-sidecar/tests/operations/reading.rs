@@ -105,7 +105,7 @@ fn unknown_and_wrong_fields_are_refused() {
 }
 
 #[test]
-fn a_page_is_cut_at_the_bounds_of_an_answer() {
+fn a_text_is_cut_at_the_bounds_of_a_result() {
     let fixture = Fixture::new();
     fixture.put("many", "x\n".repeat(5000));
     fixture.put("wide", format!("{}\n", "y".repeat(999)).repeat(100));

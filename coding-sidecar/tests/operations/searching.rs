@@ -98,7 +98,7 @@ fn context_is_shown_around_matches() {
         content(&fixture, json!({"pattern": "x", "context": 1})),
         lines
     );
-    // The limit cuts between matches, with their context.
+    // The limit counts matches, not the lines of their context.
     let request = json!({"pattern": "x", "context": 1, "limit": 1});
     let result = serde_json::to_value(fixture.grep(request).unwrap()).unwrap();
     assert_eq!(result["content"], "f-2- 2\nf:3: x3\nf-4- 4\n");
@@ -145,7 +145,7 @@ fn the_result_has_the_first_matches_in_the_order_of_the_tree() {
 }
 
 #[test]
-fn long_lines_and_long_answers_are_cut() {
+fn long_lines_and_long_results_are_cut() {
     let fixture = Fixture::new();
     fixture.put("long", format!("{}\nshort é\n", "é".repeat(5000)));
     fixture.put("fits", "é".repeat(500));

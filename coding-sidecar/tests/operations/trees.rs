@@ -55,7 +55,7 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// Creates the tree; skips an entry whose path is taken.
+/// Creates the tree; skips an entry that cannot be created, for example below a file.
 fn make(fixture: &Fixture, tree: &Tree, ignores: bool) {
     let ignores = if ignores { &tree.ignores[..] } else { &[] };
     for (path, text) in tree.files.iter().chain(ignores) {

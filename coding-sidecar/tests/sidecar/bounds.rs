@@ -166,7 +166,7 @@ fn bodies_and_heads_over_their_limits_are_refused() {
         "x".repeat(40_000)
     ));
     assert_eq!(head.response().status, 431);
-    // The largest body that fits is written.
+    // A body slightly below the limit is accepted.
     let mut largest = sidecar.connect();
     let content = "x".repeat(16 * 1024 * 1024 - 100);
     let response = largest.post("/write", &json!({ "path": "large", "content": content }));
@@ -269,7 +269,7 @@ fn a_body_that_does_not_arrive_is_answered_with_408() {
 #[test]
 fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
     let sidecar = Sidecar::start();
-    // Searching takes about a second for each line, and far longer than the test for all lines. A
+    // Searching one line takes about a second, and searching the file far longer than the test. A
     // repetitive line would be searched quickly.
     let mut state = 1_u32;
     let mut letter = || {

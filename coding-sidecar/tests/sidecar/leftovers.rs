@@ -141,7 +141,7 @@ fn a_command_that_kills_or_stops_its_supervisor_does_not_escape() {
 }
 
 #[test]
-fn a_command_that_stops_its_supervisor_ends_with_a_killed_sidecar() {
+fn a_command_that_stopped_its_supervisor_ends_when_the_sidecar_is_killed() {
     let mut sidecar = Sidecar::start();
     let mark = unique_sleep();
     let mut client = sidecar.connect();

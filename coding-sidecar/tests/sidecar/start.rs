@@ -135,7 +135,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let second = refused(&variables);
     assert_eq!(second.status.code(), Some(69));
     first.assert_serves();
-    // A server that is busy or stopped is alive too.
+    // A server that is stopped with SIGSTOP is alive too.
     first.signal("STOP");
     assert_eq!(refused(&variables).status.code(), Some(69));
     first.signal("CONT");
@@ -257,7 +257,7 @@ fn a_socket_that_replaced_the_socket_of_the_sidecar_is_kept() {
 }
 
 #[test]
-fn an_unprivileged_user_can_run_the_sidecar_and_its_environment_is_hidden() {
+fn an_unprivileged_user_can_run_the_sidecar_without_revealing_its_environment() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

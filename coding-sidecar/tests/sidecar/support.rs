@@ -47,8 +47,8 @@ impl Sidecar {
         Self::with(&[])
     }
 
-    /// Starts with these variables beside a socket and a root in a fresh folder, and waits until
-    /// it listens.
+    /// Starts a sidecar with these variables, and with a socket and a root in a fresh folder. Waits
+    /// until the sidecar listens.
     pub fn with(variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("root")).unwrap();
@@ -395,7 +395,7 @@ impl Run {
     }
 }
 
-/// Runs a command at a socket of any sidecar.
+/// Runs a command on the sidecar that listens at `socket`.
 pub fn bash_at(socket: &std::path::Path, command: &str) -> Run {
     let mut client = Client::new(UnixStream::connect(socket).unwrap());
     let response = client.post("/bash", &serde_json::json!({ "command": command }));

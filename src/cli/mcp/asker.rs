@@ -55,7 +55,8 @@ impl Asker {
         Ok(tools)
     }
 
-    /// Calls a tool and returns the result. A denial is a [`Failure`] with the policy's reason.
+    /// Calls a tool and returns the result. A JSON-RPC error is a [`Failure`], with the reason if a
+    /// policy denied the call.
     pub async fn call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
         let tool = match self {
             // The definition determines which arguments are mirrored in header fields.

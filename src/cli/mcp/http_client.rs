@@ -56,7 +56,8 @@ pub struct HttpClient {
     idle: Mutex<Vec<(Sender, Instant)>>,
 }
 
-/// An answer whose body has not been read. Dropping it closes the connection.
+/// An answer with its body. Dropping it closes the connection; only [`Answer::whole`] returns the
+/// connection to the pool.
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,

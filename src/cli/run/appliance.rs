@@ -141,8 +141,8 @@ impl Appliance {
         ))
     }
 
-    /// Stops the appliance, which drains its flows first, and waits for at most 12 s. Returns the
-    /// path of its audit log.
+    /// Sends SIGTERM to the appliance, which then drains its flows, and waits at most 12 s for its
+    /// end. Kills it if it has not ended by then. Returns the path of its audit log.
     pub async fn stop(mut self) -> PathBuf {
         let pid = self
             .child
@@ -184,8 +184,8 @@ pub fn run() -> std::process::ExitCode {
     }
 }
 
-/// Returns the directory of the states of this user's runs, which no sandbox sees. It is not in
-/// TMPDIR or XDG_RUNTIME_DIR, since the paths of its sockets must be short.
+/// Returns the directory that contains the state directories of this user's runs. No sandbox sees
+/// it. It is not in TMPDIR or XDG_RUNTIME_DIR, since the paths of its sockets must be short.
 pub fn state_directory() -> PathBuf {
     let user = rustix::process::getuid().as_raw();
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))

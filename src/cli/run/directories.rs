@@ -32,9 +32,10 @@ pub struct RunDirectories {
 }
 
 impl RunDirectories {
-    /// Finds the directories. Fails if a path does not exist. Refuses directories that contain the
-    /// home directory, writable directories that belong to the system, directories in `/proc`,
-    /// `/dev` and `/sys`, paths that are not UTF-8, and a path that is both writable and read-only.
+    /// Finds the directories. Fails if a path does not exist. Refuses the home directory and the
+    /// directories that contain it, writable directories that belong to the system, directories in
+    /// `/proc`, `/dev` and `/sys`, paths that are not UTF-8, and a path that is both writable and
+    /// read-only.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
         let real_home = real_home.filter(|home| home.is_absolute());
@@ -65,7 +66,8 @@ impl RunDirectories {
         Ok(directories)
     }
 
-    /// Follows a path that may be a symbolic link to its target. Returns `None` if
+    /// Follows symbolic links in the last part of a path, and returns the path at their end.
+    /// Returns `None` if
     ///
     /// - the path or a target is in a directory of the run, where the command could change it or
     ///   sees it anyway,

@@ -1,5 +1,5 @@
-//! The environment of the command: the caller's variables, with placeholders for secrets and
-//! without those that name sockets of the host, and the variables of the proxy.
+//! The environment of the command: the variables of the proxy, and the caller's variables, in which
+//! placeholders replace secrets. Variables that name sockets of the host are dropped.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -55,7 +55,7 @@ const SECRET_ENDS: [&str; 14] = [
     "secretaccesskey",
     "webhook",
 ];
-/// Names that match the lists above but are not secret.
+/// Names of variables that are not secret, even if a name or value matches one of the lists.
 const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
 /// Prefixes of values that are secret under any name.
 const SECRET_VALUES: [&str; 24] = [

@@ -188,7 +188,7 @@ impl Parts {
         self.sandbox
             .begin(Some(&self.registration.listener), &spec, fds)?;
         // Closes the launcher's copies, so that readers of pipes see the end when the command
-        // closes its own.
+        // closes its copies.
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.forward_events(terminal.as_mut(), signals).await;
@@ -203,7 +203,7 @@ impl Parts {
     }
 
     /// Forwards events and signals until the command has ended, and returns its exit code. Fails if
-    /// the sandbox or the appliance fails, or if a protected file is replaced.
+    /// the sandbox or the appliance fails, or if a protected file is replaced or removed.
     async fn forward_events(
         &mut self,
         mut terminal: Option<&mut HostTerminal>,
@@ -300,7 +300,7 @@ fn start_appliance(
     Appliance::start(config, allow, logins.as_ref(), directories, kept)
 }
 
-/// Prints the logins that the command may use.
+/// Prints the logins that the command may use, and why others are not used.
 fn announce(logins: &Logins) {
     let names = logins.names();
     let text = match names.is_empty() {

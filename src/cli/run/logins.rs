@@ -72,13 +72,13 @@ const KEYS: [&str; 7] = [
 pub struct Logins {
     files: Vec<(&'static Login, PathBuf)>,
     keys: Vec<&'static str>,
-    /// The token of `GH_TOKEN` or of gh; `None` if `GITHUB_TOKEN` is set.
+    /// The token of `GH_TOKEN` or of gh, if there is one and `GITHUB_TOKEN` is not set.
     github_token: Option<String>,
     /// For each login that was found and is not used, the reason, for the user.
     pub left_out: Vec<String>,
 }
 
-/// The variable with Gemini's client secret, which is not part of its login.
+/// The variable with Gemini's client secret, which Gemini's login file does not contain.
 const GEMINI_SECRET: &str = "GEMINI_CLIENT_SECRET";
 
 impl Logins {

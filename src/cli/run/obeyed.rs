@@ -9,8 +9,8 @@ use crate::sandbox::Entry;
 
 /// Names in a working directory that shells, editors and agents execute or obey. Each has the text
 /// of the placeholder file that is made if the name is missing; `None` stands for an empty
-/// directory, which git does not add. Some agents do not start if a directory has the name of their
-/// settings file, so these names get a file.
+/// directory, which git does not add. OpenCode and Crush do not start if a directory has the name
+/// of their settings file, so those names get a file.
 pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
     (".claude", None),

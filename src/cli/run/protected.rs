@@ -1,6 +1,5 @@
-//! Finds the files in the writable directories of a run that the host would later execute or obey,
-//! so that they are made read-only, and the sockets in all directories of the run, so that they are
-//! hidden.
+//! Finds the files in the writable directories of a run that the host would later execute or obey;
+//! these are made read-only. Finds the sockets in all directories of the run; these are hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -29,7 +28,7 @@ pub struct Protected {
     /// The paths of `read_only` that do not exist and so need placeholders.
     pub missing: Vec<Missing>,
     /// Directories above protected paths. Each is mounted over itself, which keeps the command from
-    /// renaming it and creating the path again.
+    /// renaming it and creating the protected path again.
     pinned: BTreeSet<PathBuf>,
     /// Files and directories that the host would execute or obey.
     read_only: BTreeSet<PathBuf>,
@@ -81,8 +80,9 @@ impl Protected {
     }
 
     /// Searches again. Returns the files and directories that the host would execute or obey and
-    /// that were created since the first search; in place of a path in a git directory, returns its
-    /// `.git`. Fails if the search fails, since the command may have made a directory unreadable.
+    /// that were created since the first search; instead of a path below a `.git` directory,
+    /// returns that directory. Fails if the search fails, since the command may have made a
+    /// directory unreadable.
     pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
         let now = Self::find(writable, &[])?;
         let is_known = |path: &&PathBuf| {
@@ -113,8 +113,8 @@ impl Protected {
         pins.chain(hidden).collect()
     }
 
-    /// Protects the names of [`OBEYED`] and the git directory directly in a writable directory,
-    /// whether or not they exist, and those at any greater depth that exist.
+    /// Protects the names that the host obeys, at any depth of a writable directory. Directly in
+    /// the directory, those of [`OBEYED`] and `.git` are protected even if they are missing.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {
@@ -265,7 +265,8 @@ impl Protected {
     }
 
     /// Lists a directory. Returns no entries for an unreadable directory of another user. Fails if
-    /// the directory cannot be read, or if [`MAX_DEPTH`] or [`MAX_FILES`] is exceeded.
+    /// another directory cannot be read, if its path is not UTF-8, or if [`MAX_DEPTH`] or
+    /// [`MAX_FILES`] is exceeded.
     fn list(
         &mut self,
         directory: &Path,

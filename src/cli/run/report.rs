@@ -20,10 +20,11 @@ const USUAL_PORTS: [u64; 2] = [80, 443];
 pub struct Report {
     /// Denials, each with its count.
     denied: BTreeMap<Denied, u64>,
-    /// The number of denials beyond [`MAX_LINES`] different ones.
+    /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
+    /// entries.
     others: u64,
-    /// The requested pairs of host and port, up to 2000, each with whether a flow to it was allowed
-    /// at least once.
+    /// The requested pairs of host and port, up to 2000, each with whether at least one flow to it
+    /// was not denied.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_denied_host_has_one_line_with_its_count_and_its_flag() {
+    fn each_denied_host_has_one_line_with_its_count_and_its_remedy() {
         let mut report = Report::default();
         for (host, port, code, path, kind) in [
             (

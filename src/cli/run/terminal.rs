@@ -80,8 +80,9 @@ fn kind(stream: &OwnedFd) -> io::Result<FileType> {
     Ok(File::from(stream.try_clone()?).metadata()?.file_type())
 }
 
-/// Threads that copy between files and pipes. The command gets pipes, since it could open its files
-/// again through /proc with other access: a file for reading could be written to.
+/// Threads that copy between files and pipes. The command gets pipes instead of files: through
+/// /proc, it could open a file again with other access, and write to a file that was opened for
+/// reading.
 #[derive(Default)]
 pub struct Relays {
     outputs: Vec<std::thread::JoinHandle<()>>,
@@ -95,7 +96,7 @@ impl Relays {
             return Ok(stream);
         }
         let (from, mut to) = io::pipe()?;
-        // The thread ends when the command closes its end.
+        // The thread ends at the end of the file, or when the command has closed the pipe.
         std::thread::spawn(move || io::copy(&mut File::from(stream), &mut to));
         Ok(from.into())
     }
@@ -256,8 +257,8 @@ pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Copies the keyboard's input to the pseudo-terminal. At its end, sends the end-of-input character
-/// unless the terminal is interactive.
+/// Copies the keyboard's input to the pseudo-terminal. At the end of the input, sends the
+/// end-of-input character unless the terminal is interactive.
 async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
     let mut keys = [0; INPUT];
     loop {

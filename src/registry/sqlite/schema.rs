@@ -20,8 +20,8 @@ const MIGRATIONS: [&str; 3] = [
     ) STRICT;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
-    // Every lease gets a UUIDv7 (RFC 9562, section 5.7) as its new id: the same number stood for
-    // different leases in different files.
+    // Every lease gets a UUIDv7 (RFC 9562, section 5.7) as its new id, since the earlier numbers
+    // were unique only within one file.
     "
     ALTER TABLE containers RENAME TO containers_1;
     CREATE TABLE containers (
@@ -43,7 +43,7 @@ const MIGRATIONS: [&str; 3] = [
     DROP TABLE containers_1;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
-    // The abort latch: 1 if every tool call of the container is denied.
+    // The abort latch: 1 after a policy decided `deny_abort`.
     "ALTER TABLE containers ADD COLUMN aborted INTEGER NOT NULL DEFAULT 0;",
 ];
 

@@ -22,15 +22,17 @@ use super::WayOut;
 use super::tcp::serve_each;
 use crate::runtime::AcceptBackoff;
 
-/// The most concurrent questions and TCP connections; more wait in the kernel's queues.
+/// The most concurrent questions over UDP. More wait in the socket's queue.
 const MAX_QUESTIONS: usize = 256;
+/// The most concurrent TCP connections. More wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 32;
-/// Limit for a response, long enough for a question that waits for a person's approval.
+/// Time limit for a response, long enough for a question that waits for a person's approval.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-/// Limit for a complete question to arrive over TCP, and again for its response to be written.
+/// Time limit for a complete question to arrive over TCP, and again for its response to be written.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// The longest datagram that is read, and the largest response to a client without EDNS, in bytes.
+/// The longest datagram that is read, in bytes.
 const DATAGRAM: usize = 4096;
+/// The largest response to a client without EDNS, in bytes.
 const PLAIN_DATAGRAM: u16 = 512;
 /// The longest DNS message, in bytes.
 const MAX_MESSAGE: usize = 64 << 10;

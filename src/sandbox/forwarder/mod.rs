@@ -42,7 +42,7 @@ pub fn run() -> ExitCode {
 fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
     // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-forwarder");
-    let step = "tying the forwarder to the launcher's life (PR_SET_PDEATHSIG)";
+    let step = "setting the forwarder's parent-death signal (PR_SET_PDEATHSIG)";
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Refused::internal(step))?;
     namespaces::enter()?;
     loopback::bring_up().map_err(diagnosis::refused("bringing up its loopback interface"))?;

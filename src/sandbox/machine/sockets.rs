@@ -1,5 +1,5 @@
-//! Hides the host's Unix sockets below bind mounts: those that the kernel's table locates, and
-//! those that servers bound by a relative path, which are searched for.
+//! Hides the host's Unix sockets below bind mounts. The kernel's table has the paths of most
+//! sockets; those that servers bound by a relative path are searched for in the mounts.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,9 +20,9 @@ const OF_PACKAGES: [&str; 4] = ["/usr", "/nix", "/gnu", "/snap"];
 const MAX_FILES: usize = 2_000_000;
 
 /// Entries that hide the host's Unix sockets below the bind mounts. `searched` are mounted
-/// directories that the caller has searched for sockets. Fails if the table cannot be read, or if a
-/// socket of the machine has a relative address and the other directories have more than
-/// 2,000,000 files.
+/// directories that the caller has searched for sockets. Fails if the table cannot be read. If a
+/// socket of the machine has a relative address, also fails if the directories to search have more
+/// than 2,000,000 entries.
 pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Entry>, String> {
     // Addresses need not be UTF-8.
     let table = fs::read(TABLE).map_err(|error| format!("{TABLE}: {error}"))?;

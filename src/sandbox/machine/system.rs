@@ -1,5 +1,5 @@
-//! Directories of the system, read-only and without files that not every user may read; and the
-//! directories and files of which every sandbox has its own instance.
+//! Directories of the system, read-only and without the files that only some users may read; and
+//! the directories and files of which every sandbox has its own instance.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -92,8 +92,8 @@ pub fn system() -> Vec<Entry> {
     entries
 }
 
-/// Files of /etc that not every user may read. If root starts the sandbox, the command could read
-/// them otherwise.
+/// Files and directories of /etc that only some users may read. If root starts the sandbox, the
+/// command could read them unless they are hidden.
 fn private_settings() -> Vec<PathBuf> {
     let mut private = Vec::new();
     let mut directories = vec![PathBuf::from("/etc")];
@@ -132,8 +132,8 @@ fn network_settings() -> Vec<Entry> {
                 at: at.into(),
                 text,
             }),
-            // A symbolic link. Its target may be below /run, as with systemd-resolved, which is
-            // empty inside.
+            // A symbolic link. Its target may be below /run, as with systemd-resolved; inside, /run
+            // is empty.
             Ok(_) => {
                 let to = fs::read_link(at).unwrap_or_default();
                 let to = without_parents(&Path::new("/etc").join(to));

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_is_a_message_and_empty_and_too_long_lines_are_skipped() {
+    fn each_line_is_a_message_or_too_long_and_empty_lines_are_skipped() {
         let input = b"one\r\n\n  \n123456\n12345678\n1234567\n1234567\nlast";
         for capacity in 1..10 {
             let mut input = BufReader::with_capacity(capacity, &input[..]);

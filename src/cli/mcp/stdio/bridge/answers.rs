@@ -75,8 +75,9 @@ impl Bridge {
     }
 
     /// Reads the stream of a request up to the response. If the connection ends before, resumes the
-    /// stream over another connection. Fails if that is not possible, since there is no session or
-    /// the gateway sent no event id, or after [`MAX_FRUITLESS`] reconnections without an event.
+    /// stream over another connection. Fails if there is no session, if the gateway sent no event
+    /// id, if the stream cannot be opened again, or after [`MAX_FRUITLESS`] consecutive
+    /// reconnections without an event. Also fails if an event is too long.
     async fn follow(
         &self,
         mut answer: Answer,

@@ -98,7 +98,7 @@ impl Bridge {
 
     /// Replaces a session that the gateway has ended, by sending the client's `initialize` again.
     /// If another task has already replaced the session, returns the new one. Fails if the client
-    /// has not sent `initialize`, or if the gateway refuses it.
+    /// has not sent `initialize`, or if the gateway cannot be reached or refuses it.
     pub async fn renew(
         self: &Arc<Self>,
         gone: Option<&Arc<Session>>,
