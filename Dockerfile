@@ -13,7 +13,8 @@ FROM rust:1-bookworm AS build
 ARG COMMIT=unknown
 WORKDIR /src
 COPY . .
-# Registry and objects stay in caches of the builder, so that an edit compiles what it changed.
+# The registry and compiled objects stay in caches of the builder, so that only changed crates are
+# compiled again.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     UNIFIED_PROXY_COMMIT="$COMMIT" scripts/release binary \
@@ -51,7 +52,7 @@ CMD ["serve"]
 
 # The last stage is what `docker build` makes by default.
 FROM scratch AS appliance
-# Owners are those that packaging/image/root gave: COPY keeps them from another stage.
+# packaging/image/root set the owners of the files; COPY from another stage keeps them.
 COPY --from=build /image /
 USER 65532:65532
 VOLUME ["/var/lib/unified-proxy", "/certs"]

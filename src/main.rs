@@ -8,7 +8,7 @@ use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 use unified_proxy::sandbox;
 
 /// Returns freed memory to the kernel, with the settings of `.cargo/config.toml`. Other
-/// architectures have kernels with pages of several sizes, and jemalloc is built for one.
+/// architectures have kernels with different page sizes, and jemalloc is built for one size.
 #[cfg(target_arch = "x86_64")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

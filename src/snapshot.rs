@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::upstream::Network;
 
-/// The configuration in force and everything built from it. A reload makes another one; a flow
-/// keeps the one that it began with.
+/// The configuration in force and everything built from it. A reload makes another snapshot; a flow
+/// keeps the snapshot with which it began.
 pub struct Snapshot {
     pub config: Arc<Config>,
     pub containers: Arc<dyn Containers>,
@@ -20,7 +20,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The number of the configuration, increased by every reload.
+    /// The number of the configuration; a later one is larger.
     pub fn generation(&self) -> u64 {
         self.network.generation
     }

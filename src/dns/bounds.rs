@@ -10,12 +10,13 @@ use tokio::sync::Semaphore;
 /// to flood a forged source address. Further questions get no response.
 const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
-/// The most questions a second that are parsed for one lease. More are dropped unparsed, so that a
-/// flood costs no more than receiving it. Far above any rate limit of a policy.
+/// The most questions a second that are parsed for one lease. Further ones are not parsed and get
+/// no DNS response, so that a flood costs little more than receiving it. Far above the default of
+/// `dns.queries_per_minute`.
 const QUESTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(2_000).unwrap();
 
 /// The most questions of one lease that wait for a nameserver; never more than half of
-/// `Limits::waiting`. Each may hold several sockets, because the resolver repeats the question.
+/// `Limits::waiting`. Each question may hold several sockets, because the resolver repeats it.
 const WAITING_PER_LEASE: usize = 64;
 
 /// The most TCP connections of one lease, and of all unknown sources together; never more than half

@@ -21,14 +21,15 @@ impl Service {
         if !Packet::new(message).is_some_and(Packet::has_question) {
             return Err(no_question());
         }
-        let container = dns_client.principal.clone();
+        let principal = dns_client.principal.clone();
         // As over TCP, the response need not fit into a datagram.
         match self.admit(message, dns_client, Protocol::Tcp) {
             Admission::Silence(Unanswered::NoMessage) => Err(no_question()),
-            Admission::Silence(Unanswered::OverBudget) => Err(over_budget(container.as_ref())),
+            Admission::Silence(Unanswered::OverBudget) => Err(over_budget(principal.as_ref())),
             Admission::Refusal(answer) => Ok(answer),
             Admission::Question(question) => {
-                // No need to watch for a disconnect here: the caller then drops this future.
+                // There is no need to watch for a disconnect here: when the client disconnects, the
+                // caller drops this future.
                 question
                     .answer(pending())
                     .await

@@ -134,7 +134,8 @@ fn question_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Writes a response with the client's id and question, and with EDNS if the request has it. If the
-/// records do not all fit, it has none of them and TC is set, so that the client retries over TCP.
+/// records do not all fit, the response has none of them and sets TC, so that the client retries
+/// over TCP.
 pub(super) fn encode(request: &Request, code: ResponseCode, records: &[Record]) -> Vec<u8> {
     let edns = request.edns.as_ref().map(|_| {
         let mut edns = Edns::new();

@@ -133,8 +133,8 @@ impl Service {
         })
     }
 
-    /// Refuses an unknown source. A packet without a response is not recorded either, so that a
-    /// flood costs no more than receiving it.
+    /// Refuses an unknown source, or any source while the registry cannot be read. A packet without
+    /// a response is not recorded either, so that a flood costs no more than receiving it.
     fn refuse_unknown(
         &self,
         snapshot: &Snapshot,

@@ -34,7 +34,7 @@ const FIRST_CAPACITY: usize = 4 * 1024;
 pub struct Judged {
     /// The bytes that the judges returned. They own their reservation.
     pub bytes: Bytes,
-    /// Bytes that arrived after the part that the judges needed; they are not judged.
+    /// Bytes that were read but did not fit into the buffer; they are not judged.
     pub unread: Bytes,
     /// Whether the body has ended.
     pub complete: bool,
@@ -143,8 +143,9 @@ async fn read_request(
     Ok((judged, reservation))
 }
 
-/// Reads until the judges have enough, and returns the bytes that arrived after that; `None` if the
-/// body ended first. Denies the body if it exceeds the limit before either.
+/// Reads until the judges have enough. Returns the bytes of the last chunk that did not fit into
+/// the buffer; `None` if the body ended first. Denies a body that exceeds the limit before the
+/// judges have enough.
 async fn plain(
     exchange: &Exchange,
     body: &mut Incoming,
@@ -192,8 +193,8 @@ fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.end()
 }
 
-/// Polls the next bytes of a client's body; ready with `None` at the end. Drops trailers. Counts the
-/// bytes and marks the connection as active.
+/// Polls the next bytes of a client's body; ready with `None` at the end. Drops trailers. Counts
+/// the bytes and marks the connection as active.
 pub fn poll_chunk(
     body: &mut Incoming,
     context: &mut Context<'_>,

@@ -21,8 +21,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// response (git). A push of 100 MB at 8 Mbit/s takes this long.
 const ANSWERED_DRAIN_TIME: Duration = Duration::from_secs(100);
 
-/// The denial of a request by a judge or a filter of its body. A separate task drains the rest of
-/// the body.
+/// A denial that was made while the request's body was read. A separate task drains the rest of the
+/// body.
 pub struct Denied {
     denial: Denial,
     draining: Option<JoinHandle<()>>,

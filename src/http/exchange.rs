@@ -34,8 +34,8 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let now = Instant::now();
-        // If the lease ended before the response, the end of the lease aborted the request, not the
-        // client.
+        // If the lease ended before the response, the end of the lease, not the client, aborted the
+        // request.
         if self.live.status() == 0
             && let Err(denial) = self.session.is_live()
         {

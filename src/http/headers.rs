@@ -80,7 +80,8 @@ pub enum Upgrade {
 }
 
 /// Reads a request head into the chain's form. Denies ambiguous framing and a target over 8 KiB.
-/// Removes `Host`, `Trailer` and the hop-by-hop fields, except `TE: trailers`.
+/// Removes `Host`, `Trailer`, the hop-by-hop fields except `TE: trailers`, and the fields that
+/// `Connection` names.
 pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     let fields = FieldSet::of(&parts.headers);
     let content_length = check_framing(parts, fields)?;
@@ -111,9 +112,10 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     Ok((request, upgrade))
 }
 
-/// Denies a head that peers may frame in different ways, and returns the `Content-Length`. hyper
-/// has rejected most such heads. It accepts some that RFC 9112, section 6.3 resolves by precedence;
-/// they are denied here, since a peer that resolves them differently allows request smuggling.
+/// Returns the `Content-Length`. Denies a head from which two peers may infer different body
+/// lengths. hyper has rejected most such heads. It accepts some that RFC 9112, section 6.3 resolves
+/// by precedence; they are denied here, since a peer that resolves them differently allows request
+/// smuggling.
 fn check_framing(parts: &Parts, fields: FieldSet) -> Result<Option<u64>, Denial> {
     if !fields.has(&CONTENT_LENGTH) && !fields.has(&TRANSFER_ENCODING) {
         return Ok(None);
@@ -197,8 +199,9 @@ fn strip_named(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes hop-by-hop fields and `x-proxy-denied` from a response head, and leaves at most one
-/// `Content-Length`, none beside a transfer coding. An error completes the sentence "HOST …".
+/// Removes hop-by-hop fields, the fields that `Connection` names, and `x-proxy-denied` from a
+/// response head. Leaves at most one `Content-Length`, and none beside a transfer coding. Fails for
+/// a transfer coding other than chunked; the error completes the sentence "HOST …".
 pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static str> {
     let headers = &mut parts.headers;
     let fields = FieldSet::of(headers);

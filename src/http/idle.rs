@@ -33,12 +33,12 @@ impl From<&ProxyConfig> for Timeouts {
     }
 }
 
-/// Interval at which the connection's task is woken while a request waits in the chain or the proxy
-/// streams a response. Nothing reads from the socket meanwhile, so only this check notices that the
-/// client has gone.
+/// Interval at which the connection's task is woken while a request waits in [`IdleTracker::held`]
+/// or the proxy streams its own response. Nothing reads from the socket meanwhile, so only this
+/// check notices that the client has gone.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
-/// The next step of a connection's watchdog.
+/// The next step of a connection's watchdog, [`IdleTracker::watch`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum WatchdogStep {
     /// Check again at this time.
@@ -62,7 +62,7 @@ pub struct IdleTracker {
     /// Requests that wait in [`IdleTracker::held`], for example for a token or for a person's
     /// approval, and those whose response the proxy itself streams.
     held: AtomicUsize,
-    /// A request has begun since the last TLS handshake.
+    /// A request has begun since [`IdleTracker::handshake_done`] was called.
     has_request: AtomicBool,
     /// The connection speaks HTTP/2. Bytes that arrive between requests may be PING frames, so they
     /// do not show that a head has begun.
@@ -278,8 +278,8 @@ impl IdleTracker {
         WatchdogStep::At(self.began + Duration::from_millis(next))
     }
 
-    /// Returns when a timeout has passed, or when the connection has been idle for 2 s. The second
-    /// happens at most once after each request or handshake.
+    /// Returns when a timeout has passed, or when the connection has been idle for 2 s, the latter
+    /// at most once after each request or handshake.
     pub async fn watch(&self, timeouts: Timeouts) -> Watched {
         loop {
             // Until the next check is planned, every head that begins wakes this task.

@@ -1,8 +1,9 @@
 //! Memory and threads for buffered bodies, shared by all connections.
 //!
 //! Memory is reserved before it is allocated and released when the bytes are sent or dropped. A
-//! container gets at most a quarter of it. The last quarter is reserved for containers that hold up
-//! to 1 MiB, so that a small request is served even while three containers fill their quarters.
+//! container gets at most a quarter of the memory. The last quarter is reserved for containers that
+//! hold up to 1 MiB, so that a small request is served even while three containers fill their
+//! quarters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -150,7 +150,7 @@ impl PendingRequest {
     }
 
     /// Takes the request through the chain, sends it, and takes the response through the chain.
-    /// Nothing is resolved or dialled before the chain has permitted it.
+    /// Nothing is resolved or dialled before the chain has permitted the request.
     async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
         let permit = match self.judge(exchange).await {
             Ok(permit) => permit,
@@ -180,8 +180,8 @@ impl PendingRequest {
         Ok(response)
     }
 
-    /// Lets the chain judge the head. If the request names its own destination, the chain judges
-    /// the destination before, as for a CONNECT.
+    /// Lets the chain judge the head. If the request names its own destination, the chain first
+    /// judges the destination, as for a CONNECT.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.is_absolute_form {
@@ -197,8 +197,8 @@ impl PendingRequest {
         Ok(permit)
     }
 
-    /// Drains the body of a denied request. Returns the denial; if the request is git's
-    /// `info/refs`, the denial gets an answer in plain text that git shows.
+    /// Drains the body of a denied request. Returns the denial; a 403 denial of git's `info/refs`
+    /// gets an answer in plain text, which git shows.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.expects_continue, &denial);
@@ -237,8 +237,8 @@ impl PendingRequest {
         }
     }
 
-    /// Sends the request; retries up to twice, on another connection, if one was closed before a
-    /// byte of the request was sent.
+    /// Sends the request. If the connection was closed before a byte of the request was sent,
+    /// retries on another connection, up to twice.
     async fn send(
         &mut self,
         exchange: &mut Exchange,

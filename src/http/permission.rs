@@ -6,7 +6,8 @@ use addons::contract::{Endpoint, Flow, Kind};
 
 use crate::snapshot::Snapshot;
 
-/// A permitted flow: what was judged, and the configuration that permitted it.
+/// The parts of a flow that are judged again after a reload, and the number of the configuration
+/// under which the flow began.
 #[derive(Clone)]
 pub struct Permission {
     pub generation: u64,

@@ -22,7 +22,7 @@ use crate::upstream;
 /// The source of a request's body: buffered bytes, then the client's stream.
 #[derive(Default)]
 struct Source {
-    /// The judged part, then the bytes that had arrived after it.
+    /// The judged part, then the bytes that were read after it.
     buffered: [Bytes; 2],
     /// The rest, which the client is still sending.
     streaming: Option<Incoming>,

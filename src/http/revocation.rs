@@ -40,9 +40,9 @@ impl Session {
         }
     }
 
-    /// Whether the chain still permits a tunnel to the endpoint and the handshake of a WebSocket, in
-    /// a dry run that is neither counted nor recorded. Only a denial by policy revokes a permission;
-    /// a temporary failure does not.
+    /// Whether the chain still permits a tunnel to the endpoint and, for a WebSocket, its
+    /// handshake. This is a dry run, which is neither counted nor recorded. Only a denial by policy
+    /// revokes a permission; a temporary failure does not.
     async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
         let start = self.start(snapshot, permitted.kind, permitted.endpoint.clone());
         let (chain, mut flow) = (snapshot.chain(), start.begin_dry());

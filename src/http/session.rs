@@ -29,7 +29,7 @@ pub struct Service {
     pub snapshots: Arc<SnapshotStore>,
     /// Memory and threads for buffered bodies.
     pub inspection: Arc<Inspection>,
-    /// The tasks of all connections, tunnels and WebSockets, which a shutdown waits for.
+    /// The tasks of all connections, tunnels and WebSockets. A shutdown waits for them.
     pub tasks: TaskTracker,
     /// Cancelled when the shutdown begins. The listeners then accept no further connection.
     pub stopping: CancellationToken,

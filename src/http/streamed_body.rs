@@ -21,8 +21,8 @@ pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 pub struct StreamedBody {
     pieces: Pieces,
     idle: Arc<IdleTracker>,
-    // Dropped in this order: `_held` before the request is no longer counted as under way, since
-    // the connection may become idle from then on.
+    // Fields are dropped in this order: `_held` first, since the connection may become idle as soon
+    // as `_under_way` is dropped.
     _held: Held<Arc<IdleTracker>>,
     _under_way: UnderWay,
 }

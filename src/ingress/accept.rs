@@ -75,8 +75,8 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
     }
 }
 
-/// Serves a process that the appliance runs for a container (an MCP server), until the lease ends,
-/// `closed` is cancelled or the appliance stops. The MCP server may reach the hosts that its
+/// Serves the process of an MCP server that the appliance runs for a container, until the lease
+/// ends, `closed` is cancelled or the appliance stops. The MCP server may reach the hosts that its
 /// configuration lists, and resolve their names.
 pub async fn serve_delegated(
     engine: Arc<Engine>,
@@ -182,8 +182,8 @@ fn on_own_listener(
     }
 }
 
-/// Answers a request of an MCP server's process, which may also send DNS over HTTPS. The gateway is
-/// not served here: a tool must not call other tools.
+/// Answers a request of an MCP server's process: a request to a proxy, or DNS over HTTPS. The
+/// gateway is not served here: a tool must not call other tools.
 fn on_mcp_server(
     connection: &Connection,
     ingress: &Ingress,

@@ -20,8 +20,8 @@ const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
 /// ones are closed unread.
 const REFUSALS: usize = 64;
 
-/// A client connection and its engine. It is counted until its session is dropped, with the last of
-/// its tunnels, WebSockets and response bodies.
+/// A client connection and its engine. The connection is counted until the last of its tunnels,
+/// WebSockets and response bodies has dropped the session.
 #[derive(Clone)]
 pub struct Connection {
     pub engine: Arc<Engine>,
@@ -49,8 +49,8 @@ impl Connection {
         Self::assign(engine, snapshot, client, principal)
     }
 
-    /// Admits a connection of a part of the appliance that works for a container, and counts it as
-    /// one of the container's. `None` as for [`Connection::admit`].
+    /// Admits a connection of a process that the appliance runs for a container, and counts it as a
+    /// connection of this container. Returns `None` as [`Connection::admit`] does.
     pub fn admit_delegated(
         engine: Arc<Engine>,
         snapshot: &Snapshot,
@@ -119,9 +119,9 @@ impl Connection {
 }
 
 /// Finds the container of a client; `None` if none is registered or the registry cannot be read.
-/// The chain then looks for it again in each flow, and denies the flow with the reason. `None` also
-/// if the container's lease has ended or expired: the session would otherwise end with the lease,
-/// before the client reads that denial.
+/// The chain then looks for the container again in each flow, and denies the flow with the reason.
+/// `None` also if the container's lease has ended or expired: the session would otherwise end with
+/// the lease, before the client reads that denial.
 fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
     let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
     found.is_live(OffsetDateTime::now_utc()).then_some(found)
@@ -131,7 +131,8 @@ fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
 #[derive(Default)]
 pub struct ConnectionCount(AtomicUsize);
 
-/// Counts a connection overall and for its container until this is dropped.
+/// Counts a connection overall, and for its container or for all unknown sources, until this is
+/// dropped.
 struct ConnectionGuard {
     counts: [Arc<ConnectionCount>; 2],
     gauge: IntGauge,

@@ -20,8 +20,8 @@ pub struct HelloReader {
 }
 
 impl HelloReader {
-    /// Continues in `bytes`, which must hold all bytes that have arrived since the start. Returns
-    /// `None` if more bytes are needed.
+    /// Parses the bytes that are new since the last call; `bytes` must hold all bytes since the
+    /// start. Returns `None` if more bytes are needed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
         let invalid = |reason, alert| NoHello { reason, alert };
         let mut rest = bytes.get(self.read..).unwrap_or_default();
@@ -48,8 +48,8 @@ impl HelloReader {
         Ok(None)
     }
 
-    /// The bytes consumed so far. After the ClientHello, this is its length with its record
-    /// headers.
+    /// The number of bytes consumed so far. Once the ClientHello is complete, this is its length
+    /// with the record headers.
     #[must_use]
     pub fn length(&self) -> usize {
         self.read

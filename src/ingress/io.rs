@@ -86,9 +86,9 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Fails if a request waits in the chain or the proxy streams its response, and the client has
-    /// disconnected. Nothing reads from the socket then, so hyper would not notice the disconnect;
-    /// but hyper flushes whenever the connection's task runs.
+    /// Fails if the client has disconnected while a request waits in [`IdleTracker::held`] or the
+    /// proxy streams its own response. Nothing reads from the socket then, so hyper would not
+    /// notice the disconnect; but hyper flushes whenever the connection's task runs.
     ///
     /// The FIN of a client that has sent more than the receive window is not noticed until the
     /// proxy reads again, since it comes after those bytes.

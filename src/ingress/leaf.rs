@@ -13,8 +13,8 @@ use crate::snapshot::Snapshot;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Token bucket for the leaf certificates of one lease: its size is `certificates_per_minute`, and
-/// it refills evenly over a minute. The rate is that of the configuration in force at each call.
+/// Token bucket for the leaf certificates of one lease. Its size is `certificates_per_minute`, and
+/// it refills evenly over a minute. Each call passes the rate, which a reload may have changed.
 struct MintBudget(Mutex<Spent>);
 
 struct Spent {

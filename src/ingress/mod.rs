@@ -1,6 +1,7 @@
 //! Listeners for containers: the proxy (requests in absolute form and CONNECT, with TLS
-//! interception inside), the MCP gateway, and the listener of a single container, which serves
-//! both and DNS over HTTPS.
+//! interception inside), the MCP gateway, the listener of a single container, which serves both and
+//! DNS over HTTPS, and the listener of an MCP server's process, which serves the proxy and DNS over
+//! HTTPS.
 
 mod accept;
 mod connection;

@@ -1,5 +1,6 @@
-//! Requests in origin form on the listener of a container or of an MCP server, except those for the
-//! MCP gateway: DNS over HTTPS (RFC 8484), in clear text, since a Unix socket crosses no network.
+//! Answers requests in origin form on the listener of a container or of an MCP server, except
+//! requests for the MCP gateway. Only DNS over HTTPS (RFC 8484) is served, in clear text, since a
+//! Unix socket crosses no network.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::http::{OriginRequest, Reply};
 
 const DNS_MESSAGE: &str = "application/dns-message";
 
-/// The longest DNS message in bytes: over TCP its length has two bytes (RFC 1035, section 4.2.2).
+/// The longest DNS message in bytes: the length prefix over TCP has two bytes (RFC 1035, section
+/// 4.2.2).
 const MAX_DNS_MESSAGE: usize = 65_535;
 
 /// Answers a request in origin form: DNS over HTTPS, or a denial.

@@ -1,4 +1,4 @@
-//! A stream whose first bytes were read before.
+//! A stream from which bytes were read ahead.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream, and bytes that were read from it before. A reader gets these bytes first.
+/// A stream, and bytes that were read from it already. A reader gets these bytes first.
 pub struct ReadAhead<I> {
     io: I,
     bytes: Bytes,
@@ -25,7 +25,7 @@ impl<I> ReadAhead<I> {
     /// Puts back bytes for the next reader.
     pub fn unread(&mut self, bytes: Bytes) {
         if bytes.is_empty() {
-            // Even empty bytes keep the buffer that they are a part of.
+            // An empty `bytes` would keep the buffer of which it is a slice.
         } else if self.bytes.is_empty() {
             self.bytes = bytes;
         } else {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use addons::contract::{Code, Denial, names};
 use rustls::{AlertDescription, Error};
 
-/// Clients that verify the certificate only after the handshake (Node.js, GnuTLS) close the
-/// connection within this time.
+/// A client that verifies the certificate only after the handshake (Node.js, GnuTLS), and rejects
+/// it, closes the connection within this time.
 pub const REJECTION_WINDOW: Duration = Duration::from_secs(1);
 
 /// Returns the denial for a failed handshake. If the client sent an alert about the certificate or

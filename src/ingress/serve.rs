@@ -32,8 +32,8 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Answers a request of a connection; each kind of listener has one. The future is boxed: hyper
-/// keeps space for it as long as the connection lives, and an idle connection keeps only a pointer.
+/// Answers a request of a connection; each kind of listener has one. The future is boxed, so that
+/// hyper reserves only a pointer for it as long as the connection lives.
 pub type Handler =
     fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
 
@@ -46,9 +46,9 @@ pub fn exchange(
     Box::pin(handle(Arc::clone(&connection.session), ingress, request))
 }
 
-/// Serves HTTP/1.1 until the client closes the connection, its lease ends, a timeout passes, a
-/// reload revokes the permission, or the process stops. `permitted` is the tunnel's permission;
-/// without a tunnel, each request is permitted separately.
+/// Serves HTTP/1.1 until the client closes the connection, the container's lease ends, a timeout
+/// passes, a reload revokes the permission, or the process stops. `permitted` is the tunnel's
+/// permission; without a tunnel, the permission of the latest request counts.
 ///
 /// hyper's state of a connection has two buffers of 8 KiB. A connection that has been idle for 2 s
 /// drops this state, unless its latest request had a body, and makes a new one when the client
@@ -73,8 +73,7 @@ where
     let permitted = permitted.as_ref();
     loop {
         let serving = http1::Builder::new()
-            // The connection's watchdog applies this timeout, and the idle timeout between
-            // requests.
+            // `IdleTracker::watch` applies this timeout, and the idle timeout between requests.
             .header_read_timeout(None)
             .max_header_size(max_header_bytes(&connection))
             .serve_connection(TokioIo::new(io), service)
@@ -101,8 +100,8 @@ where
     }
 }
 
-/// Waits for the next request of an idle connection; returns `None` when its first byte arrives. If
-/// the connection must be closed before, returns how it ended.
+/// Waits for the next request of an idle connection. Returns `None` when its first byte arrives, or
+/// when the stream ends or fails. If the connection must be closed before, returns how it ended.
 async fn wait<I: AsyncRead + AsyncWrite + Unpin>(
     connection: &Connection,
     permitted: Option<&Permission>,
@@ -169,9 +168,10 @@ fn max_header_bytes(connection: &Connection) -> usize {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The client closed it, or the transport failed.
+    /// The client closed it, the transport failed, or the client violated HTTP/2.
     ByClient,
-    /// A protocol error, the lease, a reload, a timeout or the process ended it.
+    /// An HTTP/1.1 head that cannot be parsed, the lease, a reload, a timeout or the process ended
+    /// it.
     Otherwise,
 }
 
@@ -182,8 +182,8 @@ enum Attended<C> {
     Idle(Pin<Box<C>>),
 }
 
-/// Serves until the connection ends, must be closed or is idle. `serving` is boxed, since a future
-/// keeps space for an argument twice.
+/// Serves until the connection ends, must be closed or is idle. `serving` is boxed, since the
+/// future of this function reserves space for an argument twice.
 async fn attend<C>(
     connection: &Connection,
     ingress: &Ingress,
@@ -232,7 +232,7 @@ where
     }
 }
 
-/// An event that ends a connection or makes it idle, and that its own bytes do not show.
+/// An event that ends a connection or makes it idle, and that the connection's bytes do not show.
 enum Signal {
     /// The connection has been idle for 2 s.
     Idle,

@@ -1,5 +1,6 @@
 //! CONNECT tunnels: TLS for the named host is intercepted, or passed through for a passthrough
-//! host; HTTP in clear text is served; other protocols are denied.
+//! host; HTTP in clear text is served, unless the host is a passthrough host; other protocols are
+//! denied.
 
 use std::io;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ struct Tunnel {
     passthrough: Option<UpstreamSocket>,
 }
 
-/// The next step, by the contents of a tunnel.
+/// The contents of a tunnel, which determine the next step.
 enum TunnelContents<S> {
     /// Serve HTTP in clear text.
     Http(BoxFuture<'static, End>),
@@ -60,8 +61,7 @@ enum TunnelContents<S> {
 }
 
 /// Answers a CONNECT. The chain judges it before the proxy reads a byte from inside the tunnel or
-/// resolves the host. Boxed, since the future of a request inside the tunnel has the same type,
-/// which would contain itself.
+/// resolves the host.
 pub fn connect<S: Socket>(
     connection: Connection,
     request: Request<Incoming>,
@@ -214,8 +214,8 @@ impl Tunnel {
         }
     }
 
-    /// Detects the protocol inside and completes the TLS handshake of an intercepted tunnel; each
-    /// of the steps has the header timeout.
+    /// Detects the protocol inside and, if the tunnel is intercepted, completes the TLS handshake.
+    /// The detection, the ClientHello and the handshake each have the header timeout.
     async fn open<S: Socket>(
         &mut self,
         mut io: ReadAhead<ClientIo<S>>,
@@ -325,7 +325,7 @@ impl Tunnel {
         Ok(TunnelContents::Https(if is_http2 {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
-            // Boxed, since the future that serves it keeps space for a stream several times.
+            // Boxed, since the future that serves the stream reserves space for it several times.
             let stream = ReadAhead::new(Box::new(stream));
             Box::pin(serve_http1(
                 connection, ingress, permitted, stream, exchange,

@@ -13,7 +13,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The shortest interval between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Waits after failures, twice as long after each up to 1 s, and logs them at most once a minute.
+/// Waits after each failure: 10 ms at first, then twice as long each time, up to 1 s. Logs failures
+/// at most once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
@@ -22,7 +23,7 @@ pub struct AcceptBackoff {
 }
 
 impl AcceptBackoff {
-    /// Makes a backoff for a socket, which its log lines call `what`.
+    /// Makes a backoff for a socket; `what` names the socket in log lines.
     pub fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -32,7 +33,7 @@ impl AcceptBackoff {
         }
     }
 
-    /// Calls `accept` until it succeeds, with a delay after each failure.
+    /// Calls `accept` until it succeeds. Waits after each failure that no peer caused.
     pub async fn retry<T, F>(&mut self, mut accept: impl FnMut() -> F) -> T
     where
         F: Future<Output = io::Result<T>>,

@@ -31,8 +31,8 @@ pub(crate) fn threads() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Whether the peer of a socket has closed the connection or its sending side. Does not read from
-/// the socket and does not block.
+/// Whether the peer of a socket has closed the connection or its sending side, or the connection
+/// has failed. Does not read from the socket and does not block.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];

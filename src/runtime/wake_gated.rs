@@ -1,5 +1,4 @@
-//! A future that is polled only after it was woken, for events beside the data path that rarely
-//! happen.
+//! A future that is polled only after it was woken, for rare events beside the data path.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,12 +7,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// A future that is polled only after it was woken.
+/// A future that is polled once, and then only after it was woken.
 ///
 /// The task of a connection is polled for every packet. Polling the other events that may end the
 /// connection (the end of its lease, a reload, a shutdown, a timeout) takes locks that all
 /// connections share; gated, each poll is one atomic load. Without the gate, a denied request takes
-/// 3 % more instructions, another one 3.5 % (`scripts/bench --instructions --functions`).
+/// 3 % more instructions, any other request 3.5 % (`scripts/bench --instructions --functions`).
 pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,
@@ -60,7 +59,8 @@ impl<T> Future for WakeGated<'_, T> {
             *this.call.task.lock() = Some(waker.clone());
             this.registered = Some(waker.clone());
         }
-        // Read after the waker was stored, so that no wake-up is lost. Mostly only the load runs.
+        // Read after the waker was stored, so that no wake-up is lost. The swap runs only after a
+        // wake-up.
         if !this.call.called.load(Ordering::Acquire)
             || !this.call.called.swap(false, Ordering::AcqRel)
         {

@@ -15,9 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two attempts to take a lock.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
-/// The lock of a token file: a locked file beside the token file, since every refresh replaces the
-/// token file.
-/// The kernel releases the lock when the last handle is closed, also when the process is killed.
+/// The lock of a token file. It locks a separate file beside the token file, since every refresh
+/// replaces the token file. The kernel releases the lock when the last handle is closed, also when
+/// the process is killed.
 pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] File);
 
 impl FileLock for LockBeside {}

@@ -78,9 +78,9 @@ pub enum AuditBroken {
     Cut { path: PathBuf },
 }
 
-/// Verifies the whole chain, oldest file first, and that it contains the last hash of the head.
-/// Rotation deletes the oldest files, so if there are rotated files, the `prev` of the oldest line
-/// is not checked.
+/// Verifies the whole chain, oldest file first, and that it contains the line whose hash the head
+/// has. Rotation deletes the oldest files, so if there are rotated files, the `prev` of the oldest
+/// line is not checked.
 pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
     let is_there = |number: &usize| rotated(path, *number).exists();
     let oldest = (1..).take_while(is_there).last().unwrap_or(0);
@@ -110,7 +110,7 @@ pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
 
 /// The chain up to a line.
 struct HashChain {
-    /// The hash of that line; `None` before the oldest line if older ones were rotated away.
+    /// The hash of that line; `None` before the oldest line if there are rotated files.
     previous: Option<Digits>,
     /// The hash of the last line, from the head; `None` once that line was found.
     end: Option<Digits>,

@@ -101,8 +101,7 @@ impl FlowLog {
         *lost = Some(lost.map_or(more, |lost| lost.and(more)));
     }
 
-    /// Adds a record that the writer made, not a flow, to the newest flows, and sends it to
-    /// subscribers.
+    /// Adds a record of the log's writer to the newest flows, and sends it to subscribers.
     pub(super) fn show(&self, record: &[u8]) {
         self.lines.lock().newest.push(record.into());
     }
@@ -114,7 +113,7 @@ impl FlowLog {
     }
 
     /// Waits until a line waits for the disk, at most for `patience`. Returns `false` once the log
-    /// has ended, so that no line follows those that wait now.
+    /// has ended: no line follows those that wait now.
     pub(super) fn wait(&self, patience: Duration) -> bool {
         let mut lines = self.lines.lock();
         if lines.waiting.is_empty() && !lines.closed {

@@ -25,7 +25,7 @@ pub fn init(logging: &Logging) -> Result<(), String> {
 }
 
 /// Returns the filter for `logging.level`. A bare level applies to the crates of the product, and
-/// all others log warnings and errors. Any other text is a filter already.
+/// all other crates log warnings and errors. Any other text is a filter already.
 fn directives(level: &str) -> String {
     if level.parse::<tracing::Level>().is_ok() {
         format!("warn,unified_proxy={level},addons={level}")

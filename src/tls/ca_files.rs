@@ -107,7 +107,7 @@ impl CaFiles {
         }
     }
 
-    /// The path of the certificates that containers trust.
+    /// The path of `ca.pem`, which has the certificates of the signing CA and of the next one.
     pub fn public_path(&self) -> PathBuf {
         self.certs_dir.join("ca.pem")
     }

@@ -26,9 +26,9 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    /// Loads the system's roots; those that cannot be read are left out. `ours` is PEM; its
-    /// certificates are removed from the system's roots, which have them if `SSL_CERT_FILE` names
-    /// the proxy's bundle.
+    /// Loads the system's roots; those that cannot be read are left out. `ours` is PEM. Its
+    /// certificates are removed from the system's roots, which contain them if `SSL_CERT_FILE`
+    /// names the proxy's bundle.
     pub(super) fn load(ours: &str) -> Self {
         let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
             .filter_map(Result::ok)
@@ -55,7 +55,7 @@ impl Trusted {
     }
 
     /// Writes all certificates as a Java key store of type JKS, which every JVM reads: a header, an
-    /// entry for each certificate, and a digest. The entries have no date, so that the same
+    /// entry for each certificate, and a digest. Each entry has the date 0, so that the same
     /// certificates always make the same file. PKCS#12 would need another crate, and a random salt
     /// that changes the file each time.
     pub(super) fn jks(&self) -> Vec<u8> {
@@ -67,7 +67,7 @@ impl Trusted {
         for (number, (prefix, der)) in ours.chain(system).enumerate() {
             file.extend(JKS_TRUSTED.to_be_bytes());
             text(&mut file, &format!("{prefix}-{number}"));
-            // The time when it was added, in milliseconds since the epoch.
+            // The date of the entry, in milliseconds since the epoch.
             file.extend(0_u64.to_be_bytes());
             text(&mut file, "X.509");
             file.extend(length(der.len()));

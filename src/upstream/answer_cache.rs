@@ -196,10 +196,10 @@ mod tests {
     fn one_task_asks_and_the_others_are_woken_when_it_is_done() {
         let under_way = UnderWay::default();
         let Turn::Ours(asking) = under_way.turn(&key(1)) else {
-            panic!("nobody else asks");
+            panic!("no other task asks");
         };
         let Turn::Theirs(done) = under_way.turn(&key(1)) else {
-            panic!("somebody asks");
+            panic!("another task asks");
         };
         assert!(matches!(under_way.turn(&key(2)), Turn::Ours(_)));
         assert!(!done.is_cancelled());

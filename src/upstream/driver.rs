@@ -1,10 +1,10 @@
 //! Polls an HTTP/1.1 connection in the task of the exchange that uses it.
 //!
-//! hyper leaves polling a connection to its user. The usual task for each connection costs a switch
-//! of tasks, often of cores, for the request, for the response head and for each piece of the body.
-//! Only one exchange at a time uses an HTTP/1.1 connection, so the task of that exchange polls it.
-//! An idle connection is polled only when it is checked or used again, and notices then that the
-//! upstream has closed it. See ADR 007.
+//! hyper leaves polling a connection to its user. Usually a separate task polls each connection.
+//! Then the request, the response head and each piece of the body cost a switch of tasks, often
+//! between cores. Only one exchange at a time uses an HTTP/1.1 connection, so the task of that
+//! exchange polls it. An idle connection is polled only when it is checked or used again, and
+//! notices then that the upstream has closed it. See ADR 007.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ const ROUNDS: usize = 8;
 
 /// Owns the future of a connection, which is ready when the connection has ended.
 pub struct Driver {
-    /// `None` once it has ended, which closes its socket, or was detached.
+    /// `None` once the connection has ended, which closes its socket, or was detached.
     connection: Option<Connection>,
     call: Arc<Call>,
     /// The waker that the connection is polled with; it wakes `call`.
     caller: Waker,
-    /// The lease's end, for a detached connection. Others end with their exchange, their client
-    /// connection or their pool.
+    /// The lease's end, for a detached connection. Other connections end with their exchange, their
+    /// client connection or their pool.
     lease_ended: CancellationToken,
 }
 
@@ -59,7 +59,7 @@ impl Driver {
     }
 
     /// Polls `wanted` and the connection in turn, for as long as the connection makes progress.
-    /// Only this connection may make `wanted` ready: it gets a waker without effect, and this
+    /// Only this connection may make `wanted` ready: `wanted` gets a waker without effect, and this
     /// driver wakes the task. Once the connection has ended or was detached, `wanted` gets the
     /// task's waker and must register it.
     pub fn poll<T>(

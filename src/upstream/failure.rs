@@ -2,7 +2,7 @@
 
 use addons::contract::{Code, Denial, Host, Stage};
 
-/// `why` completes the sentence "HOST …".
+/// The denial for an upstream that sent no valid response. `why` completes the sentence "HOST …".
 pub fn not_answered(host: &Host, why: &str) -> Denial {
     Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
 }

@@ -94,8 +94,8 @@ pub enum Upstream {
 }
 
 impl Upstream {
-    /// Polls `wanted`, which becomes ready through progress of this connection, and the connection
-    /// itself if it is HTTP/1.1.
+    /// Polls `wanted`, which becomes ready when this connection makes progress. Also polls the
+    /// connection itself if it is HTTP/1.1.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -115,7 +115,7 @@ impl Upstream {
         }
     }
 
-    /// Place of the reusable timer; an HTTP/2 connection has none.
+    /// The slot of the reusable timer; an HTTP/2 connection has none.
     pub fn timer(&mut self) -> Option<&mut Option<Timer>> {
         match self {
             Self::Http1(one) => Some(&mut one.timer),

@@ -19,8 +19,8 @@ use super::{Http1, Http2, Network, Upstream};
 /// The most idle HTTP/1.1 connections kept for one endpoint; further ones are closed. With more
 /// concurrent calls than this, an MCP mount opens connections again and again.
 const MAX_IDLE: usize = 64;
-/// How long an idle connection is kept, checked every 15 s: most servers close theirs after a
-/// minute.
+/// How long an idle connection is kept, checked every 15 s. Most servers close idle connections
+/// after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
 const SHARED_LIFETIME: Duration = Duration::from_secs(120);
@@ -257,8 +257,8 @@ impl LeasePool {
         }
     }
 
-    /// Closes connections that were idle for too long, until the pool is empty; all of them when
-    /// the lease ends.
+    /// Closes connections that were idle for too long, again and again until the pool is empty.
+    /// Closes all connections when the lease ends.
     async fn prune(self: Arc<Self>, ended: CancellationToken) {
         loop {
             tokio::select! {
@@ -280,9 +280,9 @@ impl LeasePool {
 
 impl Connections {
     /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
-    /// cores. `only_here` refuses those of other threads if the upstream serves several connections
-    /// at once: every request of an MCP mount takes its connection from the pool, so a foreign one
-    /// would cost a wake-up for each call.
+    /// cores. `only_here` refuses connections of other threads if the upstream serves several
+    /// connections at once: every request of an MCP mount takes its connection from the pool, so a
+    /// connection of another thread would cost a wake-up for each call.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let here = std::thread::current().id();
         let idle = self.idle.get_mut(endpoint)?;

@@ -39,10 +39,10 @@ const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
 /// Bounds of the time to live of an answer, here and at DNS clients: short enough that a changed
-/// allowlist takes effect soon, long enough to keep repeated questions from the nameserver.
+/// allowlist takes effect soon, long enough that the nameserver gets few repeated questions.
 const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// The same for names that do not exist or have no such record.
+/// The same bounds for the answer that a name does not exist, or has no record of the type.
 const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Time to live of a static host's record, in seconds: a reload may change the record.
@@ -76,8 +76,8 @@ pub enum ResolverError {
 /// again unless it fails.
 ///
 /// A datagram to the first nameserver settles nearly every question. If it does not,
-/// hickory-resolver asks: all nameservers, with retries, over TCP after a truncated answer, and
-/// along CNAMEs.
+/// hickory-resolver asks all nameservers, with retries. It uses TCP after a truncated answer, and
+/// follows CNAMEs.
 pub struct Resolver {
     hosts: Arc<HashMap<Host, StaticAddress>>,
     answers: AnswerCache,
@@ -85,7 +85,7 @@ pub struct Resolver {
     first: Option<Datagrams>,
     upstream: TokioResolver,
     watch: Option<Arc<NameserverWatch>>,
-    /// Limits the concurrent questions to nameservers, each of which holds sockets.
+    /// Limits the concurrent questions to nameservers, since each question holds sockets.
     room: Semaphore,
 }
 
@@ -297,7 +297,7 @@ impl Resolver {
                 if last == Some(*record_type) {
                     return Ok(self.keep(key, records));
                 }
-                // A CNAME without its target's records is kept as briefly as a missing record.
+                // A CNAME without its target's records is kept for the shortest negative lifetime.
                 let answer = Answer {
                     code: ResponseCode::NoError,
                     records,

@@ -85,7 +85,7 @@ impl NameserverWatch {
             tracing::warn!(
                 count,
                 newest = why,
-                "names cannot be looked up: check upstream.nameservers in proxy.yaml, or the system's resolv.conf if it lists none"
+                "names cannot be looked up: check upstream.nameservers in proxy.yaml or, if it is empty, the system's resolv.conf"
             );
         }
     }
