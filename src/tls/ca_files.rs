@@ -116,6 +116,7 @@ impl CaFiles {
     /// the end of the grace period, and writes the public files. Fails if the CA is not yet valid
     /// or has expired.
     pub(super) fn load_or_create(&self, now: OffsetDateTime) -> Result<Ca, CaError> {
+        self.finish_promotion()?;
         let mut next = self.load(NEXT)?;
         let mut current = self.load(CURRENT)?;
         if next.as_ref().is_some_and(|next| next.not_before <= now) {
@@ -182,11 +183,19 @@ impl CaFiles {
     }
 
     fn load(&self, name: &str) -> Result<Option<Ca>, CaError> {
-        let (key_path, cert_path) = (self.path(name, "key"), self.path(name, "crt"));
         let effect = match name {
             NEXT => "to cancel the rotation",
             _ => "to have a new CA made (sandboxes must then trust the new one)",
         };
+        Self::load_pair(self.path(name, "key"), self.path(name, "crt"), effect)
+    }
+
+    /// Reads a CA; `effect` says what moving a bad file away would do.
+    fn load_pair(
+        key_path: PathBuf,
+        cert_path: PathBuf,
+        effect: &'static str,
+    ) -> Result<Option<Ca>, CaError> {
         let half = |missing, present| CaError::Half {
             missing,
             present,
@@ -267,14 +276,26 @@ impl CaFiles {
         })
     }
 
-    /// Renames the files of the next CA to those of the current one, the certificate last. After a
-    /// crash between the renames, the next start reports the missing file.
+    /// Renames the files of the next CA to those of the current one. The certificate comes last:
+    /// see [`Self::finish_promotion`].
     fn promote(&self) -> Result<(), CaError> {
-        for extension in ["key", "crt"] {
-            let (from, to) = (self.path(NEXT, extension), self.path(CURRENT, extension));
-            fs::rename(&from, &to).map_err(|source| CaError::Io { path: from, source })?;
+        self.rename_next("key")?;
+        self.rename_next("crt")
+    }
+
+    /// Renames the certificate of the next CA if only its key was renamed, because of a crash.
+    fn finish_promotion(&self) -> Result<(), CaError> {
+        let (key, cert) = (self.path(CURRENT, "key"), self.path(NEXT, "crt"));
+        let is_pair = || matches!(Self::load_pair(key, cert, ""), Ok(Some(_)));
+        if !self.path(NEXT, "key").exists() && is_pair() {
+            self.rename_next("crt")?;
         }
         Ok(())
+    }
+
+    fn rename_next(&self, extension: &str) -> Result<(), CaError> {
+        let (from, to) = (self.path(NEXT, extension), self.path(CURRENT, extension));
+        fs::rename(&from, &to).map_err(|source| CaError::Io { path: from, source })
     }
 
     fn publish(&self, current: &Ca, next: Option<&Ca>) -> Result<(), CaError> {
@@ -449,6 +470,19 @@ mod tests {
         let new = files.load_or_create(now + ROTATION_GRACE).unwrap();
         assert_ne!(new.pem, old.pem);
         assert_eq!(fs::read_to_string(files.public_path()).unwrap(), new.pem);
+    }
+
+    #[test]
+    fn a_start_completes_the_promotion_of_the_next_ca_after_a_crash() {
+        let (dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        files.load_or_create(now).unwrap();
+        let from = files.rotate(now).unwrap();
+        let data = dir.path().join("data");
+        let next = fs::read_to_string(data.join("ca-next.crt")).unwrap();
+        fs::rename(data.join("ca-next.key"), data.join("ca.key")).unwrap();
+        assert_eq!(files.load_or_create(from).unwrap().pem, next);
+        assert!(!data.join("ca-next.crt").exists());
     }
 
     #[test]

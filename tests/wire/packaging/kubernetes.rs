@@ -104,6 +104,12 @@ fn the_kubernetes_network_policy_allows_sandboxes_only_the_ports_of_the_proxy() 
     let proxy = &daemons["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(allowed, ports(&proxy["ports"], "containerPort"));
     assert_eq!(allowed, ports(&service["ports"], "port"));
+    let accepted = object("NetworkPolicy", "unified-proxy")["spec"]["ingress"][0]["ports"].clone();
+    assert_eq!(
+        ports(&accepted, "port"),
+        ports(&proxy["ports"], "name"),
+        "the policy of the proxy names the ports of its container"
+    );
 }
 
 #[test]
