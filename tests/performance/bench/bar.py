@@ -35,7 +35,7 @@ def rows(loads, facts):
         ("CPU of a new tunnel, × nginx", against(tunnels, "cpu_us_each", "nginx"), "≤", 0.80),
         ("rate of new tunnels, × nginx", against(tunnels, "per_second", "nginx"), "≥", 1.0),
         ("CPU of a tunnel to a new host, × a known one", between("new tunnels, each to a new host", tunnels), "≤", 2.0),
-        ("CPU per MB, × relay", against("keep-alive 100 MB body, no secret lent, 1 connection", "cpu_us_each", "relay"), "≤", 1.1),
+        ("CPU per MB, × relay", against("keep-alive 100 MB body, no secret injected, 1 connection", "cpu_us_each", "relay"), "≤", 1.1),
         ("CPU per MB with scrubbing, × relay", against("keep-alive 100 MB body, scrubbed, 1 connection", "cpu_us_each", "relay"), "≤", 1.5),
     ]
     for load in loads:
@@ -54,7 +54,7 @@ def rows(loads, facts):
         ("requests/s, × mitmproxy", slow and ratio(slow, "per_second", "mitmproxy"), "≥", 30),
         ("mitmproxy's CPU each, × ours", slow and ratio(slow, "cpu_us_each", "product", "mitmproxy"), "≥", 30),
         ("a container's p99 beside 10,000 denials/s of another, × alone", facts["beside"] / facts["alone"], "≤", 2.0),
-        ("p99 in ms with a secret lent, 1 connection", figure("keep-alive 1 KiB, 1 connection", "p99_ms"), "≤", 10),
+        ("p99 in ms with a secret injected, 1 connection", figure("keep-alive 1 KiB, 1 connection", "p99_ms"), "≤", 10),
         ("p99 in ms to a passthrough host", figure("keep-alive 1 KiB to a passthrough host, 32 connections", "p99_ms"), "≤", 50),
         ("s to clone a small repository", facts["clone_s"], "≤", 2),
         ("MiB when idle, no container", facts["empty_mib"], "≤", 20),

@@ -60,7 +60,7 @@ def http_loads(quick):
         keep_alive(1, seconds=seconds, peers=("direct", *RELAYS)),
         keep_alive(32, "--size", 100 << 10, name="100 KiB", seconds=seconds),
         keep_alive(1, *big, name="100 MB body, scrubbed"),
-        keep_alive(1, *big, *plain, name="100 MB body, no secret lent"),
+        keep_alive(1, *big, *plain, name="100 MB body, no secret injected"),
         Load("HTTP/2, 100 streams on 1 connection", ["streams", "--connections", 1], seconds=seconds,
              peers=("direct", "product", "nginx", "hudsucker")),
         Load("new tunnels, 1 host", ["tunnels", "--connections", 16], rounds=3 if quick else 10, smallest=True,
