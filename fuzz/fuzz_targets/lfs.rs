@@ -17,7 +17,10 @@ fuzz_target!(|batch: &[u8]| {
     let begun = std::time::Instant::now();
     match judge(batch) {
         Ok(sent) => {
-            assert!(sent.len() <= batch.len() + 1024, "the sent body is too long");
+            assert!(
+                sent.len() <= batch.len() + 1024,
+                "the sent body is too long"
+            );
             assert_eq!(
                 judge(&sent).as_ref(),
                 Ok(&sent),

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use addons::contract::{OwnedFlow, 
+use addons::contract::{
     Addon, AuthMode, BodyOut, Client, Container, ContainerId, Endpoint, FlowStart, Host, Kind,
-    LeaseId, Standing, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
+    LeaseId, OwnedFlow, Path, Registration, Request, Response, Scheme, SecretSource, Source,
+    Standing, Subject,
 };
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use bytes::Bytes;

@@ -70,9 +70,9 @@ codes! {
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
-    /// The host is missing from the allowlist, from the container's own list that narrows the
-    /// allowlist, from the hosts of the part of the appliance that sends the request, or from the
-    /// names of the MCP gateway.
+    /// The host is not on the list that applies: the allowlist, the container's own list, or the
+    /// list of the MCP server or other part of the proxy that sends the request (which also has
+    /// ports). Or a request to the MCP gateway has a `Host` or `Origin` that is not the gateway's.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
     /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
     /// public address in clear text.
@@ -113,8 +113,8 @@ codes! {
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
     /// A push, or an LFS file, is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
-    /// A body that the proxy must judge, or answer itself, has more bytes, JSON values or refs than
-    /// a limit permits.
+    /// A body that the proxy must judge, or the body of a request that it answers itself, exceeds a
+    /// limit on bytes, JSON values or refs.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
     /// The memory for buffered bodies is used up, or no thread is free to parse one.
     InspectionBusy = "inspection_busy", 503, Policy;

@@ -134,8 +134,9 @@ fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
             .extend(in_values.map(|(name, value)| (name.to_owned(), value)));
         // Shows that the search finds a visible file.
         person.write("project/visible", MARK);
-        let script =
-            format!("{SEARCH}\nholds('the caller is not there', lambda: os.getppid() in (0, 1))");
+        let script = format!(
+            "{SEARCH}\nholds('the parent process is not of the host', lambda: os.getppid() in (0, 1))"
+        );
         let ran = {
             let command = crate::attempts::python(&script, &mark());
             let command: Vec<&str> = command.iter().map(String::as_str).collect();

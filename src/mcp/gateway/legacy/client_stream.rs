@@ -28,6 +28,18 @@ pub struct ClientStream {
     killed: CancellationToken,
 }
 
+/// A question of the session, withdrawn on drop unless it was answered.
+struct Registered {
+    session: Arc<LegacySession>,
+    number: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.session.withdraw(self.number);
+    }
+}
+
 impl ClientStream {
     /// Writes messages of `session` to `stream`.
     pub fn new(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Self {
@@ -40,8 +52,8 @@ impl ClientStream {
         }
     }
 
-    /// Relays a call to a separate stream until the response is written, the client cancels the
-    /// call, or the client stays disconnected for
+    /// Writes the messages of a call to the call's own stream. Ends when the response is written,
+    /// when the session or the client ends the call, or when the client stays disconnected for
     /// [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
         tokio::select! {
@@ -54,7 +66,7 @@ impl ClientStream {
         self.stream.finish();
     }
 
-    /// Relays a call to the only stream of its session (HTTP+SSE).
+    /// Writes the messages of a call to the only stream of its session (HTTP+SSE).
     pub async fn call_on_shared(self, id: Id, mut call: Call, guard: CallGuard) {
         tokio::select! {
             biased;
@@ -124,13 +136,17 @@ impl ClientStream {
             self.metrics.hit("questions");
             return;
         };
+        let registered = Registered {
+            session: Arc::clone(&self.session),
+            number,
+        };
         let request = write_request(Some(&Id::number(number)), method, params);
         if self.stream.push(&request, &self.memory).await.is_err() {
-            self.session.withdraw(number);
             return;
         }
         let client = self.clone();
         tokio::spawn(async move {
+            let _registered = registered;
             tokio::select! {
                 answered = answer => {
                     if let Ok(outcome) = answered {
@@ -150,7 +166,8 @@ impl ClientStream {
         }
         let params = RawValue::from_string(format!("{{\"requestId\":{number}}}")).ok();
         let cancelled = write_request(None, "notifications/cancelled", params.as_deref());
-        // If memory is exhausted, the client is not notified, and its answer is dropped.
+        // If memory is exhausted, the client is not notified. An answer that it still sends is
+        // dropped like any answer to a withdrawn request.
         let push = self.stream.push(&cancelled, &self.memory);
         self.session.ended.run_until_cancelled(push).await;
     }
