@@ -72,8 +72,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the settings of every addon. Errors are in the report of the files. Accesses the files
-    /// that hold secrets, so it may block.
+    /// Reads the settings of every addon. Errors are added to the report that the documents in
+    /// `files` share. Accesses the files that hold secrets, so it may block.
     pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
         Self {
             allowlist: Arc::new(policy::read_allowlist(files)),
@@ -203,8 +203,9 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
             Arc::new(reachable),
             state.git_metrics,
         ))),
-        // Last: a secret is added only after every other addon has passed the request. Responses
-        // run in reverse order, so it sees each response first, and no other addon sees an echo.
+        // Last: a secret is added only after every other addon has passed the request. The addons
+        // see a response in reverse order, so this one redacts secrets that the upstream returns
+        // before another addon sees them.
         Link::from(Arc::new(Credentials::new(credentials))),
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);

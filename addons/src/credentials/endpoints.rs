@@ -30,8 +30,8 @@ impl Endpoints {
     }
 
     /// Returns the placeholder answer if host, port, method and path equal those of an endpoint,
-    /// the scheme is HTTPS, and the container may use the credential; otherwise `None`. The path to
-    /// send is compared byte for byte.
+    /// the scheme is HTTPS, and the container may use the credential; otherwise `None`. The path is
+    /// compared byte for byte, in the form that would otherwise be sent upstream.
     pub(super) fn answer(&self, flow: &mut Flow, request: &Request) -> Option<Denial> {
         let container = flow.known_container()?;
         let (credential, answer) = self.0.iter().find(|(credential, answer)| {

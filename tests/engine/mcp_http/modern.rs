@@ -41,7 +41,7 @@ fn tool(schema: Value) -> Arc<Definition> {
 }
 
 #[tokio::test]
-async fn each_request_is_independent_and_its_http_fields_repeat_its_members() {
+async fn each_request_is_independent_and_its_header_fields_repeat_values_of_its_body() {
     let server =
         modern(|seen| Scripted::result(&seen.message, json!({"resultType": "complete"}))).await;
     let fixture = Fixture::at(&server.url());
@@ -226,7 +226,7 @@ async fn an_http_server_is_addressed_in_the_clients_era_if_it_supports_it() {
 }
 
 #[tokio::test]
-async fn a_server_of_neither_era_is_an_error_with_its_response() {
+async fn if_a_server_speaks_neither_era_the_error_says_what_it_answered() {
     let server = Server::start(|seen| match seen.method() {
         "server/discover" => Scripted::status(404),
         _ => Scripted::typed("text/html", "<p>It works!</p>"),
