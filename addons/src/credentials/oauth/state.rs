@@ -20,7 +20,7 @@ const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_s
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The first and the longest wait after a failed refresh. Each further failure doubles the wait.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// Limit on the tokens before the last one that are still scrubbed from responses.
+/// Limit on the replaced tokens that are kept, so that they are scrubbed from responses.
 const MAX_REPLACED: usize = 4;
 
 /// The state of the token file, the tokens in use, and the result of the last refresh.
