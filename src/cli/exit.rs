@@ -40,9 +40,12 @@ impl Failure {
     /// Writes the message to standard error and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
-            let lines: Vec<_> = self.message.lines().map(printable).collect();
             // A write error is ignored: there is no other output for the message.
-            let _ = writeln!(io::stderr(), "unified-proxy: {}", lines.join("\n"));
+            let _ = writeln!(
+                io::stderr(),
+                "unified-proxy: {}",
+                printable_lines(&self.message)
+            );
         }
         ExitCode::from(self.code)
     }
@@ -59,8 +62,14 @@ pub(super) fn print(line: impl Display) -> Result<(), Failure> {
 
 /// Writes a warning to standard error.
 pub(super) fn warn(message: impl Display) {
+    let text = printable_lines(&message.to_string());
     // A write error is ignored: there is no other output for the warning.
-    let _ = writeln!(io::stderr(), "unified-proxy: warning: {message}");
+    let _ = writeln!(io::stderr(), "unified-proxy: warning: {text}");
+}
+
+fn printable_lines(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(printable).collect();
+    lines.join("\n")
 }
 
 /// Escapes control characters, invisible characters and characters that change the direction of
