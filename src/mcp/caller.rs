@@ -38,8 +38,8 @@ pub struct TraceContext {
 }
 
 impl Caller {
-    /// Whether the client has this revision and these capabilities. If both are equal for two
-    /// clients of a lease, these share sessions with servers and see the same lists.
+    /// Whether the client has this revision and these capabilities. Clients of a lease with equal
+    /// revision and capabilities share sessions with servers and see the same lists.
     pub(super) fn is_like(&self, version: Version, capabilities: &RawValue) -> bool {
         self.version == version && self.capabilities.get() == capabilities.get()
     }

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "mcp-definitions.json";
-/// Limit on the tools of one server that are stored. Further tools are blocked.
+/// The most tools of one server that are stored. Further tools are blocked.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
 /// The largest file that is read, in bytes: enough for about 90 servers with the most tools and the
 /// longest names.
@@ -98,9 +98,9 @@ impl DefinitionFile {
         Ok(())
     }
 
-    /// Compares digests with the accepted ones, and stores new ones; blocks. Also returns how many
-    /// tools changed to a definition that was not waiting to be accepted already. Fails if the file
-    /// could not be read at the start or cannot be written.
+    /// Compares the digests of tools with the stored ones, and stores the digests of new tools.
+    /// Blocks. Also returns the number of definitions that changed, without those that already wait
+    /// to be accepted. Fails if the file could not be read at the start or cannot be written.
     fn compare(
         &self,
         server: &str,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_errors_have_their_code_name_and_details() {
+    fn policy_denials_have_reserved_numbers_and_the_code_as_message() {
         each_row(
             [
                 (Code::PolicyDenied, -32950, 403),

@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::message::Outcome;
 
-/// Capacity of an event queue; each call, each stream of a client and each session with a server
-/// has one. If it is full, a notification is dropped (progress of the coding mount waits instead)
-/// and a request is answered with an error.
+/// Capacity of an event queue. Each call, each stream of a client and each session with a server
+/// has a queue. If the queue is full, a request is answered with an error, and a notification is
+/// dropped. Progress of a coding sidecar waits for room instead.
 pub const EVENT_QUEUE: usize = 256;
 
 /// Sender of a queue of events.

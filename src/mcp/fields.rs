@@ -6,7 +6,7 @@ use http::HeaderName;
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The session of a request, up to 2025-11-25.
 pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-/// The last event that a client read of a stream.
+/// The last event of a stream that the client received.
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The method of a request, since 2026-07-28.
 pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");

@@ -1,4 +1,4 @@
-//! JSON-RPC messages, which keep params and results as the received text.
+//! JSON-RPC messages. Params and results are kept as the received text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ pub type Outcome = RpcOutcome;
 /// The longest id, in bytes of its JSON text.
 const MAX_ID: usize = 256;
 
-/// The id of a request: a string or a number, as the JSON text of its sender.
+/// The id of a request: a string or a number, in the JSON text that the sender wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Id(Arc<str>);
 

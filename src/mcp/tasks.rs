@@ -1,4 +1,5 @@
-//! Removes tasks (2025-11-25, later an extension), since their results would bypass the chain.
+//! Removes the capability `tasks`, since the results of tasks would bypass the chain. Tasks are
+//! part of 2025-11-25, and an extension since 2026-07-28.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};

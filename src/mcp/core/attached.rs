@@ -32,7 +32,7 @@ pub struct Filter {
     pub uris: Vec<Arc<str>>,
 }
 
-/// The subscriptions and the log level of a session, set by its requests.
+/// The subscriptions and the log level that the client of a session requested.
 #[derive(Default)]
 pub(super) struct ClientPreferences {
     /// The resources that the client subscribed to; at most [`MAX_SUBSCRIPTIONS`].

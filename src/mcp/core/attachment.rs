@@ -1,4 +1,4 @@
-//! Attaches clients to the messages outside their calls.
+//! Attaches clients, so that they receive messages outside their calls.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

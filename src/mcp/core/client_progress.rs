@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use super::params::{PROGRESS_TOKEN, Progress, edit};
 use super::{Caller, MountSession};
 
-/// Requests of servers that wait for an answer of one lease's clients, by the gateway's progress
-/// token. Each has the server's token, as JSON.
+/// The open requests of servers to the clients of one lease, by the gateway's progress token. The
+/// text is the server's token, as JSON.
 #[derive(Default)]
 pub(super) struct Reports(Mutex<HashMap<u64, (ProgressReceiver, Box<str>)>>);
 

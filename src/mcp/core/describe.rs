@@ -57,8 +57,8 @@ impl Core {
         }
     }
 
-    /// The description of one server; the last known one if the server does not answer, or `None`
-    /// if it never answered.
+    /// The description of one server. If the server does not answer, the last known description;
+    /// `None` if the server never answered.
     async fn described(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

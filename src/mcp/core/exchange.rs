@@ -20,8 +20,8 @@ use super::{
     ClientRequest, Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error,
 };
 
-/// The longest duration of a call whose `timeout` is extended by progress or by questions to the
-/// client, unless `timeout` itself is longer.
+/// The longest duration of a call, unless its `timeout` is longer. Progress and answers of the
+/// client extend `timeout` up to this limit.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 
 impl Core {
@@ -36,7 +36,8 @@ impl Core {
         self.try_forward(request, target, changes).await?
     }
 
-    /// As [`Self::forward`], but distinguishes an error that the server answered from a failure.
+    /// As [`Self::forward`], but returns an error that the server answered as `Ok`, and a failure
+    /// as `Err`.
     pub(super) async fn try_forward(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -194,7 +195,7 @@ async fn exchange(
         tokio::select! {
             // The limit comes first: otherwise, a server that sends events without pause would use
             // up the task's budget, and the timer would never fire. Events come before the answer,
-            // so that those that precede it are relayed first.
+            // so that events that precede the answer are relayed first.
             biased;
             () = sleep_until(limit) => return Err(MountError::TimedOut),
             event = events.recv(), if is_open => match event {

@@ -18,7 +18,7 @@ use super::relay::{Relay, no_client_answers};
 use super::target::Target;
 use super::{ClientRequest, Core, Event, Outcome, protocol_error};
 
-/// A call with this number of `input_required` results fails.
+/// The most `input_required` results of one call. A further one fails the call.
 const MAX_ROUNDS: usize = 16;
 
 /// An entry of `inputRequests`.
@@ -35,8 +35,8 @@ struct InputRequired {
 }
 
 impl Core {
-    /// Repeats a call until its result is complete. Fails after [`MAX_ROUNDS`] repetitions.
-    /// `outcome` is that of the first attempt.
+    /// Repeats a call until its result is complete. Fails if the result is not complete after
+    /// [`MAX_ROUNDS`] repetitions. `outcome` is the outcome of the first attempt.
     pub(super) async fn answer_inputs(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -125,7 +125,7 @@ async fn answer(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
 impl InputRequired {
     /// Reads a result; `None` for a complete one.
     fn of(result: &RawValue) -> Option<Self> {
-        // Nearly all results, some of which are large, need no parsing.
+        // Avoids parsing: few results contain this word, and some results are large.
         if !result.get().contains("input_required") {
             return None;
         }

@@ -1,4 +1,4 @@
-//! State of one lease: attached clients, views, sessions.
+//! State of one lease: attached clients, their views of the lists, and sessions with servers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +16,15 @@ use super::{Caller, List};
 
 /// The most messages of one lease's clients that may be under way at once.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
-/// The most views that are kept; the least recently used one is evicted.
+/// The most views that are kept. A view holds the lists for one revision and one set of
+/// capabilities. The least recently used view is evicted.
 const MAX_VIEWS: usize = 16;
 /// The most URIs whose server is remembered; the oldest is evicted.
 const MAX_LEARNED: usize = 4096;
 /// The longest URI that is remembered, in bytes.
 const MAX_LEARNED_URI: usize = 1024;
 
-/// One lease's clients and views. Owned by the lease.
+/// The clients, views and sessions of one lease. Owned by the lease.
 pub(super) struct Lease {
     pub attached: Mutex<Vec<Arc<Attached>>>,
     pub sessions: KnownSessions,
@@ -31,8 +32,8 @@ pub(super) struct Lease {
     /// Subscriptions and log levels by the client's session; dropped with the session.
     preferences: Mutex<Vec<(Weak<Caller>, Arc<ClientPreferences>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
-    /// Servers that did not answer a list in time. Until such a server answers, lists do not wait
-    /// for it.
+    /// Servers that did not send a list in time. Until such a server answers, lists do not wait for
+    /// it.
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
@@ -160,7 +161,7 @@ impl Lease {
             .collect()
     }
 
-    /// Whether a server did not answer a list in time, and has not answered since.
+    /// Whether a server did not send a list in time, and has not answered since.
     pub fn is_slow(&self, server: &str) -> bool {
         self.slow.lock().contains(server)
     }

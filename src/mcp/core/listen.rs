@@ -15,7 +15,8 @@ use super::lease::Lease;
 use super::params::{Destination, SUBSCRIPTION_ID, edit};
 use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
 
-/// The pause after a stream with a notification ended; doubles after each stream without one.
+/// The pause after a stream that delivered a notification. It doubles after each stream that
+/// delivered none.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause, and the pause after a refused stream.
 const MAX_PAUSE: Duration = Duration::from_secs(60);

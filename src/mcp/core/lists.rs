@@ -27,7 +27,8 @@ use super::{
 
 /// Time limit for waiting for a server that is being started or whose list must be read.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest page, in bytes; a single entry may exceed it. A shorter list is one page.
+/// The longest page, in bytes. A longer list is divided into pages. A page of a single entry may be
+/// longer.
 pub(super) const MAX_PAGE: usize = 2 << 20;
 
 /// A list that clients request.

@@ -116,7 +116,7 @@ impl Core {
         (self.rules)().policies_loaded
     }
 
-    /// Creates a core over these mounts. Background work runs in the calling runtime.
+    /// Creates a core for these mounts. Background work runs in the calling runtime.
     pub fn new(rules: CurrentRules, mounts: Arc<Mounts>, metrics: McpMetrics) -> Arc<Self> {
         let core = Arc::new(Self {
             rules,

@@ -18,7 +18,8 @@ const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 /// The member that holds a progress token.
 pub(super) const PROGRESS_TOKEN: &str = "progressToken";
-/// The member that asks for a task (2025-11-25). No side declares tasks, so it has no meaning.
+/// The member that asks for a task (2025-11-25). It has no meaning, since the gateway removes the
+/// capability `tasks` of clients and servers.
 pub(super) const TASK: &str = "task";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";

@@ -36,7 +36,7 @@ pub(super) struct Relay<'a> {
     pub session: Option<&'a Arc<dyn MountSession>>,
 }
 
-/// A question to the client under way: waits for the answer and sends it to the server.
+/// Waits for the client's answer to an open question, and sends the answer to the server.
 pub(super) type OpenQuestion = BoxFuture<'static, ()>;
 
 impl Relay<'_> {
@@ -102,8 +102,8 @@ impl Relay<'_> {
         }
     }
 
-    /// The params of a progress notification with the client's token; `None` if it does not belong
-    /// to this call.
+    /// The params of a progress notification with the client's token; `None` if the notification
+    /// does not belong to this call.
     fn progress(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
         let progress = self.progress?;
         let members = Members::read(params?).ok()?;
@@ -183,7 +183,7 @@ impl Relay<'_> {
 }
 
 /// Waits for the client's answer, judges it, and sends it to the server, unless the server gives up
-/// first. `definition` is that of the tool whose call the request belongs to.
+/// first. `definition` is the definition of the tool whose call caused the request.
 async fn answer_server(
     mut live: LiveFlow,
     method: Arc<str>,

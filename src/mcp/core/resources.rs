@@ -1,5 +1,5 @@
-//! Requests for resources and completions. A request with a URI goes to the server that owns it.
-//! URIs are not rewritten, since results and links contain them too.
+//! Requests for resources and completions. A request with a URI goes to the server that has the
+//! resource. URIs are not rewritten, since results and links contain them too.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,7 +14,7 @@ pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
 /// Members that forbid caching a result.
 const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
 
-/// Translates the answer of a server of one revision for a client of another.
+/// Translates a server's answer for a client of another revision.
 pub(super) fn for_client(
     client: Version,
     server: Version,

@@ -1,5 +1,6 @@
-//! Keeps the subscriptions and the log level of sessions with servers in step with their clients:
-//! with requests to legacy servers, and with `subscriptions/listen` streams of modern ones.
+//! Keeps the subscriptions and the log level of each session with a server in step with what the
+//! clients of the session want. Legacy servers get requests. Modern servers get a
+//! `subscriptions/listen` stream for the subscriptions, and the log level with each request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Poole
 const OWN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// Returns an open session with a server. If it is new, sends the subscriptions and the log
-    /// level of its clients in the background.
+    /// Returns an open session with a server. In a new session, sends the subscriptions and the log
+    /// level of the clients in the background.
     pub(super) async fn session(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -86,8 +87,8 @@ impl Core {
         }
     }
 
-    /// Compares the subscriptions and the level that the clients of a session want with those that
-    /// its server has, and sends the changes to the server.
+    /// Compares the subscriptions and the level that the clients of a session want with those at
+    /// the server. Sends the differences to the server.
     async fn update_session(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
         let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
             return;

@@ -48,7 +48,7 @@ impl Core {
                 Some((settings, tool))
             }
             // The tool is unknown, or its server's list is not up to date. A changed definition
-            // must be compared with its pin before the call.
+            // must be compared with the accepted one before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
         found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed))
@@ -65,7 +65,8 @@ impl Core {
         self.forward_and_learn(request, &target, &changes).await?
     }
 
-    /// Sends a request, and remembers its server for the resources that the result links to.
+    /// Sends a request to a server. Remembers this server for the resources to which the result
+    /// links.
     pub(super) async fn forward_and_learn(
         self: &Arc<Self>,
         request: &ClientRequest,

@@ -156,8 +156,9 @@ impl Core {
         }
     }
 
-    /// Handles a client's notification: relays a change of its roots to the open sessions for
-    /// clients like it, and progress to the server whose request it is about. Drops others.
+    /// Handles a client's notification. Relays a change of the client's roots to the open sessions
+    /// for clients with the caller's revision and capabilities. Relays progress to the server whose
+    /// request the progress is about. Drops other notifications.
     pub async fn notify(
         self: Arc<Self>,
         caller: Arc<Caller>,

@@ -1,5 +1,5 @@
-//! Tools and prompts of all mounts under their exposed names, for clients of one kind (revision
-//! and capabilities).
+//! Tools and prompts of all servers under their exposed names, as clients with one revision and one
+//! set of capabilities see them.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};

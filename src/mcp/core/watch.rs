@@ -34,8 +34,8 @@ impl Core {
                         () = container.ended().cancelled() => break,
                     };
                 }
-                // Breaks reference cycles: the lease owns this record, whose clients and sessions
-                // own the lease.
+                // Breaks reference cycles: the container owns `lease`, and the clients in `lease`
+                // own the container.
                 lease.attached.lock().clear();
                 lease.sessions.clear();
             });

@@ -59,8 +59,8 @@ impl Answered {
     }
 }
 
-/// A JSON-RPC response as bytes that hold their reservation of memory; an error response if memory
-/// is exhausted.
+/// Writes a JSON-RPC response. The reservation of memory for the response is released when the
+/// bytes are dropped. Writes an error response if memory is exhausted.
 pub fn response_bytes(memory: &Memory, id: &Id, outcome: &Outcome) -> Bytes {
     let text = write_response(Some(id), outcome);
     let charge = memory.reserve(text.len());

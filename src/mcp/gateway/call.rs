@@ -29,8 +29,8 @@ impl Call {
         }
     }
 
-    /// Waits for the next event, or for the outcome once all events were taken. Cancel-safe. Must
-    /// not be called again after the outcome.
+    /// Returns the next event, or the outcome once all events were taken. Cancel-safe. Must not be
+    /// called again after the outcome.
     pub async fn next(&mut self) -> Step {
         if self.done.is_none() {
             tokio::select! {

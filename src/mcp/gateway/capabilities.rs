@@ -9,8 +9,8 @@ use super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::tasks::without_tasks;
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
-/// Reads a client's capabilities and removes tasks. Fails if the value is not an object, or is
-/// longer than [`MAX_CAPABILITIES`], since the session keeps it.
+/// Reads a client's capabilities and removes tasks. Fails if the value is not an object. Also fails
+/// if the value is longer than [`MAX_CAPABILITIES`], since the session keeps the value.
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {
@@ -26,7 +26,7 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
 }
 
 /// Reads a client's name and version. Fails if the value is longer than [`MAX_INFO`], since the
-/// session keeps it.
+/// session keeps the value.
 pub fn read_info(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     if raw.get().len() > MAX_INFO {
         return Err(too_long("clientInfo", MAX_INFO));

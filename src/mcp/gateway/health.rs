@@ -80,7 +80,7 @@ mod tests {
 
         // Feature: unified-sidecar, Property 9: Health Status Aggregation
         #[test]
-        fn the_answer_has_every_part_and_their_combined_status(
+        fn the_answer_has_the_state_of_each_part_and_a_combined_status(
             policy: bool,
             states in prop::collection::vec(state(), 0..8),
         ) {

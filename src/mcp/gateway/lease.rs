@@ -10,8 +10,8 @@ use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
 
-/// The gateway's state of a lease, owned by the lease's container. It is emptied when the lease
-/// ends, since its values hold handles to the container.
+/// The gateway's state of a lease, owned by the lease's container. The state is emptied when the
+/// lease ends: its sessions and calls hold handles to the container.
 #[derive(Default)]
 pub struct LeaseState {
     sessions: Mutex<Sessions>,
@@ -74,7 +74,7 @@ impl LeaseState {
     }
 
     /// Finds the session of this lease with this id and transport, and marks it as used; `None` if
-    /// there is none.
+    /// there is no such session.
     pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
         let found = self.sessions.lock().open.get(id).cloned()?;
         let session = Some(found).filter(|found| found.transport == transport)?;
@@ -82,7 +82,7 @@ impl LeaseState {
         Some(session)
     }
 
-    /// Ends a session; `false` if none has this id.
+    /// Ends a session; `false` if no session has this id.
     pub fn close_session(&self, id: &str) -> bool {
         close(&mut self.sessions.lock().open, id)
     }

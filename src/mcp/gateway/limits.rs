@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
-/// The most legacy sessions of one lease. The least recently used idle one is closed for a new one.
+/// The most legacy sessions of one lease. To open another one, the least recently used idle session
+/// is closed.
 pub const MAX_SESSIONS: usize = 1024;
 /// The most streams of one lease that wait for events: GET streams, HTTP+SSE, subscriptions.
 pub const MAX_STREAMS: usize = 1024;

@@ -1,4 +1,4 @@
-//! Charges long messages to the memory for buffered bodies until they are sent.
+//! Charges long messages to the memory for buffered bodies. A message is charged until it is sent.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Memory {
 pub struct Charge(Option<Arc<Reservation>>);
 
 impl Charge {
-    /// Ties the reservation to the bytes: it is released when they are dropped.
+    /// Ties the reservation to the bytes: dropping the bytes releases the reservation.
     pub fn hold(self, bytes: Bytes) -> Bytes {
         match self.0 {
             Some(reservation) => reservation.keep(bytes),

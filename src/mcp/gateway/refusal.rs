@@ -12,8 +12,8 @@ use super::super::message::{Id, write_response};
 /// Media type of messages.
 pub const JSON: &str = "application/json";
 
-/// The most bytes of an unread body that are drained, for clients that read the answer only after
-/// they have sent the whole request.
+/// The most bytes of an unread body that are drained. Some clients read the answer only after they
+/// have sent the whole request.
 const DRAIN_BYTES: u64 = 1 << 20;
 /// `Retry-After` of a message over a limit of the gateway.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ pub fn bad_request(id: Option<&Id>, sentence: impl Into<Cow<'static, str>>) -> D
     refuse(StatusCode::BAD_REQUEST, id, sentence)
 }
 
-/// Refuses a message with this code for the audit and this JSON-RPC error, which may contain data.
+/// Refuses a message. The audit log gets `code`, the client gets `error`.
 pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcError) -> Denial {
     let answer = Answer {
         status: status.as_u16(),

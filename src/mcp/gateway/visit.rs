@@ -174,7 +174,7 @@ pub fn own_subject(method: &str) -> McpSubject {
 }
 
 /// Checks that the request comes from the connection's container. If the quick check fails, the
-/// chain decides, and produces the denial.
+/// chain decides in a dry run, and returns the denial.
 async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let (session, snapshot) = (&request.session, &request.snapshot);
     let claimed = claimed_id(&request.head.headers);
@@ -193,7 +193,7 @@ async fn identify(request: &OriginRequest) -> Result<(), Denial> {
         .for_mcp(session.client.clone(), own_subject(method));
     start.claimed_id = claimed;
     start.principal = session.principal.clone();
-    // A dry run: the denial is recorded with the request.
+    // A dry run records nothing: the denial is recorded with the HTTP request.
     let mut flow = start.begin_dry();
     let frame = Frame::request(Direction::ToServer, method, None);
     snapshot.chain().mcp_request(&mut flow, frame).await?;

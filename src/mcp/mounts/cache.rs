@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use super::MountError;
 use super::known::{Entry, ResourceIndex};
 
-/// How long the cached list is returned without another attempt after a reading failed. Also the
-/// shortest time for which a list is fresh.
+/// After a failed reading, the cached list is returned for this time without another attempt. Also
+/// the shortest time for which a list is fresh.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
 /// Time limit for reading a whole list.
 const READING: Duration = Duration::from_secs(30);
@@ -149,8 +149,8 @@ impl<T> Drop for Unread<'_, T> {
     }
 }
 
-/// Compares two readings of a list by the JSON texts of the entries and, for tools, also by their
-/// pins.
+/// Compares two readings of a list by the JSON texts of the entries. Tools are also compared by
+/// their pins, which say whether the definition is accepted.
 pub(super) trait Differs {
     fn differs(&self, before: &Self) -> bool;
 }

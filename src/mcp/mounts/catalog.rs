@@ -1,12 +1,12 @@
-//! A server's lists of tools, prompts, resources and resource templates, which one session reads.
+//! A server's lists of tools, prompts, resources and resource templates, as one session reads them.
 //!
 //! A list is read when it is first requested, and when it is requested after the server announced a
 //! change. Since not every server announces changes, a list also becomes stale: in the modern era
 //! after its `ttlMs`; in the legacy era after [`MAX_AGE_ANNOUNCED`] if the server declares that it
-//! announces changes, otherwise after [`MAX_AGE`]. A request for a stale list returns it and reads
-//! it again in the background; [`ListChanges`](super::ListChanges) notifies clients if the new list
-//! differs. If a list cannot be read, the last one is returned. Each request for a page is a flow
-//! of the container.
+//! announces changes, otherwise after [`MAX_AGE`]. A request for a stale list returns this list,
+//! and starts another reading in the background. [`ListChanges`](super::ListChanges) notifies
+//! clients if the new list differs. If a list cannot be read, the last one is returned. Each
+//! request for a page is a flow of the container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -29,7 +29,7 @@ use super::ports::{Clients, Mounted};
 use super::tools::pinned;
 use super::{Era, MountError, MountSession, Outcome};
 
-/// The age from which the next request for a list starts another reading in the background.
+/// From this age on, a request for a list starts another reading in the background.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// [`MAX_AGE`] for a list of a server that announces changes, and the longest `ttlMs`.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
@@ -50,7 +50,7 @@ struct Inner {
     /// The lease on whose behalf lists are requested.
     container: Mutex<Weak<Container>>,
     mount: Arc<Mounted>,
-    /// The mount's number of acceptances when the tools were last requested.
+    /// The value of `Mounted::acceptances` when the tools were last requested.
     acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
@@ -128,8 +128,8 @@ impl Catalog {
         &self.0.server
     }
 
-    /// Marks a list as outdated and notifies clients, after the server announced a change outside
-    /// requests or on a subscription.
+    /// Marks a list as outdated and notifies clients. Called when the server announced a change,
+    /// either outside requests or on a subscription.
     pub fn changed(&self, list: List) {
         match list {
             List::Tools => self.0.tools.outdate(),

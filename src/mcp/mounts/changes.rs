@@ -1,5 +1,5 @@
-//! Publishes changes of lists: those of a lease's sessions to that lease, those of shared sessions
-//! to all leases.
+//! Publishes changes of lists. A change in a lease's session is published to that lease, a change
+//! in a shared session to all leases.
 
 use tokio::sync::watch;
 
@@ -72,8 +72,9 @@ fn bump(generations: &mut Generations, list: List) {
     }
 }
 
-/// Notifies one container of changes of its lists. A list changes when a server announces it, a
-/// later reading differs, an operator accepts a tool's definition, or a reload applies settings.
+/// Notifies one container of changes of its lists. A list counts as changed when a server announces
+/// a change, a later reading differs, an operator accepts a tool's definition, or a reload applies
+/// settings.
 pub struct ListChanges {
     sources: [watch::Receiver<Generations>; 2],
     seen: [Generations; 2],

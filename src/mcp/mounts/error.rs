@@ -1,4 +1,4 @@
-//! JSON-RPC errors with which the gateway answers servers, and built-in servers answer clients.
+//! JSON-RPC errors in answers of the gateway to servers, and of built-in servers to clients.
 
 use addons::contract::RpcError;
 

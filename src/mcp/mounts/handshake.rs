@@ -51,7 +51,7 @@ fn raw(text: String) -> Result<Box<RawValue>, MountError> {
     RawValue::from_string(text).map_err(|error| MountError::Protocol(error.to_string()))
 }
 
-/// Reads the result of `initialize`. Fails if its revision is unknown or modern.
+/// Reads the result of `initialize`. Fails if the revision in the result is unknown or modern.
 pub fn read_initialized(result: &RawValue) -> Result<Described, MountError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -125,7 +125,7 @@ pub fn refused(method: &str, error: &RpcError) -> MountError {
     MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
-/// What an error that a server answered reveals about its revisions.
+/// What a server's error reveals about the revisions of the server.
 pub enum Refusal {
     /// The revisions that both the server and the gateway support, newest first.
     Supported(Vec<Version>),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_identifies_the_era_if_only_one_era_defines_its_code() {
+    fn an_error_code_that_only_one_era_defines_identifies_the_era() {
         let refusal = |code, data: &str| {
             Refusal::of(&RpcError {
                 code,
@@ -243,7 +243,7 @@ mod tests {
         };
         let Refusal::Supported(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#)
         else {
-            panic!("names its revisions");
+            panic!("the error lists no revisions");
         };
         assert_eq!(versions, [Version::V2025_11_25]);
         assert!(matches!(refusal(-32022, "{}"), Refusal::Modern));

@@ -13,11 +13,12 @@ pub enum MountState {
     Connecting,
     /// A session is open or was open, and none of the failures of `Degraded` applies.
     Ready,
-    /// At least one session is open, and there was a failure since the newest one was opened: a
-    /// session ended with a failure, another could not be opened, or the last request failed
-    /// because of the server.
+    /// At least one session is open, and there was a failure since the newest session was opened: a
+    /// session ended with a failure, another session could not be opened, or the last request
+    /// failed because of the server.
     Degraded,
-    /// No session is open, and there was such a failure since the last one was opened.
+    /// No session is open, and one of the failures of `Degraded` occurred since the last session
+    /// was opened, or no session could be opened yet.
     Dead,
 }
 

@@ -22,8 +22,8 @@ pub struct Entry {
 /// The most templates of one server that URIs are matched against.
 const MAX_TEMPLATES: usize = 200;
 
-/// The lists that were last read from a server, in the sessions of one lease or in the shared ones.
-/// They outlive the sessions. `None` for a list that was never read.
+/// The lists that were last read from a server, in the sessions of one lease or in the shared
+/// sessions. The lists outlive the sessions. A list that was never read is `None`.
 #[derive(Clone, Default)]
 pub struct Known {
     /// The server's capabilities, name and instructions.
@@ -73,8 +73,8 @@ impl ResourceIndex {
     }
 }
 
-/// Reads entries and the text of `member`, which names them. Leaves out entries without that text,
-/// and repeated names.
+/// Reads entries. The key of an entry is the text of the member `member`. Leaves out entries
+/// without a key or with the key of an earlier entry.
 pub(super) fn named(entries: Vec<Box<RawValue>>, member: &str) -> Vec<Entry> {
     let mut seen = HashSet::new();
     let entries = entries.into_iter().filter_map(|raw| {

@@ -1,11 +1,11 @@
 //! The servers behind the gateway.
 //!
-//! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand and
-//! pools them by lease (unless all leases share them), and by revision and capabilities of the
-//! client. After a session has ended, the next request opens another one. After a failure, requests
-//! fail at once during a pause, which grows with each further failure. Each open session has a
-//! [`Catalog`] of its server's lists, which are fetched when they are first requested. The lists
-//! that were read last outlive the session ([`Mount::known`]).
+//! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand.
+//! Clients with the same revision and capabilities share a session if they belong to the same lease
+//! or the server has the scope `shared`. After a session has ended, the next request opens another
+//! one. After a failure, requests fail at once during a pause, which grows with each further
+//! failure. Each open session has a [`Catalog`] of its server's lists, which are fetched when they
+//! are first requested. The lists that were read last outlive the session ([`Mount::known`]).
 //!
 //! [`Mounts::changes`] reports when the lists that a container sees may differ. Other messages of
 //! servers that belong to no request go to [`Unsolicited`].
@@ -75,8 +75,8 @@ pub use stdio::{
 };
 pub use transports::{ServerTransports, process_manager};
 
-/// A session with a server: for one lease, or shared by all leases; in one revision, with one set
-/// of client capabilities.
+/// A session with a server, in one revision and with one set of client capabilities. A session
+/// belongs to one lease, or all leases share it.
 pub trait MountSession: Send + Sync {
     /// The negotiated revision, and the server's capabilities, name and instructions.
     fn described(&self) -> &Described;
@@ -121,7 +121,8 @@ pub trait MountSession: Send + Sync {
 /// Opens sessions with one server.
 pub trait Transport: Send + Sync {
     /// Opens a session: connects to the server or starts it, and negotiates a revision. The
-    /// revision is of the client's era if the server supports that era, otherwise of the other.
+    /// revision is one of the client's era if the server supports that era, and otherwise one of
+    /// the other era.
     fn open<'a>(
         &'a self,
         opening: Opening,

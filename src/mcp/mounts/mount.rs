@@ -12,8 +12,8 @@ use super::ports::{Clients, Common, Mounted};
 use super::sessions::SessionSet;
 use super::{Caller, MountError, MountHealth, Pooled};
 
-/// A server of `mcp.yaml`, and its sessions. A reload that changes more of its settings than
-/// `prefix` and their place in the file replaces the mount.
+/// A server of `mcp.yaml`, and its sessions. A reload replaces the mount if it changes any setting
+/// of the server except `prefix` and the place in the file.
 pub struct Mount {
     pub(super) server: Arc<Mounted>,
     /// The sessions that all leases share, with `scope: shared`.

@@ -193,7 +193,10 @@ mod tests {
         let mut pages = Pages::default();
         let same = raw(r#"{"tools":[],"nextCursor":"1"}"#);
         assert!(pages.add(Kind::Tools, &same, "kb").unwrap());
-        assert!(!pages.add(Kind::Tools, &same, "kb").unwrap(), "repeated");
+        assert!(
+            !pages.add(Kind::Tools, &same, "kb").unwrap(),
+            "the cursor repeats"
+        );
         let mut pages = Pages::default();
         let mut count = 1;
         while pages

@@ -64,8 +64,8 @@ impl Mounts {
         mount.filter(|mount| mount.is_for(container))
     }
 
-    /// Marks a server's tools as outdated and notifies clients that tools have changed, after an
-    /// operator accepted the definition of one of them.
+    /// Marks a server's tools as outdated and notifies clients that tools have changed. Called when
+    /// an operator accepted the definition of a tool of this server.
     pub fn accepted(&self, server: &str) {
         if let Some(mount) = self.mounts.load().get(server) {
             mount.server.acceptances.fetch_add(1, Ordering::Relaxed);
@@ -78,8 +78,8 @@ impl Mounts {
         ListChanges::of(&LeaseMounts::of(container).news, &self.common.news)
     }
 
-    /// Applies changed settings. Unchanged mounts keep their sessions; the sessions of changed and
-    /// removed ones end once the requests under way are answered, at most 10 s later.
+    /// Applies changed settings. Unchanged mounts keep their sessions. The sessions of changed and
+    /// removed mounts end once the requests under way are answered, at most 10 s later.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
         let mut now = BTreeMap::new();

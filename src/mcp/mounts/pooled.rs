@@ -38,7 +38,7 @@ pub(super) struct Counted {
     pub session: Arc<dyn MountSession>,
     /// See [`Pooled::calls`].
     pub calls: Arc<Semaphore>,
-    /// Records the outcomes of requests in its health.
+    /// The mount whose health records the outcomes of requests.
     pub mount: Arc<Mounted>,
 }
 

@@ -21,7 +21,7 @@ pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
 pub struct MountPorts {
     /// Returns the chain that judges the requests for lists.
     pub chain: CurrentChain,
-    /// Compares tools' definitions with their pins and records new ones.
+    /// Compares tools' definitions with the accepted ones, and accepts those of new tools.
     pub definitions: Arc<dyn Definitions>,
     /// Opens sessions.
     pub transports: Arc<dyn Transports>,
@@ -76,7 +76,8 @@ pub(super) struct Common {
     pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
     /// Announces changes of lists to every lease.
     pub news: Arc<ListNews>,
-    /// The runtime that runs sessions. The runtime of a client's connection may end before them.
+    /// The runtime that runs sessions. The runtime of a client's connection may end before the
+    /// sessions.
     pub runtime: Handle,
 }
 
@@ -86,8 +87,9 @@ pub struct Mounted {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) common: Arc<Common>,
     pub(super) record: HealthRecord,
-    /// Cancelled when a reload changed or removed the server, and with `stopped`: the sessions end
-    /// once the requests under way are answered, at most 10 s later. No others are opened.
+    /// Cancelled when a reload changed or removed the server, and when `stopped` is cancelled. From
+    /// then on, no session is opened. Open sessions end once the requests under way are answered,
+    /// at most 10 s later.
     pub(super) retired: CancellationToken,
     /// Cancelled when the sessions must end at once.
     pub(super) stopped: CancellationToken,

@@ -15,8 +15,8 @@ use super::pooled::{Counted, MAX_CALLS, Pooled};
 use super::ports::{Clients, Mounted, Origin};
 use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Version};
 
-/// The most sessions in a set. To open another one, the least recently used idle one is closed; if
-/// none is idle, opening fails with [`MountError::Busy`].
+/// The most sessions in a set. To open another one, the least recently used idle session is closed.
+/// If no session is idle, opening fails with [`MountError::Busy`].
 pub const MAX_SESSIONS: usize = 8;
 /// Time limit for opening a session. Package runners such as `npx` first download the server.
 const OPENING: Duration = Duration::from_secs(60);
@@ -61,7 +61,7 @@ impl Backoff {
         self.last = Some((error, Instant::now() + pause.min(longest_pause)));
     }
 
-    /// Fails with the last failure until its pause is over.
+    /// During the pause after a failure, fails with that failure.
     fn check(&self) -> Result<(), MountError> {
         match &self.last {
             Some((error, until)) if Instant::now() < *until => Err(error.clone()),

@@ -1,4 +1,4 @@
-//! Compares the tools that a server lists with their pins.
+//! Compares the tools that a server lists with the accepted definitions (the tools' pins).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -70,8 +70,8 @@ impl Transports for ServerTransports {
     }
 }
 
-/// Converts the settings of an e2b process to those of a local one: the command, without access to
-/// hosts, files or variables.
+/// Converts the settings of an e2b process to settings of a local process with the same command.
+/// The process has no access to hosts, files or variables.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

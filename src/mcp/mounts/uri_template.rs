@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_templates_and_those_over_a_bound_are_not_compiled() {
+    fn templates_that_are_invalid_or_over_a_bound_are_not_compiled() {
         let many = "{a}".repeat(MAX_EXPRESSIONS + 1);
         let long = "a".repeat(MAX_LENGTH + 1);
         for template in ["a{b", "a{}", &many, &long] {

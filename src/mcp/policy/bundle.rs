@@ -1,5 +1,6 @@
-//! A bundle in OPA's format: policies, data documents at the paths of their directories, and the
-//! manifest, whose roots restrict both.
+//! A bundle in OPA's format: policies, data documents and a manifest. The path of a data document
+//! in `data` is the path of its directory in the bundle. The roots in the manifest restrict the
+//! paths of packages and data documents.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -170,7 +171,7 @@ fn manifest(text: &str) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-/// Parses JSON. Refuses repeated keys, since parsers differ in the one that they read.
+/// Parses JSON. Refuses repeated keys, since parsers differ in which of the values counts.
 fn json(text: &str) -> Result<Value, String> {
     addons::strict_json::parse(text.as_bytes()).map_err(|error| error.to_string())
 }

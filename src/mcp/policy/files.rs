@@ -15,8 +15,8 @@ use super::error::LoadError;
 const MAX_BUNDLE_BYTES: u64 = 16 << 20;
 /// Limit on the number of files and directories in a bundle, including those that are not read.
 const MAX_ENTRIES: usize = 4096;
-/// Limit on the number of directories above a file. For a data file, their names are the path of
-/// its data.
+/// Limit on the number of directories above a file. For a data file, the names of these directories
+/// are the path of the data.
 const MAX_DEPTH: usize = 16;
 
 /// The files of a bundle by path from its root. Directories are separated by `/`.

@@ -1,4 +1,4 @@
-//! regorus' interpreter, for policies that are not plain.
+//! regorus' interpreter, for the policies that the evaluator in `plain` cannot evaluate.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub const NOW: &str = "time.now_ns";
 /// Pool of interpreters with the same policies and data.
 pub struct Interpreters {
     template: Box<Engine>,
-    /// Idle interpreters. There are at most as many interpreters as evaluations ran at once.
+    /// Idle interpreters. Never more than the greatest number of evaluations that ran at once.
     idle: Mutex<Vec<Interpreter>>,
 }
 

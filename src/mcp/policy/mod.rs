@@ -1,17 +1,18 @@
 //! Policies in Rego: bundles, which are loaded with the configuration and evaluated for each
 //! message.
 //!
-//! The evaluator in `plain` evaluates plain policies, the interpreter of regorus all others. If the
-//! policies for a message are plain and take at most `MAX_SHORT_NS` for an input of its size, they
-//! are evaluated on the connection's thread, otherwise on the threads of [`PolicyThreads`].
+//! The evaluator in `plain` evaluates plain policies, which have no variables, loops or functions
+//! of their own. The interpreter of regorus evaluates all others. Policies run on the threads of
+//! [`PolicyThreads`]. If all policies for a message are plain and take at most `MAX_SHORT_NS` for
+//! an input of this size, they run on the connection's thread instead.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
 //! of a function. Functions whose result may grow faster than their arguments therefore need
-//! literals, and a policy that calls `walk`, which copies the path of each value, gets only small
-//! inputs. The memory of an evaluation is not limited: regorus could do so only with its own
-//! allocator. A policy that collects results in a loop can use as much memory as it fills within
-//! its time limit.
+//! literals. A policy that calls `walk` gets only small inputs, since `walk` copies the path of
+//! each value. The memory of an evaluation is not limited: regorus can limit memory only with its
+//! own allocator. A policy that collects results in a loop can use as much memory as it fills
+//! within its time limit.
 
 mod answer;
 mod bundle;
@@ -128,7 +129,8 @@ impl RegoEvaluator {
         method: &str,
         question: PolicyQuestion,
     ) -> Result<Decisions, EvaluatorError> {
-        // Only in the first evaluation of a message, which is evaluated again after a redaction.
+        // Only in the first evaluation of a message: after a redaction, the message is evaluated
+        // again.
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }

@@ -1,5 +1,5 @@
-//! Finds rules that depend on themselves. OPA refuses them. regorus detects some when they run;
-//! others overflow the thread's stack, which ends the process.
+//! Finds rules that depend on themselves. OPA refuses such rules. regorus detects some of them when
+//! they run. Others overflow the stack of the thread, which ends the process.
 
 #![expect(
     clippy::indexing_slicing,
@@ -117,8 +117,8 @@ impl Reader<'_> {
             Value::Object(members) if members.contains_key("query") => {
                 let mut names = names.clone();
                 bound(&tree["query"], &mut names);
-                // Does not read the variables of `every`, which the tree holds as text: a rule with
-                // such a name counts as used.
+                // Does not read the variables of `every`, which the tree holds as text. A rule with
+                // the name of such a variable therefore counts as used.
                 members
                     .values()
                     .for_each(|member| self.expression(member, &names));

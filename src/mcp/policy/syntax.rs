@@ -1,4 +1,4 @@
-//! Checks of the syntax trees of a policy before it runs.
+//! Checks the syntax trees of policies before the policies run.
 
 #![expect(
     clippy::indexing_slicing,
@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::interpreter::NOW;
 
 /// Functions whose result may be larger than the sum of their arguments by more than a constant
-/// factor, and the arguments that must be literals to prevent that. The time limit does not
-/// interrupt a call.
+/// factor. To prevent this, the named arguments must be literals. The time limit does not interrupt
+/// a call.
 const AMPLIFIERS: [(&str, Literals); 13] = [
     // The result may have any size, whatever the size of the arguments.
     ("bits.lsh", Literals::All),
@@ -124,7 +124,7 @@ impl Syntax {
     }
 
     /// The first call of a function of `time` other than [`NOW`]: its file and the function.
-    /// regorus has these functions only with tables of all time zones.
+    /// regorus has these functions only if it is built with tables of all time zones.
     pub fn function_of_time(&self) -> Option<(&str, String)> {
         self.0.iter().find_map(|module| {
             // In this file, `time` is a package of the policy.

@@ -14,15 +14,15 @@ use tokio::time::timeout;
 
 /// Limit on the number of threads. More would take the cores from connections.
 const MAX_THREADS: usize = 4;
-/// Limit on the evaluations that wait for a thread. At 50 µs each, the last one waits 13 ms for a
-/// single thread.
+/// Limit on the evaluations that wait for a thread. The last of them waits 13 ms if there is one
+/// thread and each evaluation takes 50 µs.
 const MAX_QUEUED: usize = 256;
 /// Limit on the total size of the queued inputs, in bytes.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Limit on the threads that replace threads whose evaluation does not end. The engine checks the
 /// clock between steps; it cannot interrupt a call of a function.
 const MAX_STANDINS: usize = 4;
-/// Time after the limit of an evaluation at which the caller stops waiting.
+/// How long the caller waits after the time limit of an evaluation.
 const GRACE: Duration = Duration::from_millis(100);
 /// Stack of a thread, in bytes: enough for 32 nested expressions in a policy and 128 nested objects
 /// in an input.
@@ -195,7 +195,8 @@ impl Shared {
         tracing::warn!("an evaluation of a policy does not end; another thread takes over");
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread for policies");
-            // The stuck thread takes further jobs once its job ends, unless it has ended meanwhile.
+            // The stuck thread takes further jobs once its job ends. If the job has ended
+            // meanwhile, the thread has ended too.
             let _ = state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
             self.standins.fetch_sub(1, Ordering::AcqRel);
         }

@@ -12,8 +12,8 @@ enum Frame {
     Mapping(Map<String, Value>, Option<String>),
 }
 
-/// Reads a document. Refuses anchors, aliases, tags and repeated keys, with which the meaning of a
-/// text differs from its appearance.
+/// Reads a document. Refuses anchors, aliases, tags and repeated keys: with these, a text can mean
+/// something else than it seems to.
 pub fn parse(text: &str) -> Result<Value, String> {
     let mut frames: Vec<Frame> = Vec::new();
     let mut root = None;

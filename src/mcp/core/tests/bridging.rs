@@ -273,15 +273,15 @@ async fn meta_is_translated_to_the_servers_era() {
     assert_eq!(
         sent[format!("{meta}clientCapabilities")],
         capabilities,
-        "those without tasks"
+        "the capabilities of the caller, without tasks"
     );
     assert_eq!(
         sent.get(format!("{meta}logLevel")),
         None,
-        "the caller asked for none"
+        "the caller has no log level"
     );
-    // A legacy client sends no such `_meta`; the gateway adds it, since a modern server requires
-    // it.
+    // A legacy client sends no such members of `_meta`. The gateway adds them, since a modern
+    // server requires them.
     let legacy_client = fixture.client(LEGACY);
     fixture
         .done(&legacy_client, "tools/call", json!({"name": "echo"}))
@@ -312,7 +312,11 @@ async fn an_unknown_resource_has_the_error_code_of_the_clients_era() {
         let read = fixture
             .ask(&caller, "resources/read", json!({"uri": "a://1"}))
             .await;
-        assert_eq!(error(read).code, expected, "{client:?} before {server:?}");
+        assert_eq!(
+            error(read).code,
+            expected,
+            "client {client:?}, server {server:?}"
+        );
     }
 }
 

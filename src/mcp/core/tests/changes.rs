@@ -56,7 +56,7 @@ async fn a_changed_list_is_announced_once_and_only_if_it_differs() {
 }
 
 #[tokio::test]
-async fn a_raised_level_hides_tools_and_is_announced_once_to_each_client_that_wants_it() {
+async fn a_raised_level_hides_tools_and_announces_the_changed_list_once() {
     let server = Server::new(LEGACY);
     *server.tools.lock() = json!([
         tool("read"),
@@ -103,7 +103,7 @@ async fn a_raised_level_hides_tools_and_is_announced_once_to_each_client_that_wa
     );
     assert!(
         received(&mut of_deaf).await.is_empty(),
-        "its filter is empty"
+        "the filter of the client is empty"
     );
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
 }
@@ -169,7 +169,7 @@ async fn resource_updates_go_to_subscribed_clients() {
     );
     assert!(
         server.sent("resources/unsubscribe").is_empty(),
-        "another client follows it"
+        "another client is subscribed to the resource"
     );
     fixture
         .done(&two, "resources/unsubscribe", json!({"uri": "a://1"}))
@@ -343,7 +343,10 @@ async fn changed_roots_are_sent_to_open_sessions() {
     let tell =
         |method: &str| Arc::clone(&fixture.core).notify(Arc::clone(&client), method.into(), None);
     tell("notifications/roots/list_changed").await;
-    assert!(server.seen.lock().is_empty(), "no session is opened for it");
+    assert!(
+        server.seen.lock().is_empty(),
+        "no session is opened for a notification"
+    );
     fixture.names(&client, "tools/list").await;
     tell("notifications/roots/list_changed").await;
     tell("notifications/cancelled").await;
@@ -352,7 +355,7 @@ async fn changed_roots_are_sent_to_open_sessions() {
 }
 
 #[tokio::test]
-async fn ending_a_lease_drops_its_clients() {
+async fn the_end_of_a_lease_drops_the_attached_clients() {
     let server = Server::new(LEGACY);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(LEGACY);

@@ -1,4 +1,4 @@
-//! A core over scripted servers, with a chain that records what it judges.
+//! A core with scripted servers, and a chain that records the messages that it judges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,7 @@ impl Identify for Known {
     }
 }
 
-/// A core over some servers.
+/// A core, and the state that tests change or read.
 pub struct Fixture {
     pub core: Arc<Core>,
     pub container: Arc<Container>,
@@ -144,7 +144,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
 }
 
 impl Fixture {
-    /// Creates a core over these servers; the prefix of each is its name and `_`.
+    /// Creates a core for these servers. The prefix of a server is its name and `_`.
     pub fn of(servers: &[(&str, &Arc<Server>)]) -> Self {
         let settings = servers
             .iter()
@@ -152,7 +152,7 @@ impl Fixture {
         Self::with(servers, settings.collect())
     }
 
-    /// Creates a core over one server, whose tools keep their names.
+    /// Creates a core for one server, whose tools keep their names.
     pub fn sole(server: &Arc<Server>) -> Self {
         Self::with(&[("only", server)], vec![settings_of("only", "")])
     }

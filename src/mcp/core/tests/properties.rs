@@ -153,7 +153,8 @@ proptest! {
             let params = to_raw_value(&json!({"cursor": text})).unwrap();
             let request = request_of(caller, "tools/list", params);
             let outcome = Arc::clone(&fixture.core).request(request).await;
-            // The list has one entry: only the cursor of index 0 is valid, which is never issued.
+            // The list has one entry, so the only valid cursor is that of index 0. The gateway
+            // never issues that cursor.
             prop_assert!(outcome.is_err() || text == "MA", "{text}");
             Ok(())
         })?;

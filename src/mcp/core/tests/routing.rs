@@ -60,7 +60,7 @@ async fn a_name_that_is_not_exposed_is_unknown() {
 }
 
 #[tokio::test]
-async fn denied_messages_are_neither_sent_nor_relayed() {
+async fn denied_messages_are_dropped_in_both_directions() {
     let server = Server::new(Version::V2025_11_25);
     server.answers(|_, events| async move {
         let log = json!({"level": "info", "data": 1});
@@ -94,7 +94,7 @@ async fn denied_messages_are_neither_sent_nor_relayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_dead_or_hangs_neither_empties_nor_delays_later_lists() {
+async fn a_dead_or_hanging_server_delays_only_the_first_list_and_empties_none() {
     let (good, bad) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),
@@ -226,7 +226,7 @@ async fn prompts_and_their_completions_are_routed_by_prefix() {
 }
 
 #[tokio::test]
-async fn methods_of_extensions_reach_only_a_sole_server_that_declares_them() {
+async fn methods_of_extensions_reach_only_a_sole_server_that_declares_extensions() {
     let server = Server::new(Version::V2025_11_25);
     let fixture = Fixture::sole(&server);
     let client = fixture.client(Version::V2025_11_25);
@@ -254,7 +254,7 @@ async fn methods_of_extensions_reach_only_a_sole_server_that_declares_them() {
 }
 
 #[tokio::test]
-async fn progress_has_the_clients_token_and_is_relayed_only_for_its_own_call() {
+async fn progress_has_the_clients_token_and_progress_with_other_tokens_is_dropped() {
     each_row_async(ERAS, async |version| {
         let server = Server::new(version);
         server.answers(|seen, events| async move {
@@ -424,7 +424,7 @@ async fn a_long_list_comes_in_pages_that_join_to_the_whole() {
 }
 
 #[tokio::test]
-async fn the_description_is_the_union_without_tasks() {
+async fn the_gateways_capabilities_are_the_union_of_the_servers_without_tasks() {
     let (one, two) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),

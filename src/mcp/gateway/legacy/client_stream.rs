@@ -28,7 +28,8 @@ pub struct ClientStream {
     killed: CancellationToken,
 }
 
-/// A question of the session, withdrawn on drop unless it was answered.
+/// Guard of a request to the client. Dropping the guard withdraws the request, unless the client
+/// has answered.
 struct Registered {
     session: Arc<LegacySession>,
     number: u64,
@@ -53,8 +54,8 @@ impl ClientStream {
     }
 
     /// Writes the messages of a call to the call's own stream. Ends when the response is written,
-    /// when the session or the client ends the call, or when the client stays disconnected for
-    /// [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
+    /// when the client cancels the call, when the session or the process ends, or when the client
+    /// stays disconnected for [`RESUME_WITHIN`](super::event_stream::RESUME_WITHIN).
     pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
         tokio::select! {
             biased;

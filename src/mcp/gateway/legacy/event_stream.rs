@@ -1,4 +1,4 @@
-//! A resumable stream of events of a legacy session, which outlives its connections.
+//! A resumable stream of events of a legacy session. The stream outlives its connections.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -51,7 +51,7 @@ struct State {
     next: u64,
     /// The number of the next event to be read.
     cursor: u64,
-    /// Number of the current reader; an earlier one was replaced.
+    /// Number of the newest reader. Readers with lower numbers were replaced.
     readers: u64,
     has_reader: bool,
     /// When the last reader was dropped, or the stream was created.

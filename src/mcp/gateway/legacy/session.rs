@@ -206,7 +206,7 @@ impl LegacySession {
     }
 }
 
-/// Guard of a request of a client, which counts as under way until this is dropped.
+/// Guard of a client's request. The request counts as under way until the guard is dropped.
 pub struct CallGuard {
     session: Arc<LegacySession>,
     id: Id,

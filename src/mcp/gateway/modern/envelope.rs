@@ -18,8 +18,8 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// The HTTP status of a refused request.
 pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
 
-/// Reads the description of the client. Compares the headers before it checks the revision and the
-/// capabilities, so that a mismatch is reported as such.
+/// Reads the description of the client. Compares the headers with the body first: a mismatch is
+/// reported rather than an unsupported revision or invalid capabilities.
 pub fn read(
     headers: &HeaderMap,
     method: &str,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_revision_and_its_clients_capabilities() {
+    fn a_request_must_name_a_modern_revision_and_the_clients_capabilities() {
         let meta = |version: Value| json!({ "_meta": { VERSION: version, CAPABILITIES: {} } });
         each_row(
             [

@@ -1,4 +1,5 @@
-//! Checks headers that mirror the body. They must agree, since intermediaries may route by them.
+//! Checks headers that mirror the body. Headers and body must agree, since intermediaries may route
+//! by the headers.
 
 use std::borrow::Cow;
 

@@ -50,8 +50,8 @@ pub async fn check(
     agree(visit.headers(), &tool.input_schema, &arguments)
 }
 
-/// Checks that each annotated property equals its header, or both are absent. Skips a schema with
-/// an invalid or repeated annotation: clients leave out such a tool.
+/// Checks that each annotated property equals its header, or that both are absent. Checks nothing
+/// if an annotation in the schema is invalid or repeated: clients do not offer such a tool.
 fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), RpcError> {
     let mut annotated = Vec::new();
     if collect(schema, arguments, &mut annotated).is_none() {

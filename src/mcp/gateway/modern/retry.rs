@@ -16,8 +16,8 @@ use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
-/// Judges a retry, and resumes the call that is suspended under `state`. Repeats the questions that
-/// were not answered.
+/// Judges a retry, and resumes the call that is suspended under `state`. If questions are still
+/// unanswered, sends these again and keeps the call suspended.
 pub async fn resume(
     visit: &Visit<'_>,
     request: &Request<'_>,

@@ -97,8 +97,8 @@ impl Running {
         }
     }
 
-    /// Handles an event. If it is a question, handles all queued events, so that questions are sent
-    /// together.
+    /// Handles an event. If the event is a question (a request of the server), also handles all
+    /// queued events, so that the client gets all questions together.
     fn take(&mut self, event: Event) {
         let mut questions = Vec::new();
         let mut next = Some(event);

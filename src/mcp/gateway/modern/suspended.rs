@@ -100,8 +100,8 @@ impl Entry {
     }
 }
 
-/// Suspends a call for at most [`TTL`], and returns its `input_required` result. At a limit and
-/// after the end of the lease, fails and drops the call, which cancels it at its server.
+/// Suspends a call for at most [`TTL`], and returns its `input_required` result. Fails at a limit
+/// and after the end of the lease. The call is then dropped, which cancels it at its server.
 pub fn suspend(
     calls: &Arc<Suspended>,
     in_all: &Count,
@@ -223,14 +223,18 @@ mod tests {
         }
         assert_eq!(put(last).unwrap_err(), Code::RateLimited);
         assert_eq!(metrics.suspended.get() as usize, MAX_SUSPENDED_IN_ALL);
-        // The end of a lease releases its places, and the TTL those of the other leases.
+        // The end of a lease releases the places of its calls. The TTL releases those of the other
+        // leases.
         first[0].end();
         assert!(put(last).is_ok());
         assert!(put(&first[0]).is_err());
         tokio::time::sleep(TTL + Duration::from_secs(1)).await;
         assert_eq!(metrics.suspended.get(), 0);
         for answer in answers {
-            assert!(answer.await.is_err(), "its server gets an error");
+            assert!(
+                answer.await.is_err(),
+                "the server of a dropped call gets an error"
+            );
         }
     }
 

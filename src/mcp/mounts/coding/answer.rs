@@ -34,7 +34,7 @@ struct Envelope {
 
 impl Answered {
     /// Reads a response that is one JSON object. Fails with [`Failure::Wrong`] if the response is
-    /// longer than `limits.inspect_body_bytes` or not one of a sidecar.
+    /// longer than `limits.inspect_body_bytes` or does not have the form of a sidecar's answer.
     pub async fn read(client: &OwnClient, response: Response) -> Result<Self, Failure> {
         let status = response.status;
         if response.kind != "application/json" {
@@ -64,8 +64,8 @@ pub fn shortened(sentence: &str) -> String {
     sentence.chars().take(MAX_ERROR).collect()
 }
 
-/// The failure for an answer that is not one of a sidecar: another program may listen at the
-/// address.
+/// The failure for an answer that does not have the form of a sidecar's answer: another program may
+/// listen at the address.
 pub fn no_sidecar(status: StatusCode) -> Failure {
     let status = status.as_u16();
     Failure::Wrong(format!(

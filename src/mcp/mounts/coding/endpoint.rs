@@ -17,9 +17,9 @@ use super::super::MountError;
 use super::unix::{Connections, UnixBody, UnixError};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 
-/// Number of chunks of a body that are read before the task yields. A body with data always ready
-/// would otherwise use up tokio's cooperative budget in each poll, and the timer of the call, which
-/// needs budget too, would never fire.
+/// Number of chunks of a body that are read before the task yields. A body that always has data
+/// ready would otherwise use up tokio's cooperative budget in each poll. The timer of the call
+/// needs this budget too, and would never fire.
 const MAX_IN_A_ROW: u8 = 16;
 
 /// Sends requests to one sidecar.
@@ -63,7 +63,7 @@ pub enum Failure {
     Unreachable(String),
     /// The connection ended; the request may have been carried out.
     BrokeOff(String),
-    /// The response is not one of a sidecar.
+    /// The response does not have the form of a sidecar's answer.
     Wrong(String),
     /// A rule denied the request, or the proxy failed.
     Denied(Denial),

@@ -84,7 +84,7 @@ impl Transport for CodingTransport {
 }
 
 /// The description of a sidecar. The built-in tools never change. Still, `listChanged` is true:
-/// without it, they would be read again each minute.
+/// without it, the gateway would read the tools again each minute.
 fn described(version: Version, sidecar_version: &str) -> Result<Described, MountError> {
     let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
     let capabilities = to_raw_value(&json!({ "tools": { "listChanged": true } }));

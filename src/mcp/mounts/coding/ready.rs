@@ -56,9 +56,10 @@ impl From<Failure> for Unready {
     }
 }
 
-/// Waits until the sidecar is ready, and returns its version. Makes attempts for `wait_for_ready`,
-/// and then fails with the reason of the last one. Fails at once if a rule denies a request, or if
-/// the sidecar refuses the token or serves requests without the token that the settings require.
+/// Waits until the sidecar is ready, and returns its version. Makes attempts for the time
+/// `wait_for_ready`, and then fails with the reason of the last attempt. Fails at once if a rule
+/// denies a request, or if the sidecar refuses the token or serves requests without the token that
+/// the settings require.
 pub async fn until_ready(
     endpoint: &SidecarEndpoint,
     settings: &CodingSettings,

@@ -76,7 +76,7 @@ pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
     written(sentence, None, true)
 }
 
-/// The result of a command. The last line of its text is the exit code, if the sidecar reported
+/// The result of a command. The last line of the text is the exit code, if the sidecar reported
 /// one. The result is an error if the time limit ended the command or the sidecar could not run it.
 pub fn of_bash(output: Tail, ended: Result<Ended, String>) -> Option<Box<RawValue>> {
     let (output, cut) = output.finish();

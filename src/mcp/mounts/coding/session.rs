@@ -24,8 +24,9 @@ use super::progress::Progress;
 use super::ready::{refused, until_ready};
 use super::results;
 
-/// A session with one sidecar. Ends with its lease, if it belongs to one, and when a sidecar that
-/// was lost does not become ready again within `wait_for_ready`, or refuses the token.
+/// A session with one sidecar. Ends with the lease, if the session belongs to one. Also ends if the
+/// sidecar was lost and does not become ready again within `wait_for_ready`, or if the sidecar then
+/// refuses the token.
 pub struct CodingSession(Arc<Inner>);
 
 struct Inner {
@@ -101,7 +102,7 @@ impl Call {
 
 impl Inner {
     /// Whether the sidecar is still the process that was checked: a connection to it is open.
-    /// Without one, the sidecar may have been restarted with other settings.
+    /// Without a connection, the sidecar may have been restarted with other settings.
     fn is_same(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
             && (!self.under_way.is_empty() || self.endpoint.has_idle())

@@ -72,8 +72,8 @@ impl Tail {
         (self.held, cut)
     }
 
-    /// Number of bytes of the last whole lines within the limits, or of the end of the last line if
-    /// that alone exceeds them.
+    /// Number of bytes to keep: the last whole lines within the limits, or the end of the last line
+    /// if this line alone exceeds the limits.
     fn last_lines(&self, cut: &mut Truncation) -> usize {
         let mut kept = 0_usize;
         for line in self.held.split_inclusive('\n').rev() {

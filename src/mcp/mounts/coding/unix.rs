@@ -38,7 +38,8 @@ pub struct Connections {
     path: PathBuf,
     /// Accounts for the sockets.
     client: OwnClient,
-    /// The runtime that drives the connections. The runtime of a request may end before them.
+    /// The runtime that drives the connections. The runtime of a request may end before the
+    /// connections.
     runtime: Handle,
     idle: Mutex<Vec<Connection>>,
     /// Whether a task that closes idle connections is running.

@@ -35,7 +35,8 @@ pub enum Answered {
 
 impl Answered {
     /// Reads a JSON message to its end; returns an event stream unread. Fails if the media type is
-    /// neither, or if the status is not 2xx and the body is not a JSON-RPC error.
+    /// neither JSON nor an event stream. Also fails if the status is not 2xx and the body is not a
+    /// JSON-RPC error.
     pub async fn read(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
         let Answer {
             status,

@@ -38,14 +38,15 @@ struct Waiting {
     progress: Option<Box<str>>,
 }
 
-/// The server of one session: sends messages to it, and dispatches the messages that it sends.
+/// The server of one session. Sends messages to the server, and dispatches the messages of the
+/// server.
 struct Peer {
     wire: Wire,
     /// The path to which messages are posted.
     path: PathAndQuery,
     inbox: Inbox,
     waiting: Mutex<HashMap<Id, Waiting>>,
-    /// Number of events received. A call that times out without any may mean a dead stream.
+    /// Number of events received. If none arrives before a call times out, the stream may be dead.
     events_received: AtomicU64,
 }
 
@@ -109,8 +110,9 @@ impl Peer {
         }
     }
 
-    /// The queue for a message. Progress goes to the call with its progress token; log messages and
-    /// requests go to the only call under way. Otherwise, the queue is `unsolicited`.
+    /// The queue for a message. Progress goes to the call with the same progress token. A log
+    /// message or a request goes to the call under way, if there is only one. Other messages go to
+    /// `unsolicited`.
     fn queue_for(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();

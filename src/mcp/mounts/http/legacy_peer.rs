@@ -52,7 +52,8 @@ impl From<CallError> for MountError {
     }
 }
 
-/// The server of one session: sends messages to it, and dispatches the messages that it sends.
+/// The server of one session. Sends messages to the server, and dispatches the messages of the
+/// server.
 pub struct LegacyPeer {
     wire: Wire,
     session: Option<HeaderValue>,
@@ -104,8 +105,8 @@ impl LegacyPeer {
         Ok(answer)
     }
 
-    /// Requests a stream with GET: the continuation after the reader's last event id, or, without
-    /// an id, the standalone stream.
+    /// Requests a stream with GET. If the reader has an event id, this is the continuation of a
+    /// stream after that event, otherwise the standalone stream.
     async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
         let last_id = before.last_event_id().filter(|id| !id.is_empty());

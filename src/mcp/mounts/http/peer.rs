@@ -19,7 +19,8 @@ use crate::mcp::mounts::{List, Opening, error};
 /// The key in the `_meta` of a notification that names its subscription.
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// The most requests of the server in one session that may wait for an answer; more are dropped.
+/// The most requests of the server in one session that may wait for an answer. Further ones are
+/// dropped.
 const MAX_REQUESTS: usize = 64;
 
 /// Time limit for informing a server that a session or a call has ended.
@@ -31,8 +32,8 @@ pub trait Replies: Send + Sync + 'static {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
 }
 
-/// Cancels a call at its server if dropped before [`CancelOnDrop::disarm`] and before the session
-/// has ended.
+/// Guard of a call. Dropping the guard cancels the call at the server, unless the guard was
+/// disarmed or the session has ended.
 pub struct CancelOnDrop<'a, P: Replies> {
     peer: &'a Arc<P>,
     session_ended: &'a CancellationToken,

@@ -128,7 +128,7 @@ impl Target {
 pub struct Wire {
     /// Sends the requests through the chain.
     pub client: OwnClient,
-    /// Their destination.
+    /// The destination of the requests.
     pub target: Target,
 }
 

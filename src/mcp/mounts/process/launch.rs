@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::sandbox::{self, Refused, Sandbox};
 
-/// The thread that starts children.
+/// Handle to the thread that starts children.
 ///
 /// The kernel kills a child when the *thread* that started it ends (`PR_SET_PDEATHSIG`), and the
 /// runtime ends and starts threads at any time. This thread lives until the last clone of the
@@ -44,8 +44,8 @@ impl Spawner {
         Ok(Self(Arc::new(sender)))
     }
 
-    /// Starts the first process of a child, which either creates namespaces or supervises the
-    /// command in those of the machine.
+    /// Starts the first process of a child. This process either creates namespaces, or supervises
+    /// the command in the namespaces of the machine.
     pub(super) async fn spawn(&self, confine: Confine) -> Result<Sandbox, Refused> {
         let (reply, started) = oneshot::channel();
         let lost = || {

@@ -13,8 +13,8 @@ use crate::mcp::mounts::{MessageMemory, MountError};
 
 /// Size of a read, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Capacity that the buffer keeps after a line, in bytes. Between lines, each child holds at most
-/// this and a chunk, without a reservation.
+/// Capacity that the buffer keeps after a line, in bytes. Between lines, a child takes at most this
+/// and one chunk of memory without a reservation.
 const KEPT: usize = 64 << 10;
 /// How long a line waits for memory. Meanwhile the process blocks on its full pipe.
 const MEMORY_WAIT: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ mod tests {
     /// The memory of one container.
     struct Memory(Arc<Inspection>, Container);
 
-    /// Bytes that are reserved for each body in addition to its own.
+    /// Bytes that are reserved for each body in addition to the bytes of the body.
     const OVERHEAD: usize = 8 << 10;
 
     impl Memory {

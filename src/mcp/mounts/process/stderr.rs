@@ -174,7 +174,7 @@ mod tests {
 
     /// The redaction of the first secret moves the beginning of the second one into the logged line.
     #[tokio::test]
-    async fn the_beginning_of_a_cut_secret_is_removed_behind_a_redacted_one() {
+    async fn the_beginning_of_a_cut_secret_is_removed_after_a_redacted_secret() {
         let secret = "0123456789abcdef".repeat(8);
         let between = "x".repeat(MAX_LINE - 60);
         let text = format!("{secret}{between}{secret}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lines_are_limited_per_second_and_skipped_ones_counted() {
+    async fn lines_are_limited_per_second_and_skipped_lines_are_counted() {
         let lines = logged("line\n".repeat(5000).as_bytes(), &[]).await;
         assert_eq!(lines.len(), MAX_LINES as usize);
         let mut budget = Budget::new();

@@ -100,7 +100,7 @@ impl Machine {
         }
         self.check(&shown)?;
         let roots: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
-        // A directory is mounted before those below it, which it would cover otherwise.
+        // Parents are mounted first: a mount covers everything that was mounted below it before.
         shown.sort_by_key(|(path, _)| path.components().count());
         let writable = |path: &Path| {
             let mut all = shown.iter();
@@ -115,8 +115,8 @@ impl Machine {
         let program = find(&config.program(), directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
         let programs = machine::programs(&self.home, real_home, program.as_deref(), resolve);
-        // Programs below a shown path are visible already; a mount that a later mount covers cannot
-        // be made read-only.
+        // Programs below a shown path are visible already. The mount of the shown path would cover
+        // a mount for them, and a covered mount cannot be made read-only.
         let programs = programs.into_iter();
         files.extend(programs.filter(|entry| !is_below(&roots, entry.at())));
         files.extend(shown.into_iter().map(|(path, access)| Entry::Bind {
@@ -132,7 +132,7 @@ impl Machine {
         Ok(files)
     }
 
-    /// The system's directories; of /etc, only world-readable files.
+    /// The system's directories. Of /etc, only world-readable files are shown.
     fn system(&self) -> Vec<Entry> {
         let mut system = self.system.lock();
         match &*system {

@@ -30,7 +30,7 @@ pub(super) struct Calls(Mutex<HashMap<u64, Call>>);
 struct Call {
     reply: oneshot::Sender<Answer>,
     events: Events,
-    /// The progress token of its params, as JSON.
+    /// The progress token in the params of the request, as JSON.
     progress: Option<Box<str>>,
     is_subscription: bool,
     /// Whether the request has a log level in its `_meta` (modern era).
@@ -133,7 +133,7 @@ impl Calls {
     }
 
     /// The queue of the call that a notification names by its progress token or its subscription;
-    /// `None` if it names none that is under way.
+    /// `None` if it names no call under way.
     pub fn named(&self, params: Option<&RawValue>) -> Option<Events> {
         let calls = self.0.lock();
         let related = Related::read(params);

@@ -33,8 +33,8 @@ pub type CurrentLimits = Arc<dyn Fn() -> MessageLimits + Send + Sync>;
 /// Creates a manager for one process.
 pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
 
-/// Opens the memory that the messages of a server are charged to; without a container, for a server
-/// that all containers share. `None` after an internal error.
+/// Opens the memory that the messages of a server are charged to. There is no container for a
+/// server that all containers share. Returns `None` after an internal error.
 pub type OpenMemory =
     Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
 

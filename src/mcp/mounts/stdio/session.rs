@@ -53,7 +53,7 @@ pub(super) async fn attend(
     };
     let exiting = async {
         process.ended().await;
-        // Its last lines may still be in the pipe.
+        // The last lines of the process may still be in the pipe.
         tokio::time::sleep(LAST_LINES).await;
     };
     tokio::select! {
@@ -75,7 +75,7 @@ pub(super) async fn attend(
 async fn end(shared: &Shared, process: &dyn ProcessManager) {
     let wanted = shared.ended.is_cancelled();
     if !wanted {
-        // Usually its output has ended: then the process has ended or is about to.
+        // Usually the process's output has ended: then the process has exited or is about to.
         let _ = timeout(LAST_LINES, process.ended()).await;
     }
     shared.fail(MountError::Died {

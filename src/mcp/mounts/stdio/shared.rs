@@ -106,7 +106,8 @@ impl Shared {
     }
 }
 
-/// Removes a request on drop; if it is unanswered and `may_cancel`, cancels it at the server.
+/// Guard of a request. Dropping the guard removes the request, and cancels it at the server if it
+/// is unanswered and `may_cancel` is set.
 struct Cancelling<'a> {
     shared: &'a Shared,
     id: u64,

@@ -58,8 +58,8 @@ fn weight(text: &str) -> u32 {
         .min(MAX_BYTES)
 }
 
-/// Replaces line breaks by spaces. In JSON text they occur only between tokens, where both are
-/// white space.
+/// Replaces line breaks by spaces. JSON text has line breaks only between tokens, where a space
+/// means the same.
 fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
     let mut text = match text.contains(['\n', '\r']) {
         true => text.replace(['\n', '\r'], " "),
@@ -74,8 +74,8 @@ fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
 }
 
 impl Lines {
-    /// Writes lines until the [`Writer`] is dropped or a line cannot be written. If this line is a
-    /// request, fails the request.
+    /// Writes lines until the [`Writer`] is dropped or a line cannot be written. If the line that
+    /// could not be written is a request, fails the request.
     pub async fn write_all(mut self, process: &dyn ProcessManager, calls: &Calls) {
         while let Some(Line { text, id, _bytes }) = self.0.recv().await {
             let Err(error) = process.write(text.as_bytes()).await else {

@@ -15,7 +15,8 @@ const STEP_NS: u64 = 60;
 const CALL_NS: u64 = 200;
 /// Time to compare or copy a byte, in nanoseconds.
 const COMPARE_NS: u64 = 4;
-/// Powers of two that are tried as limits on a compiled pattern: 512 bytes to 64 KiB.
+/// Exponents of the powers of two that are tried as limits on the size of a compiled pattern: 512
+/// bytes to 64 KiB.
 const PATTERN_BYTES: std::ops::RangeInclusive<u32> = 9..=16;
 
 /// A linear bound on a time in nanoseconds or a size in bytes: an amount for each byte of the
@@ -85,8 +86,8 @@ impl<'p> Estimate<'p> {
         self.time = self.time.plus(time);
     }
 
-    /// Bounds the size of a rule's value by the sum of its branches' values: the value is one of
-    /// these or, for a set, all of them.
+    /// Bounds the size of a rule's value by the sum of the values of the branches. The rule's value
+    /// is one of these values or, for a set, contains all of them.
     fn rule(&mut self, slot: usize) -> Option<Bound> {
         if let Some(size) = self.rules.get(slot)? {
             return Some(*size);
@@ -243,7 +244,7 @@ fn text(call: &Call, argument: usize) -> Option<&str> {
 
 /// The time for each byte that is matched against a pattern, and the time to compile the pattern,
 /// in nanoseconds. A match can try each state of the pattern at each byte. `None` if the pattern is
-/// invalid or larger than the last of [`PATTERN_BYTES`].
+/// invalid or exceeds the largest limit of [`PATTERN_BYTES`].
 fn pattern(text: &str) -> Option<(u64, u64)> {
     let compiles = |bytes: &usize| RegexBuilder::new(text).size_limit(*bytes).build().is_ok();
     let sizes = PATTERN_BYTES.filter_map(|power| 1_usize.checked_shl(power));

@@ -30,7 +30,8 @@ fn program(bundle: &Bundle) -> Program {
     Program::compile(bundle, "mcp/authz").unwrap()
 }
 
-/// The result as `effect: reason`. Without the text of failures, in which the evaluators differ.
+/// The result as `effect: reason`. For a failure, the result has no text, since the evaluators word
+/// failures differently.
 fn decided(program: &Program, input: &serde_json::Value) -> String {
     let input: Value = serde_json::from_value(input.clone()).unwrap();
     match program.evaluate(&input, Duration::from_secs(5)) {

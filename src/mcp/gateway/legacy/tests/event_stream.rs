@@ -44,7 +44,7 @@ async fn a_reconnected_client_gets_the_events_after_its_last_event_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_reader_ends_the_first_and_a_writer_waits_for_a_slow_one() {
+async fn a_second_reader_ends_the_first_and_a_writer_waits_for_a_slow_reader() {
     let stream = stream(false);
     let mut first = stream.read(None, token());
     let mut second = stream.read(None, token());
@@ -91,7 +91,7 @@ async fn kept_events_are_bounded_per_stream_and_per_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_stream_sends_comments_and_an_unread_one_is_abandoned() {
+async fn an_idle_stream_sends_comments_and_an_unread_stream_is_abandoned() {
     let stream = stream(false);
     let began = Instant::now();
     let mut reader = stream.read(None, token());
