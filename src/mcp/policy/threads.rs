@@ -195,10 +195,13 @@ impl Shared {
         tracing::warn!("an evaluation of a policy does not end; another thread takes over");
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread for policies");
-            // The stuck thread takes further jobs once its job ends. If the job has ended
-            // meanwhile, the thread has ended too.
-            let _ = state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
-            self.standins.fetch_sub(1, Ordering::AcqRel);
+            // The stuck thread takes further jobs once its job ends. If the job has ended meanwhile,
+            // the thread has ended too, and has lowered the count itself.
+            let kept =
+                state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+            if kept.is_ok() {
+                self.standins.fetch_sub(1, Ordering::AcqRel);
+            }
         }
     }
 }
