@@ -1,5 +1,6 @@
-//! Finds the files in the writable directories of a run that the host would later execute or obey;
-//! these are made read-only. Finds the sockets in all directories of the run; these are hidden.
+//! Finds the files in the writable directories of a run that the host would later execute, or obey
+//! as settings. They are made read-only. Also finds the sockets in all directories of the run. They
+//! are hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -80,7 +81,7 @@ impl Protected {
     }
 
     /// Searches again. Returns the files and directories that the host would execute or obey and
-    /// that were created since the first search; instead of a path below a `.git` directory,
+    /// that were created since the first search. Instead of a path below a `.git` directory,
     /// returns that directory. Fails if the search fails, since the command may have made a
     /// directory unreadable.
     pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -113,8 +114,9 @@ impl Protected {
         pins.chain(hidden).collect()
     }
 
-    /// Protects the names that the host obeys, at any depth of a writable directory. Directly in
-    /// the directory, those of [`OBEYED`] and `.git` are protected even if they are missing.
+    /// Protects files and directories whose names the host obeys, at any depth of a writable
+    /// directory. Directly in that directory, protects `.git` and the names of [`OBEYED`] even if
+    /// they are missing.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {

@@ -23,8 +23,8 @@ pub struct Report {
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
     /// entries.
     others: u64,
-    /// The requested pairs of host and port, up to 2000, each with whether at least one flow to it
-    /// was not denied.
+    /// The requested pairs of host and port, up to 2000. The value says whether at least one flow
+    /// to the pair was not denied.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
