@@ -117,8 +117,9 @@ impl OwnClient {
         }
     }
 
-    /// A client for requests that may follow the end of the lease: until then a clone of this
-    /// client, afterwards one that works for no container, with the same list of hosts.
+    /// A client for requests that may follow the end of the lease. Before the end, it is a clone of
+    /// this client. Afterwards, it is a client that works for no container and has the same list of
+    /// hosts.
     pub fn beyond_lease(&self) -> Option<Self> {
         match &self.principal {
             Principal::Delegated(delegation) if self.owner.has_ended() => {

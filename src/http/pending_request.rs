@@ -34,7 +34,7 @@ use crate::upstream::{self, LeasePool, Upstream, Want};
 
 /// Answers one request with the upstream's response or a denial.
 ///
-/// There is one such future for each request under way, so it is kept small: the parts that never
+/// There is one such future for each request under way, so it is kept small. The parts that never
 /// wait run outside of it, and steps that few requests need are boxed.
 pub fn handle(
     session: Arc<Session>,

@@ -1,6 +1,8 @@
-//! CONNECT tunnels: TLS for the named host is intercepted, or passed through for a passthrough
-//! host; HTTP in clear text is served, unless the host is a passthrough host; other protocols are
-//! denied.
+//! CONNECT tunnels, by the protocol inside:
+//!
+//! - TLS for the named host is intercepted. For a passthrough host, it is relayed instead.
+//! - HTTP in clear text is served, unless the host is a passthrough host.
+//! - Other protocols are denied.
 
 use std::io;
 use std::sync::Arc;
