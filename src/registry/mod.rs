@@ -95,9 +95,11 @@ impl From<Unavailable> for ChangeError {
 pub struct Registry {
     view: View,
     /// Locked on blocking threads, for one operation at a time. The view is changed under the same
-    /// lock, except by `expire`. So the view and the store differ only by changes that other
-    /// processes made to the store, by the leases in `found_expired`, by expired leases, and by
-    /// standings that could not be written.
+    /// lock, except by `expire`. So the view and the store differ only by
+    ///
+    /// - changes that other processes made to the store,
+    /// - the leases in `found_expired` and other expired leases,
+    /// - standings that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
@@ -246,8 +248,8 @@ impl Registry {
     }
 }
 
-/// Writes to the registry how MCP messages tighten a container's standing: its security level and
-/// its abort latch.
+/// Writes a container's standing to the registry when an MCP message tightens it. The standing is
+/// the security level and the abort latch.
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {

@@ -47,7 +47,7 @@ impl TrackedStore {
         Ok(was_read)
     }
 
-    /// Whether the standing in the store is the container's present one.
+    /// Whether the standing in the store equals the container's current standing.
     pub(super) fn has_standing(&self, container: &Container) -> bool {
         let standing = self.standings.get(&container.lease).copied();
         standing.unwrap_or_default() == container.standing()

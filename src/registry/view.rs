@@ -197,8 +197,8 @@ pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
-    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter;
-    /// each with the expiry and the standing in the store.
+    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter.
+    /// Each lease has the expiry and the standing in the store beside it.
     changed: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
@@ -220,8 +220,7 @@ impl Draft<'_> {
     }
 
     /// Updates the view. A lease that is in the view and in the store keeps its `Container` with
-    /// all state, a lease that is only in the store begins, and a lease that is only in the view
-    /// ends.
+    /// all state. A lease that is only in the store begins. A lease that is only in the view ends.
     pub(super) fn apply(self) {
         let gone = |container: &Container| !self.kept.contains(&container.lease);
         for container in self.view.all_that(gone) {

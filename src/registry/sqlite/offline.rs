@@ -161,8 +161,8 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
 }
 
 /// Moves a damaged file aside and returns its new path; `None` if the file is missing. Moves its
-/// journal too, which SQLite would otherwise apply to the new file; an older version of the program
-/// may have left a WAL instead.
+/// journal too, since SQLite would otherwise apply the journal to the new file. An older version of
+/// the program may have left a WAL instead of a journal.
 fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
