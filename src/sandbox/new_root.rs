@@ -88,7 +88,7 @@ impl Entry {
     }
 }
 
-/// The flags of a mount, which are added to those that it has outside.
+/// Flags that are added to the flags that a mount has outside.
 const WRITABLE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const READ_ONLY: MountFlags = WRITABLE.union(MountFlags::RDONLY);
 const DEVICE: MountFlags = MountFlags::RDONLY

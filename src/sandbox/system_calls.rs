@@ -1,9 +1,10 @@
 //! The system calls that the command may make, as two seccomp filters.
 //!
-//! The first allows the numbers of this architecture's table up to the newest call that was
-//! reviewed; other calls fail with `ENOSYS`: those in [`ABSENT`], those of later kernels, and those
-//! of x32, whose numbers begin far above. Calls of another architecture's table (i386 on x86-64)
-//! kill the process. The second filter denies calls that a confined program does not need.
+//! The first filter allows the numbers of this architecture's table up to the newest call that was
+//! reviewed. Other calls fail with `ENOSYS`: the calls in [`ABSENT`], the calls of later kernels,
+//! and the calls of x32, whose numbers begin far above. Calls of another architecture's table (i386
+//! on x86-64) kill the process. The second filter denies calls that a confined program does not
+//! need.
 
 use std::io;
 
@@ -121,9 +122,9 @@ const NEW_NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
-/// The allowed socket families, of `AF_NETLINK` only the protocol `NETLINK_ROUTE`. Other families
-/// (vsock, packet, Bluetooth, …) reach beyond the network namespace, or are rarely tested parts of
-/// the kernel.
+/// The allowed socket families. Of `AF_NETLINK`, only the protocol `NETLINK_ROUTE` is allowed.
+/// Other families (vsock, packet, Bluetooth, …) reach beyond the network namespace, or are rarely
+/// tested parts of the kernel.
 const FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_changes_if_and_only_if_the_file_does() {
+    fn the_version_changes_if_and_only_if_the_file_changes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);
