@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use addons::observe::hex;
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// The `prev` of the first line.
+/// The `prev` of the first line. In later lines, `prev` is the hash of the previous line.
 pub const GENESIS: Digits = [b'0'; 64];
 
 /// A SHA-256 in lower-case hexadecimal digits.

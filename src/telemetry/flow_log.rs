@@ -14,8 +14,8 @@ use tokio::sync::broadcast;
 use super::lost::Lost;
 use super::newest_flows::{Line, NewestFlows};
 
-/// The most bytes of lines that wait for the disk. Lines beyond it are dropped from the log and
-/// counted. A writer whose disk hangs may hold as much again.
+/// The most bytes of lines that wait for the disk. Lines beyond the limit are dropped from the log
+/// and counted. A writer whose disk hangs may hold as many bytes again.
 const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
 /// The most lines that wait for the disk, which bounds the memory that they need besides their
 /// text.
@@ -113,7 +113,7 @@ impl FlowLog {
     }
 
     /// Waits until a line waits for the disk, at most for `patience`. Returns `false` once the log
-    /// has ended: no line follows those that wait now.
+    /// has ended: no line follows the lines that wait now.
     pub(super) fn wait(&self, patience: Duration) -> bool {
         let mut lines = self.lines.lock();
         if lines.waiting.is_empty() && !lines.closed {
@@ -129,8 +129,8 @@ impl FlowLog {
         std::mem::take(&mut lines.waiting)
     }
 
-    /// Ends the log: further lines for it are lost and counted; the writer still takes those that
-    /// wait.
+    /// Ends the log: further lines for the log are lost and counted. The writer still takes the
+    /// waiting lines.
     pub(super) fn end(&self) {
         self.lines.lock().closed = true;
         self.written.notify_one();
