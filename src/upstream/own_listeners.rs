@@ -26,8 +26,8 @@ impl OwnListeners {
 }
 
 impl OwnAddresses for OwnListeners {
-    /// Whether the port is that of a listener, and the address one of this machine. It need not be
-    /// the address at which the listener is bound: a restart may bind the listener to another one.
+    /// Whether the port belongs to a listener and the address to this machine. The listener may be
+    /// bound to another address: a restart may bind the listener to this address.
     fn is_ours(&self, address: SocketAddr) -> bool {
         self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
     }
