@@ -124,8 +124,8 @@ fn remove_dead_listeners(directory: &Path) {
     }
 }
 
-/// Opens a Unix listener for each lease that is registered with one, and retries those that cannot
-/// be opened, until the shutdown. A listener closes when its lease ends.
+/// Opens a Unix listener for each lease that is registered with a listener, until the shutdown.
+/// Retries listeners that cannot be opened. A listener closes when its lease ends.
 pub async fn follow_own_listeners(
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -142,8 +142,8 @@ pub async fn follow_own_listeners(
                 continue;
             }
             let bound = bind_own(&own.socket);
-            // `set` fails after the first attempt: `opened` keeps the result of the first attempt,
-            // for which the registration waits.
+            // `set` fails after the first attempt: the registration waits for the result of the
+            // first attempt, and `opened` keeps that result.
             let _ = own.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {

@@ -165,8 +165,8 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads to the end, then decodes on a blocking thread: even a few bytes can keep a decoder busy
-/// for long, which would delay other connections. Returns `None`, since all bytes are judged.
+/// Reads to the end, then decodes on a blocking thread. Even a few bytes can keep a decoder busy
+/// for long, and so delay other connections. Returns `None`, since all bytes are judged.
 async fn decoded(
     exchange: &Exchange,
     body: &mut Incoming,

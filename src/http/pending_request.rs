@@ -197,8 +197,8 @@ impl PendingRequest {
         Ok(permit)
     }
 
-    /// Drains the body of a denied request. Returns the denial; a 403 denial of git's `info/refs`
-    /// gets an answer in plain text, which git shows.
+    /// Drains the body of a denied request. Returns the denial. A 403 denial of git's `info/refs`
+    /// gets an answer in plain text, since git shows plain text.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.expects_continue, &denial);
@@ -283,8 +283,8 @@ impl PendingRequest {
                     unsent = Some(Box::new(again));
                 }
                 _ => {
-                    // The end of the lease closes detached connections (those with an upload, and
-                    // HTTP/2): then the upstream is not at fault.
+                    // The end of the lease closes detached connections (connections with an upload,
+                    // and HTTP/2). Then the upstream is not at fault.
                     exchange.session.is_live()?;
                     let host = exchange.live.flow.host();
                     return Err(upstream_broke_off(host, error.error()));

@@ -363,7 +363,7 @@ async fn read_first<S: Socket>(
     }
 }
 
-/// Reads a whole ClientHello. `bytes` holds all bytes read; the result has those after the
+/// Reads a whole ClientHello. `bytes` holds all bytes read. The result has the bytes after the
 /// ClientHello.
 async fn read_hello<S: Socket>(
     io: &mut ReadAhead<ClientIo<S>>,

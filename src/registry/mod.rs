@@ -253,10 +253,10 @@ impl Registry {
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {
-    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
-    /// latch if `reached` has it set. After success, the change is in force and on disk. If it
-    /// could not be written, it is in force, and the next round of maintenance tries to write it.
-    /// If the registry is unavailable, nothing has changed.
+    /// Raises a container's security level to the level of `reached`, unless it is that high
+    /// already. Sets the abort latch if it is set in `reached`. After success, the change is in
+    /// force and on disk. If it could not be written, it is in force, and the next round of
+    /// maintenance tries to write it. If the registry is unavailable, nothing has changed.
     async fn reach(
         &self,
         container: &Arc<Container>,

@@ -21,8 +21,8 @@ pub struct LeaseListener {
     pub opened: Arc<SetOnce<bool>>,
 }
 
-/// The file name of a lease's socket. It does not contain the container's id, which may be 128
-/// bytes long, since the path of a Unix socket has at most 107 bytes.
+/// The file name of a lease's socket. It does not contain the container's id: the id may have 128
+/// bytes, but the path of a Unix socket has at most 107 bytes.
 fn listener_name(lease: LeaseId) -> String {
     format!("sandbox-{}.sock", lease.short())
 }
@@ -99,8 +99,8 @@ impl View {
         }
     }
 
-    /// The ids of the containers whose live leases the registration would replace: those with its
-    /// id or its source.
+    /// The ids of the containers whose live leases the registration would replace: containers with
+    /// the same id or the same source.
     pub(super) fn replaced_by(&self, new: &Registration, now: OffsetDateTime) -> Vec<ContainerId> {
         let found = [self.get(&new.id), self.find(&new.source)];
         let live = found.into_iter().flatten().filter(|old| old.is_live(now));

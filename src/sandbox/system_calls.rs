@@ -40,8 +40,8 @@ const ABSENT: [i64; 5] = [
 ];
 
 /// Calls that are denied with `EPERM`: they change mounts, namespaces, the kernel or the clock, use
-/// the kernel's keyrings, or observe the machine. Without capabilities most of them would fail in
-/// the kernel; denied here, they cannot reach a bug in the kernel either.
+/// the kernel's keyrings, or observe the machine. Without capabilities most of these calls would
+/// fail in the kernel anyway. Denied here, they cannot reach a bug in the kernel either.
 const DENIED: [i64; 48] = [
     // mounts and roots
     libc::SYS_mount,

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_over_the_bound_are_dropped_from_the_log_alone_and_counted() {
+    fn lines_over_the_bound_are_counted_and_dropped_from_the_log_only() {
         let flow_log = flow_log();
         write(&flow_log, 0..MAX_WAITING_LINES + 5, Destination::Both);
         assert_eq!(flow_log.dropped(), 5);

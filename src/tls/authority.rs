@@ -60,8 +60,8 @@ struct Minted {
 }
 
 impl Minted {
-    /// Whether the leaf may be served at `now`. The cache expires by elapsed time; a change of the
-    /// system clock can make a cached leaf too old or too young.
+    /// Whether the leaf may be served at `now`. The cache expires by elapsed time, so a change of
+    /// the system clock can make a cached leaf too old or too young.
     fn serves(&self, now: OffsetDateTime) -> bool {
         self.at - LEAF_SKEW <= now && now < self.at + CACHE_LIFETIME
     }

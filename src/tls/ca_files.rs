@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_start_generates_a_ca_with_a_private_key_for_its_user_only() {
+    fn the_first_start_generates_a_ca_whose_key_only_this_user_can_read() {
         let (dir, files) = files();
         let now = OffsetDateTime::now_utc();
         let made = files.load_or_create(now).unwrap();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_ca_is_published_at_once_and_signs_after_the_grace() {
+    fn a_rotated_ca_is_published_at_once_and_signs_after_the_grace_period() {
         let (_dir, files) = files();
         let now = OffsetDateTime::now_utc();
         let old = files.load_or_create(now).unwrap();

@@ -26,9 +26,9 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    /// Loads the system's roots; those that cannot be read are left out. `ours` is PEM. Its
-    /// certificates are removed from the system's roots, which contain them if `SSL_CERT_FILE`
-    /// names the proxy's bundle.
+    /// Loads the system's roots, except roots that cannot be read. `ours` is PEM. Its certificates
+    /// are removed from the system's roots: the roots contain them if `SSL_CERT_FILE` names the
+    /// proxy's bundle.
     pub(super) fn load(ours: &str) -> Self {
         let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
             .filter_map(Result::ok)

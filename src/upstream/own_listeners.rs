@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_a_listener_is_own_on_every_address_of_this_machine() {
+    fn the_port_of_a_listener_is_ours_on_every_address_of_this_machine() {
         let own = OwnListeners::new(["127.0.0.1:8080".parse().unwrap()]);
         each_row(
             [
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_interface_is_one_of_this_machine() {
+    fn the_address_of_an_interface_belongs_to_this_machine() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
             assert!(is_this_machine(socket.local_addr().unwrap().ip()));

@@ -136,8 +136,8 @@ impl Resolver {
     }
 
     /// The addresses to try for the permitted host, IPv4 first. A static host (`upstream.hosts`)
-    /// has its configured address, and port if one is configured; an address literal is returned as
-    /// it is.
+    /// has its configured address, and its configured port if there is one. An address literal is
+    /// returned as it is.
     pub async fn lookup(&self, permit: &ResolvePermit) -> Result<Vec<SocketAddr>, Denial> {
         let (host, port) = (permit.host(), permit.port());
         if let Some(fixed) = self.hosts.get(host) {
@@ -450,8 +450,8 @@ fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record
     chain
 }
 
-/// A copy of the record with `owner` as its name: the nameserver repeats the random letter case of
-/// our question, which the client did not send.
+/// A copy of the record with `owner` as its name. The nameserver repeats the random letter case of
+/// our question, but the client did not send that letter case.
 fn owned_by(owner: &Name, record: &Record) -> Record {
     let mut record = record.clone();
     record.name = owner.clone();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_of_a_killed_run_are_removed_by_the_next() {
+    fn placeholders_of_a_killed_run_are_removed_by_the_next_run() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let idea = work.path().join(".idea");
         let killed = run(work.path(), state.path(), &[(&idea, None)]);

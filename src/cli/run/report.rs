@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_denied_host_has_one_line_with_its_count_and_its_remedy() {
+    fn each_denied_host_has_one_line_with_a_count_and_a_remedy() {
         let mut report = Report::default();
         for (host, port, code, path, kind) in [
             (
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allowlist_has_the_ports_and_marks_denied_hosts() {
+    fn the_learned_allowlist_has_the_ports_and_marks_denied_hosts() {
         let mut report = Report::default();
         for (host, port, outcome) in [
             ("a.example.com", 443, "allowed"),

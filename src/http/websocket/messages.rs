@@ -55,8 +55,8 @@ impl Failure {
 /// Filters the frames of a server. Each message is one body for the filters, and so is the payload
 /// of each control frame. Holds the bytes that the filters hold, and at most one control frame.
 ///
-/// Since lengths change, fragments do not correspond to those of the server: each carries the bytes
-/// that the filters have passed since the previous fragment. Control frames are sent between
+/// Since lengths change, fragments do not correspond to the server's fragments: each carries the
+/// bytes that the filters have passed since the previous fragment. Control frames are sent between
 /// fragments.
 pub struct Messages {
     reader: FrameReader,
