@@ -72,7 +72,7 @@ impl DevOptions {
 }
 
 /// Prints the listeners and three commands to try. `wanted` are the configured DNS addresses;
-/// `config` has the bound ones, which differ if a configured port was taken or is 0.
+/// `config` has the bound addresses, which differ if a configured port was taken or is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

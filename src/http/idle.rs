@@ -57,7 +57,7 @@ pub struct IdleTracker {
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
-    /// Requests that wait for an upstream, which has its own timeout, plus those in `held`.
+    /// Requests that wait for an upstream (which has its own timeout), plus the requests in `held`.
     waiting: AtomicUsize,
     /// Requests that wait in [`IdleTracker::held`], for example for a token or for a person's
     /// approval, and those whose response the proxy itself streams.

@@ -161,8 +161,8 @@ impl OwnClient {
 
     fn begin(&self, endpoint: &Endpoint, request: &Request<Bytes>) -> Box<Exchange> {
         let snapshot = self.service.snapshot();
-        // A session for each exchange: it is dropped after the exchange, which returns its upstream
-        // connection to the pool.
+        // Each exchange has its own session. Dropping the session returns the upstream connection
+        // to the pool.
         let session = Session::new(
             Arc::clone(&self.service),
             Client::default(),

@@ -319,8 +319,8 @@ impl PendingRequest {
     }
 }
 
-/// Returns a connection to send on: one that this client connection keeps, one of the lease's pool,
-/// or a new one. A WebSocket gets a new one.
+/// Returns a connection to send on: an upstream connection that this client connection keeps, a
+/// connection of the lease's pool, or a new connection. A WebSocket always gets a new connection.
 async fn acquire(
     exchange: &mut Exchange,
     permit: &ResolvePermit,

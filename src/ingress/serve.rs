@@ -24,8 +24,8 @@ use crate::runtime::WakeGated;
 /// The most concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
 /// The most reset streams that wait to be accepted, and the most streams that h2 resets for a
-/// client's errors. One more stream closes the connection. Both bound rapid-reset floods. They are
-/// below h2's defaults (20 and 1024), so that a test can show that they apply.
+/// client's errors. One more stream closes the connection. Both bound rapid-reset floods. The
+/// limits are below h2's defaults (20 and 1024), so that a test can show that they apply.
 const MAX_PENDING_RESETS: usize = 10;
 const MAX_ERROR_RESETS: usize = 256;
 /// HTTP/2 receive windows in bytes, for the request bodies of a client.

@@ -65,8 +65,8 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the container's live lease was extended instead of replaced, since its registration
-    /// differs from the new one at most in the expiry.
+    /// Whether the container's live lease was extended instead of replaced, since the two
+    /// registrations differ at most in the expiry.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,

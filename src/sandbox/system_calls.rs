@@ -28,7 +28,7 @@ const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 const FCHMODAT2: i64 = 452;
 
-/// Calls that fail with `ENOSYS`, so that programs fall back to older ones. `clone3` and `openat2`
+/// Calls that fail with `ENOSYS`, so that programs fall back to older calls. `clone3` and `openat2`
 /// have their arguments in memory, where no filter sees them; `io_uring` makes system calls that no
 /// filter sees.
 const ABSENT: [i64; 5] = [

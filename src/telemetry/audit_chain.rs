@@ -11,7 +11,7 @@ pub const GENESIS: Digits = [b'0'; 64];
 /// A SHA-256 in lower-case hexadecimal digits.
 pub type Digits = [u8; 64];
 
-/// The hash of a line without its line feed, which is the `prev` of the next line.
+/// The hash of a line, without the line feed. It is the `prev` of the next line.
 pub fn hash(line: &[u8]) -> Digits {
     hex(digest(&SHA256, line).as_ref())
 }

@@ -101,7 +101,7 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the gathered bytes before `start`, renames the files, and opens a new one for the
+    /// Writes the gathered bytes before `start`, renames the files, and opens a new file for the
     /// other bytes.
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;

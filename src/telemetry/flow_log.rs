@@ -17,7 +17,7 @@ use super::newest_flows::{Line, NewestFlows};
 /// The most bytes of lines that wait for the disk. Lines beyond the limit are dropped from the log
 /// and counted. A writer whose disk hangs may hold as many bytes again.
 const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
-/// The most lines that wait for the disk, which bounds the memory that they need besides their
+/// The most lines that wait for the disk. This bounds the memory that the lines need besides their
 /// text.
 const MAX_WAITING_LINES: usize = 64 * 1024;
 

@@ -6,9 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-/// Password of `truststore.jks`, which keys the digest at the end of the file. It is not secret,
-/// since the file holds only public certificates. It is Java's default for trust stores, which
-/// tools try if they are given none.
+/// The password of `truststore.jks`. It keys the digest at the end of the file. It is not secret,
+/// since the file holds only public certificates. It is Java's default for trust stores: tools try
+/// it if they are given no password.
 pub const TRUST_STORE_PASSWORD: &str = "changeit";
 
 /// The magic number of a JKS file, and the version of the format since Java 1.2.

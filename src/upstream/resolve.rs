@@ -35,7 +35,7 @@ const TRY_LIMIT: Duration = Duration::from_secs(2);
 const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 
 /// How long the answer of one address family waits for the other. Some nameservers never answer
-/// AAAA questions; they must not slow down every connection.
+/// AAAA questions. That must not slow down every connection.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
 /// Bounds of the time to live of an answer, here and at DNS clients. It is short enough that a

@@ -192,8 +192,8 @@ pub fn state_directory() -> PathBuf {
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))
 }
 
-/// Creates and locks the state directory of one run, which is deleted when the [`TempDir`] is
-/// dropped. Removes the directories of killed runs.
+/// Creates and locks the state directory of one run. Dropping the [`TempDir`] deletes the
+/// directory. Removes the directories of killed runs.
 fn private_directory() -> io::Result<(TempDir, File)> {
     let all = state_directory();
     match fs::DirBuilder::new().mode(0o700).create(&all) {

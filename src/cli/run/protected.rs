@@ -28,8 +28,8 @@ const MAX_DEPTH: usize = 400;
 pub struct Protected {
     /// The paths of `read_only` that do not exist and so need placeholders.
     pub missing: Vec<Missing>,
-    /// Directories above protected paths. Each is mounted over itself, which keeps the command from
-    /// renaming it and creating the protected path again.
+    /// Directories above protected paths. Each is mounted over itself, so that the command cannot
+    /// rename it and create the protected path again.
     pinned: BTreeSet<PathBuf>,
     /// Files and directories that the host would execute or obey.
     read_only: BTreeSet<PathBuf>,

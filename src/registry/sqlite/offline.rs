@@ -63,8 +63,8 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
 }
 
 /// Replaces the leases of the registry with the leases of a backup. The backup may have an older
-/// schema version. A running server reads them at its next probe. A missing registry is created; a
-/// damaged one is moved aside, never overwritten.
+/// schema version. A running server reads the new leases at its next probe. A missing registry is
+/// created; a damaged one is moved aside, never overwritten.
 ///
 /// A lease of the backup keeps its lease id if it is live in the present registry. Any other lease
 /// may have ended since the backup, so it gets a new lease id.

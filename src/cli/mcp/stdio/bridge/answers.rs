@@ -137,7 +137,7 @@ impl Bridge {
                 return Some(Response { text, outcome });
             }
             Ok(Message::Response { .. }) => {
-                warn("dropped a response of the gateway: its id is not the id of the request")
+                warn("dropped a response of the gateway: it answers no request of this stream")
             }
             Ok(_) => self.output.message(data).await,
             Err(error) => warn(format_args!("dropped an event of the gateway: {error}")),
