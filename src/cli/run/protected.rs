@@ -1,6 +1,6 @@
-//! Finds the files in the writable directories of a run that the host would later execute, or obey
-//! as settings. They are made read-only. Also finds the sockets in all directories of the run. They
-//! are hidden.
+//! In the writable directories of a run, finds the files that the host would later execute, or obey
+//! as settings. These files are made read-only. In all directories of the run, finds the sockets.
+//! The sockets are hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
