@@ -60,7 +60,7 @@ const CA_REFRESH: Duration = Duration::from_secs(60);
 /// Time limit for each step of the drain after the flows have ended. Stopping MCP servers has at
 /// least this limit.
 const DRAIN_STEP_LIMIT: Duration = Duration::from_secs(1);
-/// How often folded audit lines that are due are written.
+/// How often folded audit lines (one line for several flows) are written if they are due.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often idle buckets and circuits are freed.
 const FREE_IDLE_INTERVAL: Duration = Duration::from_secs(5 * 60);

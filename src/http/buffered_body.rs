@@ -1,4 +1,5 @@
-//! Buffers bodies for their judges, within the limits of the configuration.
+//! Buffers bodies for their judges, within the limits of the configuration. A judge, which an addon
+//! adds, decides about a body before the body is sent.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Ends leases when they expire, and keeps the view and the store in sync.
+//! Ends leases when they expire, and keeps the view (the leases in memory) and the store in sync.
 
 use std::sync::Arc;
 use std::time::Duration;

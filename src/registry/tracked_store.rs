@@ -1,4 +1,5 @@
-//! The store, the standings that were written to it, and its recent failures.
+//! The store, the standings that were written to it, and its recent failures. The standing of a
+//! lease is its security level and its abort latch.
 
 use std::collections::HashMap;
 

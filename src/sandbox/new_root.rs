@@ -1,4 +1,5 @@
-//! Builds the file system of a sandbox: a root in memory, in which the entries are mounted.
+//! Builds the file system of a sandbox: a root in memory, in which the entries of the specification
+//! are mounted.
 //!
 //! Paths are resolved from descriptors and never through a symbolic link, since another sandbox may
 //! replace files of a writable directory while this root is built.

@@ -66,9 +66,9 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the appended lines, then the head. The head has the last hash, so that lines cut from
-    /// the end are detected, and the lost lines that the log has no record of. Does not wait until
-    /// the kernel has written the bytes to disk.
+    /// Writes the appended lines, then the head (a file beside the log). The head has the last
+    /// hash, so that lines cut from the end are detected, and the lost lines that the log has no
+    /// record of. Does not wait until the kernel has written the bytes to disk.
     pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
         let head = AuditHead {

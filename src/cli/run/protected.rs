@@ -99,7 +99,7 @@ impl Protected {
         Ok(made.into_iter().collect())
     }
 
-    /// Returns the entries of the sandbox that protect and hide these paths.
+    /// Returns the entries of the sandbox's file system that protect and hide these paths.
     pub fn entries(&self) -> Vec<Entry> {
         let pinned = self.pinned.difference(&self.read_only);
         let pinned = pinned.map(|path| (path, Access::Writable));
