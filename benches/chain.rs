@@ -79,8 +79,7 @@ impl Setting {
     }
 }
 
-/// The container id for a number. The container that sends the requests is `web`, the id in their
-/// `X-Container-Id`.
+/// The container id for a number. The container in the middle is `web`, which sends the requests.
 fn name(number: u32, containers: u32) -> String {
     match number == containers / 2 {
         true => "web".to_owned(),
@@ -93,8 +92,7 @@ fn address(number: u32) -> IpAddr {
     IpAddr::from([10, b, c, d])
 }
 
-/// A registry with this number of containers, and with the container `first`, whose row is copied
-/// for all of them.
+/// A registry with the container `first` and with `containers` copies of its row.
 fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
     let path = directory.join(FILE_NAME);
     let new = NewRegistration {

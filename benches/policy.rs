@@ -1,6 +1,6 @@
-//! Evaluation of a policy of 50 rules that read the arguments: a plain policy, which is evaluated
-//! on the calling thread, and one that needs the interpreter, with the hand-over to its thread and
-//! back.
+//! Evaluation of two policies of 50 rules that read the arguments. The plain policy is evaluated on
+//! the calling thread. The other policy needs the interpreter: its time includes the hand-over to
+//! the interpreter's thread and back.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! Benchmarks for large inputs: host look-up among 10,000 patterns, a push of 1,000 commands,
-//! scrubbing 64 KiB, a view of 1,000 MCP tools, and a tool call of 1 KB.
+//! Benchmarks of parts of the addons: host look-up among 10,000 patterns, a push of 1,000 commands,
+//! a scrubbed body of 64 KiB, a list of 1,000 MCP tools, and a tool call of 1 KB.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "../tests/fixtures/mod.rs"]

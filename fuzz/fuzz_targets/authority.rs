@@ -1,5 +1,5 @@
-//! Authorities, hosts and host patterns: the text of a parsed authority or pattern parses to the
-//! same value, and a host name has at most 253 bytes and only valid characters.
+//! Authorities, hosts and host patterns. The text of a parsed authority or pattern parses to the
+//! same value. A host name has at most 253 bytes and only valid characters.
 #![no_main]
 
 use addons::contract::{Authority, Host, HostPattern};

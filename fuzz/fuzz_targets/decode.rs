@@ -10,8 +10,8 @@ use libfuzzer_sys::fuzz_target;
 /// The most decoded bytes of a body that are read. The rest stays in the decoder.
 const LIMIT: usize = 1 << 20;
 
-/// The longest body in bytes. The verdict on a longer one may depend on the chunks: they determine
-/// when the share of padding is checked.
+/// The longest body in bytes. The chunk boundaries determine when the share of padding is checked,
+/// so they may change the verdict on a longer body.
 const MAX_BODY: usize = 64 * 1024;
 
 fn decoder(selector: u8) -> Option<Decoder> {
@@ -34,10 +34,10 @@ fn content(selector: u8, body: &Bytes, chunk: usize, most: usize) -> Option<Vec<
         said = decoder.memory() as u64;
         verdict = read(&mut decoder, body, chunk, most, &mut held);
     });
-    // The memory of a piece, of a denial and of the headers belongs to the caller.
+    // The 32 KiB are for memory that the caller holds: a piece, a denial and the headers.
     assert!(
         memory.bytes_max <= said + 32 * 1024,
-        "{} of {said}",
+        "the decoder used {} bytes and reports {said}",
         memory.bytes_max
     );
     verdict.map(|()| held)

@@ -1,5 +1,5 @@
-//! DNS packets of known containers: each is read as a question with a normalized name, or refused:
-//! with an answer to this packet, or without an answer.
+//! DNS packets of known containers. Each is read as a question with a normalized name, or refused.
+//! A refusal has no answer, or an answer to this packet.
 #![no_main]
 
 use addons::contract::Host;

@@ -31,7 +31,7 @@ impl Outbound for EmptyForge {
         _: &'a Arc<System>,
         _: http::Request<Bytes>,
     ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>> {
-        unreachable!("look-ups are the container's")
+        unreachable!("the addon sends every look-up on behalf of the container")
     }
 
     fn look_up<'a>(

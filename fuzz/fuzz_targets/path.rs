@@ -1,5 +1,5 @@
-//! Paths: normalizing a normal form changes nothing, and the normal form of an unambiguous path has
-//! neither empty nor dot segments.
+//! Paths. Normalizing a normal form changes nothing. The normal form of an unambiguous path has no
+//! empty segments and no dot segments.
 #![no_main]
 
 use addons::contract::Path;

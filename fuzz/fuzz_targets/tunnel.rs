@@ -5,8 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use unified_proxy::ingress::{HelloReader, Sniffed, sniff};
 
-/// Reads a ClientHello that arrives in pieces of `size` bytes. Returns its server name and length,
-/// an error if it is refused, `None` if it is incomplete.
+/// Reads a ClientHello that arrives in pieces of `size` bytes. Returns the server name and the
+/// length of the ClientHello, or an error if the ClientHello is refused. `None` if it is
+/// incomplete.
 fn hello(bytes: &[u8], size: usize) -> Option<Result<(Option<String>, usize), ()>> {
     let mut reader = HelloReader::default();
     let ends = (size..bytes.len()).step_by(size).chain([bytes.len()]);

@@ -20,7 +20,7 @@ use super::schema::{ContainerEntry, RegistrationBody};
 use super::socket::Peer;
 use crate::registry::LeaseListener;
 
-/// Limit on the time that a registration waits for its listener to open, which usually takes
+/// Limit on the time that a registration waits for its listener to open. Opening it usually takes
 /// milliseconds.
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
 

@@ -248,8 +248,8 @@ fn expires_at(
     let Some(text) = text(body, "expires_at")? else {
         return Ok(now + DEFAULT_LIFETIME);
     };
-    // A time in the last hours of the year 9999 may be in the year 10000 in UTC, which RFC 3339
-    // cannot express.
+    // The last hours of the year 9999 may be in the year 10000 in UTC, and RFC 3339 cannot express
+    // that year.
     let at = OffsetDateTime::parse(text, &Rfc3339)
         .ok()
         .and_then(|at| at.checked_to_offset(UtcOffset::UTC))

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+    async fn a_stale_socket_is_replaced_and_a_live_socket_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api.sock");
         let first = bind(&path, 0o600).unwrap();

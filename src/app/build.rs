@@ -42,8 +42,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Builds a snapshot. `before` is the snapshot in force, `None` at the start; its resolver with
-    /// the cache is reused unless the section `upstream` of proxy.yaml has changed. Fails if
+    /// Builds a snapshot. `before` is the snapshot in force; `None` at the start. Its resolver is
+    /// reused, with the cache, unless the section `upstream` of proxy.yaml has changed. Fails if
     /// `tls.upstream_ca`, the nameservers or the settings of the chain cannot be used.
     pub fn build(
         &self,

@@ -1,5 +1,5 @@
-//! Divides the file descriptors among the parts of the server, so that sandboxes that open many
-//! connections leave enough for the registry, DNS and the admin API.
+//! Divides the file descriptors among the parts of the server. Sandboxes that open many connections
+//! must leave enough for the registry, DNS and the admin API.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -50,7 +50,7 @@ impl DescriptorShares {
             waiting: most.waiting.min((part / PER_QUESTION).max(1)),
             connections: most.connections.min(part),
         };
-        // Twice `waiting`, so that look-ups of DNS clients leave as many for flows.
+        // Twice `waiting`, so that flows can make as many look-ups as DNS clients.
         let lookups = dns.waiting * 2;
         let rest = free.saturating_sub(lookups * PER_QUESTION + dns.connections);
         Self {

@@ -11,8 +11,8 @@ use super::failure::Failure;
 use crate::config::{Config, Listen};
 use crate::registry::{NewRegistration, Registry};
 
-/// The expiry of `local`, which should never expire. A lease must have an expiry, so this is the
-/// last second that RFC 3339 can express.
+/// The expiry of the container `local`, which should never expire. A lease must have an expiry, so
+/// this is the last second that RFC 3339 can express.
 const NEVER: OffsetDateTime = datetime!(9999-12-31 23:59:59 UTC);
 
 /// The options of `dev`.
@@ -29,8 +29,8 @@ pub struct DevOptions {
 }
 
 impl DevOptions {
-    /// For each port of the command line, replaces the addresses of its listener with a single one:
-    /// that port on the first configured IP address, or on 127.0.0.1 if none is configured.
+    /// For each port of the command line, replaces the addresses of the listener with one address.
+    /// It has that port, and the first configured IP address, or 127.0.0.1 if none is configured.
     pub fn set_ports(&self, listen: &mut Listen) {
         for (addresses, port) in [
             (&mut listen.proxy, self.proxy_port),
@@ -72,7 +72,7 @@ impl DevOptions {
 }
 
 /// Prints the listeners and three commands to try. `wanted` are the configured DNS addresses;
-/// `config` has the bound ones, which differ if a configured port was taken or is 0.
+/// `config` has the bound addresses, which differ if a configured port was taken or is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

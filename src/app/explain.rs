@@ -12,10 +12,10 @@ use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
-/// Judges a request in a dry run: the chain judges it like a real request, but addons count
+/// Judges a request in a dry run. The chain judges it like a real request, but addons count
 /// nothing, and nothing is sent except a DNS look-up of the host. Returns an error if the method,
-/// the URL, their combination or the container id is invalid, the container has no live lease, or
-/// the registry is unavailable.
+/// the URL, their combination or the container id is invalid. Also returns an error if the
+/// container has no live lease, or if the registry is unavailable.
 pub async fn explain(
     snapshot: &Snapshot,
     registry: &Registry,

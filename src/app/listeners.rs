@@ -1,4 +1,5 @@
-//! The server's listeners, all opened before the first is served, and the listeners of leases.
+//! The server's listeners and the listeners of leases. All of the server's listeners are opened
+//! before the first is served.
 
 use std::collections::HashSet;
 use std::fs::DirBuilder;
@@ -94,8 +95,8 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        // The leases' sockets, which accept every user, are in this directory too. So a new
-        // directory is searchable by others only if the admin socket accepts them.
+        // The leases' sockets, which accept every user, are in this directory too. So other users
+        // may search a new directory only if the admin socket accepts other users.
         let closed = mode & 0o077 == 0;
         DirBuilder::new()
             .recursive(true)
@@ -106,8 +107,8 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the sockets of leases and MCP servers that refuse connections, since a killed server
-/// left them. Sockets of a running server stay.
+/// Removes the sockets of leases and MCP servers that a killed server left: those that refuse
+/// connections. Sockets of a running server stay.
 fn remove_dead_listeners(directory: &Path) {
     // Errors are ignored: a dead socket that stays is harmless, since it refuses connections.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -123,8 +124,8 @@ fn remove_dead_listeners(directory: &Path) {
     }
 }
 
-/// Opens a Unix listener for each lease that is registered with one, and retries those that cannot
-/// be opened, until the shutdown. A listener closes when its lease ends.
+/// Opens a Unix listener for each lease that is registered with a listener, until the shutdown.
+/// Retries listeners that cannot be opened. A listener closes when its lease ends.
 pub async fn follow_own_listeners(
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -141,8 +142,8 @@ pub async fn follow_own_listeners(
                 continue;
             }
             let bound = bind_own(&own.socket);
-            // Fails after the first attempt: `opened` keeps the result of that attempt, for which
-            // the registration waits.
+            // `set` fails after the first attempt: the registration waits for the result of the
+            // first attempt, and `opened` keeps that result.
             let _ = own.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {

@@ -60,15 +60,15 @@ const CA_REFRESH: Duration = Duration::from_secs(60);
 /// Time limit for each step of the drain after the flows have ended. Stopping MCP servers has at
 /// least this limit.
 const DRAIN_STEP_LIMIT: Duration = Duration::from_secs(1);
-/// How often folded audit lines that are due are written.
+/// How often folded audit lines (one line for several flows) are written if they are due.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often idle buckets and circuits are freed.
 const FREE_IDLE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Runs the server until SIGTERM or SIGINT, then drains it. With `dev`, registers the container
 /// `local` and prints commands to try. Returns an error if the server cannot start or cannot handle
-/// signals. The runtime of the caller runs all tasks except the connections of sandboxes, which
-/// [`Workers`] serves on its own threads.
+/// signals. The caller's runtime runs all tasks except the connections of sandboxes: [`Workers`]
+/// serves the connections on its own threads.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
     let profile = if dev.is_some() {
         Profile::Dev

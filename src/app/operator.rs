@@ -27,7 +27,7 @@ impl Operator {
     /// Sends a request on behalf of a container, as a client of MCP revision 2026-07-28 without
     /// capabilities.
     pub async fn request(self, request: OperatorRequest) -> Outcome {
-        // The receiver is dropped at once, and so are progress and log messages.
+        // The receiver is dropped at once, so progress and log messages are discarded.
         let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::new(caller(request.container)),
@@ -53,8 +53,8 @@ impl Operator {
     }
 
     /// Judges a tool call in a dry run; the call is not sent to the server. Returns an error if the
-    /// question is incomplete, if the container, the server or the tool cannot be found, or if the
-    /// server cannot list its tools.
+    /// question is incomplete, or if the server cannot list its tools. Also returns an error if the
+    /// container, the server or the tool cannot be found.
     pub async fn explain(
         self,
         snapshot: &Snapshot,

@@ -165,7 +165,7 @@ impl Reloader {
             .map_err(|failure| vec![failure.to_string()])
     }
 
-    /// Refuses a configuration that lacks a file of the configuration in force: the file was more
+    /// Refuses a configuration that lacks a file of the configuration in force. The file was more
     /// likely lost than deleted on purpose, and the defaults may permit flows that the file denied.
     fn refuse_gone(&self, config: &Config) -> Result<(), Vec<String>> {
         let in_force = &self.snapshots.current().config.files;

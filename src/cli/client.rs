@@ -47,8 +47,8 @@ impl Client {
         Self { timeout, ..self }
     }
 
-    /// Sends a request and returns the body of the response. Fails unless the status is 2xx; after
-    /// 429, retries, up to [`ATTEMPTS`] attempts in all.
+    /// Sends a request and returns the body of the response. Fails unless the status is 2xx. After
+    /// status 429, tries again, up to [`ATTEMPTS`] attempts in all.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -168,8 +168,8 @@ impl Client {
     }
 }
 
-/// Returns the time to wait before the next attempt: that in `Retry-After`, but at most
-/// [`ANSWER_TIMEOUT`]; 1 s if the field is missing or invalid.
+/// Returns the time to wait before the next attempt: the time in `Retry-After`, but at most
+/// [`ANSWER_TIMEOUT`], or 1 s if the field is missing or invalid.
 fn wait_of(headers: &HeaderMap) -> Duration {
     let seconds = headers
         .get(RETRY_AFTER)

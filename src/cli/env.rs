@@ -44,8 +44,8 @@ enum Shell {
 }
 
 impl Env {
-    /// Prints the variables. Queries the server only if `--proxy` or `--certs` is missing; with
-    /// both, the MCP gateway is assumed at [`GATEWAY_PORT`] on the proxy's host.
+    /// Prints the variables. Queries the server only if `--proxy` or `--certs` is missing. With
+    /// both options, assumes that the MCP gateway listens at [`GATEWAY_PORT`] on the proxy's host.
     pub(super) async fn run(self) -> Result<(), Failure> {
         let variables = match (&self.place.proxy, &self.place.certs) {
             (Some(proxy), Some(certs)) => {

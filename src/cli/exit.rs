@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_of_a_container_are_escaped() {
+    fn control_characters_are_escaped() {
         assert_eq!(
             printable("/a\x1b[2J\r\u{202e}é"),
             "/a\\u{1b}[2J\\u{d}\\u{202e}é"

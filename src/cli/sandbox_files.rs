@@ -23,8 +23,8 @@ use crate::admin::ActiveCredential;
 /// holds a secret.
 const MODE: u32 = 0o644;
 
-/// The comment in `env`, by which a later run of the command recognizes the file even if the file
-/// has no placeholder.
+/// The comment in `env`. A later run of the command recognizes the file by it, even if the file has
+/// no placeholder.
 const MARK: &str = "# written by unified-proxy sandbox-files";
 
 /// An environment variable in which tools expect a credential for a host.
@@ -94,9 +94,10 @@ pub struct SandboxFiles {
 }
 
 impl SandboxFiles {
-    /// Writes the placeholder files of the logins that are active in the running server, and the
-    /// file `env` with the placeholders for keys and the variables of the proxy. Without `--force`,
-    /// writes nothing if it would replace a file that this command did not write.
+    /// Writes the placeholder files of the logins that are active in the running server. Also
+    /// writes the file `env`, with the placeholders for keys and the variables of the proxy.
+    /// Without `--force`, writes nothing if it would replace a file that this command did not
+    /// write.
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let settings = self.server.client()?.settings().await?;
         let environment = self.place.variables(&settings)?;
@@ -224,8 +225,8 @@ impl Variable {
     }
 }
 
-/// Refuses a relative path if a part of it exists and is neither a file nor a directory: a
-/// container that has the directory mounted may have put a link into it.
+/// Refuses a relative path if a part of it is a link or a special file: a container that has the
+/// directory mounted may have put a link into it.
 fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
     let parts = relative.ancestors();
     for part in parts.filter(|part| !part.as_os_str().is_empty()) {

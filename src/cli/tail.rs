@@ -64,8 +64,8 @@ impl Tail {
 }
 
 /// Formats a flow as one line: time (UTC), container or client address, request, status, outcome,
-/// reasons and duration. A record of lost audit lines, which belongs to no flow, is formatted with
-/// their number and period.
+/// reasons and duration. A record of lost audit lines belongs to no flow: its line has the number
+/// of lost lines and the period.
 fn line(flow: &Value, colour: bool) -> String {
     let field = |name: &str| match flow.get(name) {
         None | Some(Value::Null) => String::new(),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_certificate_is_shown_with_its_page_of_the_documentation() {
+    fn a_rejected_certificate_is_shown_with_the_page_that_explains_it() {
         let flow = json!({
             "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "tunnel",
             "method": "CONNECT", "host": "api.example.com", "port": 443, "outcome": "denied",

@@ -281,7 +281,7 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
 }
 
 #[tokio::test]
-async fn tail_ends_when_the_server_does() {
+async fn tail_ends_when_the_server_ends() {
     let directory = tempfile::tempdir().unwrap();
     let shutdown = serve(directory.path());
     let stop = async {

@@ -109,7 +109,8 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
         _ => Document::absent(name, &report),
     });
     let proxy = proxy::read(&files, profile, &env);
-    // Reads the addons' keys in `proxy.yaml`, which `refuse_unknown_keys` would refuse otherwise.
+    // Reads the addons' keys in `proxy.yaml`: `refuse_unknown_keys` refuses keys that were not
+    // read.
     Settings::read(&files, &FilesOnDisk);
     files.refuse_unknown_keys();
     drop(files);

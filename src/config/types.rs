@@ -62,7 +62,7 @@ pub struct TlsConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// The nameservers for all look-ups; if empty, those of the system's resolv.conf.
+    /// The nameservers for all look-ups; if empty, the nameservers of the system's resolv.conf.
     pub nameservers: Vec<SocketAddr>,
     /// Static answers, by name. These names are not looked up.
     pub hosts: Arc<HashMap<Host, StaticAddress>>,

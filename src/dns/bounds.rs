@@ -10,9 +10,9 @@ use tokio::sync::Semaphore;
 /// to flood a forged source address. Further questions get no response.
 const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
-/// The most questions a second that are parsed for one lease. Further ones are not parsed and get
-/// no DNS response, so that a flood costs little more than receiving it. Far above the default of
-/// `dns.queries_per_minute`.
+/// The most questions a second that are parsed for one lease. Further questions are not parsed and
+/// get no DNS response, so that a flood costs little more than receiving it. The limit is far above
+/// the default of `dns.queries_per_minute`.
 const QUESTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(2_000).unwrap();
 
 /// The most questions of one lease that wait for a nameserver; never more than half of

@@ -33,9 +33,9 @@ impl From<SocketAddr> for DnsClient {
 }
 
 impl DnsClient {
-    /// Returns the container of the client: that of the principal, otherwise that registered for
-    /// the source; `None` if there is none, or if this connection must not be served under the
-    /// container's lease. Fails if the registry cannot be read.
+    /// Returns the container of the principal or, without a principal, the container that is
+    /// registered for the source. `None` if there is no container, or if this connection must not
+    /// be served under the container's lease. Fails if the registry cannot be read.
     pub(super) fn container(
         &self,
         snapshot: &Snapshot,

@@ -27,8 +27,8 @@ const MAX_ADDITIONALS: u16 = 2;
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     bytes: &'a [u8],
-    /// The offset of the first byte after the question; after the header, if there is not exactly
-    /// one well-formed question.
+    /// The offset of the first byte after the question. If there is not exactly one well-formed
+    /// question, the offset of the first byte after the header.
     question_end: usize,
 }
 

@@ -189,7 +189,7 @@ fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
         return Err((ResponseCode::Refused, denial));
     }
     // A name that is no valid host name is on no allowlist and gets the same response as an
-    // unlisted one.
+    // unlisted name.
     let name = Host::parse(&name.to_ascii())
         .map_err(|why| (ResponseCode::NXDomain, Denial::malformed(why)))?;
     Ok(DnsQuery { name, record_type })

@@ -47,8 +47,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Answers questions in their order. Returns when the peer closes the connection, is too slow, or
-/// exceeds its budget, after a refusal, and on shutdown after the response under way.
+/// Answers questions in their order. Returns when the peer closes the connection, is too slow or
+/// exceeds its budget. Also returns after a refusal, and on shutdown after the response under way.
 async fn converse(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -75,7 +75,7 @@ async fn converse(
     }
 }
 
-/// Returns once the peer has closed the connection or its sending side, which cannot be
+/// Returns once the peer has closed the connection or only its sending side: these cannot be
 /// distinguished. A question may wait for a person's approval, and nothing reads from the socket
 /// meanwhile.
 async fn hung_up(stream: &TcpStream) {

@@ -18,8 +18,8 @@ use crate::runtime::AcceptBackoff;
 const DATAGRAM: usize = 4096;
 
 /// Receives questions until the future is dropped. Answers questions that need not wait (denied,
-/// cached) in the same task; spawns a task on `answering` for a question that must wait, within the
-/// limits of [`super::bounds`].
+/// cached) in the same task. Spawns a task on `answering` for each question that must wait, within
+/// the limits of [`super::bounds`].
 pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
     let mut buffer = vec![0; DATAGRAM];
     let mut backoff = AcceptBackoff::new("the socket of DNS over UDP");

@@ -33,7 +33,8 @@ pub fn request_timed_out(limit: Duration) -> Denial {
 }
 
 /// Returns the denial for a request without a response. If the request's body broke off or was
-/// denied, this is the denial of [`request_broke_off`]; otherwise it blames the upstream.
+/// denied, this is the denial of [`request_broke_off`]. In all other cases, the denial blames the
+/// upstream.
 pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     let ours = error.source().and_then(|cause| cause.downcast_ref());
     if let Some(body) = ours {

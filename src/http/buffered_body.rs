@@ -1,4 +1,5 @@
-//! Buffers bodies for their judges, within the limits of the configuration.
+//! Buffers bodies for their judges, within the limits of the configuration. A judge, which an addon
+//! adds, decides about a body before the body is sent.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -165,8 +166,8 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads to the end, then decodes on a blocking thread: even a few bytes can keep a decoder busy
-/// for long, which would delay other connections. Returns `None`, since all bytes are judged.
+/// Reads to the end, then decodes on a blocking thread. Even a few bytes can keep a decoder busy
+/// for long, and so delay other connections. Returns `None`, since all bytes are judged.
 async fn decoded(
     exchange: &Exchange,
     body: &mut Incoming,

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 pub enum Ingress {
     /// In the request line, in absolute form (RFC 9112, section 3.2.2).
     Plain,
-    /// In the CONNECT of their tunnel: all requests go to its endpoint.
+    /// In the CONNECT that opened the tunnel: all requests go to the tunnel's endpoint.
     Tunnel(Endpoint),
 }
 

@@ -35,7 +35,7 @@ impl Denied {
     }
 
     /// Returns the denial when its response may be sent. Over HTTP/1.1 that is at once. Over
-    /// HTTP/2, a denial with an answer in the client's protocol waits for the draining: the client
+    /// HTTP/2, a denial with an answer in the client's protocol waits for the draining. The client
     /// (git) sends its whole request before it reads the response, and libcurl spins if the stream
     /// is answered earlier.
     pub async fn when_due(self, version: Version) -> Denial {
@@ -50,8 +50,8 @@ impl Denied {
     }
 }
 
-/// Reads and discards the rest of a denied body: up to 1 MiB in 5 s, or, if the denial has an
-/// answer in the client's protocol, up to the answer's `drain_bytes` in 100 s.
+/// Reads and discards the rest of a denied body, up to 1 MiB in 5 s. If the denial has an answer in
+/// the client's protocol, the limit is the answer's `drain_bytes` in 100 s.
 pub fn drain(mut body: Incoming, denial: &Denial) -> impl Future<Output = ()> + use<> {
     let (mut left, time) = match denial.answer() {
         Some(answer) => (answer.drain_bytes, ANSWERED_DRAIN_TIME),

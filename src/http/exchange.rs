@@ -9,8 +9,8 @@ use super::session::Session;
 use crate::snapshot::Snapshot;
 
 /// The flow of a request. The request counts as under way on its connection until the exchange is
-/// dropped. The body of the response or the relay of the WebSocket owns the exchange; for a denied
-/// request, it is dropped when the response with the denial has been built.
+/// dropped. The body of the response or the relay of the WebSocket owns the exchange. The exchange
+/// of a denied request is dropped when the response with the denial has been built.
 pub struct Exchange {
     pub live: LiveFlow,
     /// The snapshot that was in force when the flow began, kept across reloads.

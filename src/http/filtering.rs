@@ -38,9 +38,9 @@ impl Filtering {
         }
     }
 
-    /// The filters of a response. If one of them reads the content, or `is_read` (a judge or a
-    /// reader in this process does), the body is decoded and `Content-Encoding` is removed.
-    /// `reserve` makes a reservation for the decoder's memory.
+    /// The filters of a response. The body is decoded, and `Content-Encoding` is removed, if a
+    /// filter reads the content or if `is_read` is set. `is_read` means that a judge or a reader in
+    /// this process reads the content. `reserve` makes a reservation for the decoder's memory.
     pub fn of_response(
         head: &mut Response,
         is_read: bool,
@@ -79,9 +79,9 @@ impl Filtering {
         self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
     }
 
-    /// Passes a piece of the body through the filters; of a piece of an encoded body, only the
-    /// first 64 KiB that it decodes to. Before the next piece, call [`Filtering::advance`] until it
-    /// returns `false`.
+    /// Passes a piece of the body through the filters. If the body is encoded, passes only the
+    /// first 64 KiB that the piece decodes to. Before the next piece, call [`Filtering::advance`]
+    /// until it returns `false`.
     pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
         let Some(decoder) = &mut self.decoder else {
             return through(&mut self.filters, chunk, &mut self.passed);

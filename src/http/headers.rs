@@ -28,7 +28,7 @@ static HOP_BY_HOP: [HeaderName; 9] = [
 ];
 
 /// The fields of a message that this module handles, as bits. Computed in one pass over the names
-/// of the message; a look-up for each of the 13 names would hash all of them for every message.
+/// of the message. A look-up for each field would hash 13 names for every message.
 #[derive(Clone, Copy)]
 struct FieldSet(u16);
 
@@ -114,7 +114,7 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
 
 /// Returns the `Content-Length`. Denies a head from which two peers may infer different body
 /// lengths. hyper has rejected most such heads. It accepts some that RFC 9112, section 6.3 resolves
-/// by precedence; they are denied here, since a peer that resolves them differently allows request
+/// by precedence. They are denied here, since a peer that resolves them differently allows request
 /// smuggling.
 fn check_framing(parts: &Parts, fields: FieldSet) -> Result<Option<u64>, Denial> {
     if !fields.has(&CONTENT_LENGTH) && !fields.has(&TRANSFER_ENCODING) {
@@ -212,7 +212,7 @@ pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static st
                 // hyper reads the chunks and ignores the length; a client would use the length.
                 headers.remove(CONTENT_LENGTH);
             }
-            // hyper removes only the chunked coding; the body would still be in the other one.
+            // hyper removes only the chunked coding. The body would still be in the other coding.
             _ => return Err("sent a body in a transfer coding other than chunked"),
         }
     }

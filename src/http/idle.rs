@@ -57,7 +57,7 @@ pub struct IdleTracker {
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
-    /// Requests that wait for an upstream, which has its own timeout, plus those in `held`.
+    /// Requests that wait for an upstream (which has its own timeout), plus the requests in `held`.
     waiting: AtomicUsize,
     /// Requests that wait in [`IdleTracker::held`], for example for a token or for a person's
     /// approval, and those whose response the proxy itself streams.
@@ -208,9 +208,9 @@ impl IdleTracker {
         self.release_later();
     }
 
-    /// Time since the first byte of the unfinished head arrived. If that byte arrived together with
-    /// the end of a handshake or of a body, its time is unknown; the result is then the time since
-    /// the last activity.
+    /// Time since the first byte of the unfinished head arrived. The time of that byte is unknown
+    /// if it arrived together with the end of a handshake or of a body. The result is then the time
+    /// since the last activity.
     pub fn since_head(&self) -> Duration {
         let began = match self.head_since.load(Ordering::Relaxed) {
             0 => self.last.load(Ordering::Relaxed),
@@ -278,8 +278,8 @@ impl IdleTracker {
         WatchdogStep::At(self.began + Duration::from_millis(next))
     }
 
-    /// Returns when a timeout has passed, or when the connection has been idle for 2 s, the latter
-    /// at most once after each request or handshake.
+    /// Returns when a timeout has passed, or when the connection has been idle for 2 s. Reports
+    /// idleness at most once after each request or handshake.
     pub async fn watch(&self, timeouts: Timeouts) -> Watched {
         loop {
             // Until the next check is planned, every head that begins wakes this task.

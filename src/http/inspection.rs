@@ -51,8 +51,9 @@ pub struct Inspection {
 struct Share {
     /// Bytes reserved. Changed only under the lock of [`Inspection::reserved`].
     reserved: AtomicUsize,
-    /// One permit: a container computes for one body at a time. Its next body waits here before it
-    /// waits for a thread, so that many bodies of one container do not displace those of others.
+    /// One permit: a container computes for one body at a time. The next body of the container
+    /// waits here before it waits for a thread, so that many bodies of one container do not
+    /// displace bodies of other containers.
     turn: Arc<Semaphore>,
 }
 

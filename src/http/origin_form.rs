@@ -175,8 +175,8 @@ impl OriginRequest {
         closing_if(closes, response)
     }
 
-    /// Denies the request and records the denial: in a flow of the MCP message if it is known,
-    /// otherwise in one without a host.
+    /// Denies the request and records the denial: in a flow of the MCP message if the message is
+    /// known, otherwise in a flow without a host.
     pub fn deny(mut self, denial: Denial) -> Response<Reply> {
         let denial = denial.by(names::PROXY);
         // After `BodyTimeout` the client is too slow: the connection is closed, and the body is not

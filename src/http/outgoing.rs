@@ -132,9 +132,9 @@ fn frame_body(request: &mut Request<upstream::RequestBody>) {
 /// body by the deadline, the time starts over, so that a long upload is not cut off. The client
 /// connection's idle timeout is suspended meanwhile.
 ///
-/// An HTTP/1.1 connection keeps its timer for the next request. A timer that is still set for the
-/// earlier deadline of the last request is reset only when it fires, which is rare: a reset for
-/// each request would take the lock of the timer wheel twice.
+/// An HTTP/1.1 connection keeps its timer for the next request. The timer may still be set for the
+/// earlier deadline of the last request. It is then reset only when it fires, which is rare. A
+/// reset for each request would take the lock of the timer wheel twice.
 pub async fn within(
     exchange: &Exchange,
     upstream: &mut Upstream,

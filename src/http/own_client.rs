@@ -117,8 +117,9 @@ impl OwnClient {
         }
     }
 
-    /// A client for requests that may follow the end of the lease: until then a clone of this
-    /// client, afterwards one that works for no container, with the same list of hosts.
+    /// A client for requests that may follow the end of the lease. Before the end, it is a clone of
+    /// this client. Afterwards, it is a client that works for no container and has the same list of
+    /// hosts.
     pub fn beyond_lease(&self) -> Option<Self> {
         match &self.principal {
             Principal::Delegated(delegation) if self.owner.has_ended() => {
@@ -160,8 +161,8 @@ impl OwnClient {
 
     fn begin(&self, endpoint: &Endpoint, request: &Request<Bytes>) -> Box<Exchange> {
         let snapshot = self.service.snapshot();
-        // A session for each exchange: it is dropped after the exchange, which returns its upstream
-        // connection to the pool.
+        // Each exchange has its own session. Dropping the session returns the upstream connection
+        // to the pool.
         let session = Session::new(
             Arc::clone(&self.service),
             Client::default(),

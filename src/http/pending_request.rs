@@ -34,7 +34,7 @@ use crate::upstream::{self, LeasePool, Upstream, Want};
 
 /// Answers one request with the upstream's response or a denial.
 ///
-/// There is one such future for each request under way, so it is kept small: the parts that never
+/// There is one such future for each request under way, so it is kept small. The parts that never
 /// wait run outside of it, and steps that few requests need are boxed.
 pub fn handle(
     session: Arc<Session>,
@@ -197,8 +197,8 @@ impl PendingRequest {
         Ok(permit)
     }
 
-    /// Drains the body of a denied request. Returns the denial; a 403 denial of git's `info/refs`
-    /// gets an answer in plain text, which git shows.
+    /// Drains the body of a denied request. Returns the denial. A 403 denial of git's `info/refs`
+    /// gets an answer in plain text, since git shows plain text.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.expects_continue, &denial);
@@ -283,8 +283,8 @@ impl PendingRequest {
                     unsent = Some(Box::new(again));
                 }
                 _ => {
-                    // The end of the lease closes detached connections (those with an upload, and
-                    // HTTP/2): then the upstream is not at fault.
+                    // The end of the lease closes detached connections (connections with an upload,
+                    // and HTTP/2). Then the upstream is not at fault.
                     exchange.session.is_live()?;
                     let host = exchange.live.flow.host();
                     return Err(upstream_broke_off(host, error.error()));
@@ -319,8 +319,8 @@ impl PendingRequest {
     }
 }
 
-/// Returns a connection to send on: one that this client connection keeps, one of the lease's pool,
-/// or a new one. A WebSocket gets a new one.
+/// Returns a connection to send on: an upstream connection that this client connection keeps, a
+/// connection of the lease's pool, or a new connection. A WebSocket always gets a new connection.
 async fn acquire(
     exchange: &mut Exchange,
     permit: &ResolvePermit,

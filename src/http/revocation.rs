@@ -15,8 +15,8 @@ use crate::snapshot::Snapshot;
 const SETTLE: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Returns when a reload revokes a permission: `permitted` (a tunnel or WebSocket) or, if that
-    /// is `None`, that of the latest request in absolute form.
+    /// Returns when a reload revokes a permission: `permitted` (a tunnel or WebSocket) or, if
+    /// `permitted` is `None`, the permission of the latest request in absolute form.
     pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
         let mut generation = match permitted {
             Some(permitted) => permitted.generation,

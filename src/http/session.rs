@@ -115,9 +115,9 @@ impl Session {
         start
     }
 
-    /// Denies a flow whose container is not that of this connection: the lease may have ended
-    /// since, or the container may have been registered later. The client must open a new
-    /// connection.
+    /// Denies a flow whose container is not the container of this connection. The lease may have
+    /// ended since the connection was made, or the container may have been registered later. The
+    /// client must open a new connection.
     pub fn is_bound(&self, flow: &Flow) -> Verdict {
         let is_bound = match (&self.container, flow.known_container()) {
             (Some(bound), Some(found)) => Arc::ptr_eq(bound, found),
@@ -188,8 +188,8 @@ impl Session {
     /// - The lease has ended.
     /// - The process stops and the connection is idle.
     /// - `shutdown_timeout` has passed since the process began to stop.
-    /// - A reload forbids `permitted` (a tunnel or WebSocket) or, if that is `None`, the latest
-    ///   request in absolute form.
+    /// - A reload forbids `permitted` (a tunnel or WebSocket) or, if `permitted` is `None`, the
+    ///   latest request in absolute form.
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}
@@ -200,7 +200,7 @@ impl Session {
     }
 
     /// Returns once the process stops and the connection is idle. The first check is [`STOP_LOOK`]
-    /// after the signal, so that a request that arrived together with it is served.
+    /// after the signal, so that a request that arrived together with the signal is served.
     async fn stopped_idle(&self) {
         self.service.stopping.cancelled().await;
         loop {

@@ -145,7 +145,7 @@ fn serve<S: Socket>(
     engine.service.tasks.spawn_on(serving, &runtime);
 }
 
-/// Answers a request to a proxy: a CONNECT, or one in absolute form.
+/// Answers a request to a proxy: a CONNECT, or a request in absolute form.
 fn on_proxy<S: Socket>(
     connection: &Connection,
     ingress: &Ingress,

@@ -14,10 +14,10 @@ use crate::http::{Session, Timeouts};
 use crate::snapshot::Snapshot;
 
 /// The most connections of all unknown sources together, fewer if file descriptors are few. Each
-/// gets one response.
+/// connection gets one response.
 const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
-/// The most connections over a limit that get a denial, fewer if file descriptors are few; further
-/// ones are closed unread.
+/// The most connections over a limit that get a denial, fewer if file descriptors are few. Further
+/// connections are closed unread.
 const REFUSALS: usize = 64;
 
 /// A client connection and its engine. The connection is counted until the last of its tunnels,

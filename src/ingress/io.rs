@@ -90,8 +90,8 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     /// proxy streams its own response. Nothing reads from the socket then, so hyper would not
     /// notice the disconnect; but hyper flushes whenever the connection's task runs.
     ///
-    /// The FIN of a client that has sent more than the receive window is not noticed until the
-    /// proxy reads again, since it comes after those bytes.
+    /// The FIN of a client that has sent more than the receive window comes after those bytes, so
+    /// it is not noticed until the proxy reads again.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.idle.is_held() && has_hung_up(&self.socket) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));

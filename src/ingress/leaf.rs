@@ -65,8 +65,8 @@ pub fn permit(connection: &Connection, snapshot: &Snapshot, host: &Host) -> Verd
     }
 }
 
-/// Returns the TLS configuration for a host. A cached one is free; a new one takes a token of the
-/// lease, since a client could otherwise request signatures without end.
+/// Returns the TLS configuration for a host. A cached configuration is free. A new one takes a
+/// token of the lease: a client could otherwise request signatures without end.
 pub fn config(
     connection: &Connection,
     snapshot: &Snapshot,

@@ -1,7 +1,9 @@
-//! Listeners for containers: the proxy (requests in absolute form and CONNECT, with TLS
-//! interception inside), the MCP gateway, the listener of a single container, which serves both and
-//! DNS over HTTPS, and the listener of an MCP server's process, which serves the proxy and DNS over
-//! HTTPS.
+//! Listeners for containers:
+//!
+//! - The proxy takes requests in absolute form and CONNECT. It intercepts TLS inside tunnels.
+//! - The MCP gateway takes MCP over HTTP.
+//! - The Unix listener of a container serves the proxy, the gateway and DNS over HTTPS.
+//! - The Unix listener of an MCP server's process serves the proxy and DNS over HTTPS.
 
 mod accept;
 mod connection;

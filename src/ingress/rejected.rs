@@ -12,8 +12,8 @@ use rustls::{AlertDescription, Error};
 pub const REJECTION_WINDOW: Duration = Duration::from_secs(1);
 
 /// Returns the denial for a failed handshake. If the client sent an alert about the certificate or
-/// closed the connection, the denial says that the client rejected the certificate; otherwise it
-/// says that the request is malformed.
+/// closed the connection, the denial says that the client rejected the certificate. In all other
+/// cases it says that the request is malformed.
 pub fn why(error: &io::Error) -> Denial {
     match alert(error) {
         Some(alert) => certificate_rejected(alert),

@@ -24,8 +24,8 @@ use crate::runtime::WakeGated;
 /// The most concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
 /// The most reset streams that wait to be accepted, and the most streams that h2 resets for a
-/// client's errors; one more closes the connection. Both bound rapid-reset floods. They are below
-/// h2's defaults (20 and 1024), so that a test can show that they apply.
+/// client's errors. One more stream closes the connection. Both bound rapid-reset floods. The
+/// limits are below h2's defaults (20 and 1024), so that a test can show that they apply.
 const MAX_PENDING_RESETS: usize = 10;
 const MAX_ERROR_RESETS: usize = 256;
 /// HTTP/2 receive windows in bytes, for the request bodies of a client.
@@ -51,7 +51,7 @@ pub fn exchange(
 /// permission; without a tunnel, the permission of the latest request counts.
 ///
 /// hyper's state of a connection has two buffers of 8 KiB. A connection that has been idle for 2 s
-/// drops this state, unless its latest request had a body, and makes a new one when the client
+/// drops this state, unless its latest request had a body. It makes a new state when the client
 /// sends the next byte.
 pub async fn serve_http1<I>(
     connection: Connection,
@@ -101,7 +101,8 @@ where
 }
 
 /// Waits for the next request of an idle connection. Returns `None` when its first byte arrives, or
-/// when the stream ends or fails. If the connection must be closed before, returns how it ended.
+/// when the stream ends or fails. If the connection must be closed before that, returns how it
+/// ended.
 async fn wait<I: AsyncRead + AsyncWrite + Unpin>(
     connection: &Connection,
     permitted: Option<&Permission>,
@@ -261,9 +262,9 @@ async fn closed(connection: &Connection, permitted: Option<&Permission>) -> Sign
     }
 }
 
-/// Records the denial of a head that hyper could not parse. hyper has already answered it, so the
-/// start of the flow is set back to the first byte of the head: a flow must not begin after its
-/// response.
+/// Records the denial of a head that hyper could not parse. hyper has already answered the request.
+/// A flow must not begin after its response, so the start of the flow is set back to the first byte
+/// of the head.
 fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
     let snapshot = connection.service.snapshot();
     let mut start = connection.start(&snapshot, Kind::Http, ingress.destination());

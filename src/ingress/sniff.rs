@@ -19,7 +19,7 @@ const MAX_METHOD: usize = 20;
 const MAX_LINE: usize = 8 * 1024 + 64;
 
 /// Classifies the bytes that have arrived. More bytes never change a result other than
-/// [`Sniffed::NeedMore`], so that the result does not depend on how they were cut.
+/// [`Sniffed::NeedMore`], so that the result does not depend on how the bytes were cut.
 #[must_use]
 pub fn sniff(bytes: &[u8]) -> Sniffed {
     match bytes {

@@ -1,6 +1,8 @@
-//! CONNECT tunnels: TLS for the named host is intercepted, or passed through for a passthrough
-//! host; HTTP in clear text is served, unless the host is a passthrough host; other protocols are
-//! denied.
+//! CONNECT tunnels, by the protocol inside:
+//!
+//! - TLS for the named host is intercepted. For a passthrough host, it is relayed instead.
+//! - HTTP in clear text is served, unless the host is a passthrough host.
+//! - Other protocols are denied.
 
 use std::io;
 use std::sync::Arc;
@@ -361,7 +363,7 @@ async fn read_first<S: Socket>(
     }
 }
 
-/// Reads a whole ClientHello. `bytes` holds all bytes read; the result has those after the
+/// Reads a whole ClientHello. `bytes` holds all bytes read. The result has the bytes after the
 /// ClientHello.
 async fn read_hello<S: Socket>(
     io: &mut ReadAhead<ClientIo<S>>,

@@ -15,8 +15,8 @@ use crate::runtime::threads;
 pub struct Workers {
     first: Handle,
     others: Vec<Handle>,
-    /// The thread at which the next search for the least loaded begins, so that threads with equal
-    /// load take turns.
+    /// The thread at which the next search for the least loaded thread begins, so that threads with
+    /// equal load take turns.
     next: AtomicUsize,
     /// Connections of unknown sources.
     unknown_sources: Arc<OpenCounts>,
@@ -69,8 +69,9 @@ impl Workers {
 }
 
 impl OpenCounts {
-    /// Counts a connection on the thread with the fewest, and returns the thread's index. Of
-    /// several such threads, takes the first from `turn` on, modulo the number of threads.
+    /// Counts a connection on the thread with the fewest connections, and returns the thread's
+    /// index. Of several such threads, takes the first from `turn` on, modulo the number of
+    /// threads.
     fn enter(&self, threads: usize, turn: usize) -> usize {
         let mut counts = self.0.lock();
         counts.resize(threads, 0);

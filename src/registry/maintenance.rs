@@ -1,4 +1,4 @@
-//! Ends leases when they expire, and keeps the view and the store in sync.
+//! Ends leases when they expire, and keeps the view (the leases in memory) and the store in sync.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,10 +95,13 @@ impl Registry {
         tracked.unwritten = failed;
     }
 
-    /// Makes the deferred writes: deletes leases that flows found expired, inserts replacements for
-    /// leases that a clock jump ended too early (`View::ended_too_early`), and writes changed
-    /// security levels and abort latches. With `prune`, also deletes leases that expired over an
-    /// hour ago.
+    /// Makes the deferred writes:
+    ///
+    /// - deletes leases that flows found expired,
+    /// - inserts replacements for leases that a clock jump ended too early
+    ///   (`View::ended_too_early`),
+    /// - writes changed security levels and abort latches,
+    /// - with `prune`, deletes leases that expired over an hour ago.
     fn write_deferred(
         &self,
         tracked: &mut TrackedStore,

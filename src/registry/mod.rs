@@ -65,8 +65,8 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the container's live lease was extended instead of replaced, since its registration
-    /// differs from the new one at most in the expiry.
+    /// Whether the container's live lease was extended instead of replaced, since the two
+    /// registrations differ at most in the expiry.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
@@ -95,9 +95,11 @@ impl From<Unavailable> for ChangeError {
 pub struct Registry {
     view: View,
     /// Locked on blocking threads, for one operation at a time. The view is changed under the same
-    /// lock, except by `expire`. So the view and the store differ only by changes that other
-    /// processes made to the store, by the leases in `found_expired`, by expired leases, and by
-    /// standings that could not be written.
+    /// lock, except by `expire`. So the view and the store differ only by
+    ///
+    /// - changes that other processes made to the store,
+    /// - the leases in `found_expired` and other expired leases,
+    /// - standings that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
     /// Leases that a flow found expired; the next round of maintenance deletes them from the store.
@@ -246,15 +248,15 @@ impl Registry {
     }
 }
 
-/// Writes to the registry how MCP messages tighten a container's standing: its security level and
-/// its abort latch.
+/// Writes a container's standing to the registry when an MCP message tightens it. The standing is
+/// the security level and the abort latch.
 pub struct RegistryRecords(pub Arc<Registry>);
 
 impl RegistryRecords {
-    /// Raises a container's security level to that of `reached`, if it is lower, and sets the abort
-    /// latch if `reached` has it set. After success, the change is in force and on disk. If it
-    /// could not be written, it is in force, and the next round of maintenance tries to write it.
-    /// If the registry is unavailable, nothing has changed.
+    /// Raises a container's security level to the level of `reached`, unless it is that high
+    /// already. Sets the abort latch if it is set in `reached`. After success, the change is in
+    /// force and on disk. If it could not be written, it is in force, and the next round of
+    /// maintenance tries to write it. If the registry is unavailable, nothing has changed.
     async fn reach(
         &self,
         container: &Arc<Container>,

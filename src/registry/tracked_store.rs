@@ -1,4 +1,5 @@
-//! The store, the standings that were written to it, and its recent failures.
+//! The store, the standings that were written to it, and its recent failures. The standing of a
+//! lease is its security level and its abort latch.
 
 use std::collections::HashMap;
 
@@ -47,7 +48,7 @@ impl TrackedStore {
         Ok(was_read)
     }
 
-    /// Whether the standing in the store is the container's present one.
+    /// Whether the standing in the store equals the container's current standing.
     pub(super) fn has_standing(&self, container: &Container) -> bool {
         let standing = self.standings.get(&container.lease).copied();
         standing.unwrap_or_default() == container.standing()

@@ -21,8 +21,8 @@ pub struct LeaseListener {
     pub opened: Arc<SetOnce<bool>>,
 }
 
-/// The file name of a lease's socket. It does not contain the container's id, which may be 128
-/// bytes long, since the path of a Unix socket has at most 107 bytes.
+/// The file name of a lease's socket. It does not contain the container's id: the id may have 128
+/// bytes, but the path of a Unix socket has at most 107 bytes.
 fn listener_name(lease: LeaseId) -> String {
     format!("sandbox-{}.sock", lease.short())
 }
@@ -99,8 +99,8 @@ impl View {
         }
     }
 
-    /// The ids of the containers whose live leases the registration would replace: those with its
-    /// id or its source.
+    /// The ids of the containers whose live leases the registration would replace: containers with
+    /// the same id or the same source.
     pub(super) fn replaced_by(&self, new: &Registration, now: OffsetDateTime) -> Vec<ContainerId> {
         let found = [self.get(&new.id), self.find(&new.source)];
         let live = found.into_iter().flatten().filter(|old| old.is_live(now));
@@ -197,8 +197,8 @@ pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
-    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter;
-    /// each with the expiry and the standing in the store.
+    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter.
+    /// Each lease has the expiry and the standing in the store beside it.
     changed: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
@@ -220,8 +220,7 @@ impl Draft<'_> {
     }
 
     /// Updates the view. A lease that is in the view and in the store keeps its `Container` with
-    /// all state, a lease that is only in the store begins, and a lease that is only in the view
-    /// ends.
+    /// all state. A lease that is only in the store begins. A lease that is only in the view ends.
     pub(super) fn apply(self) {
         let gone = |container: &Container| !self.kept.contains(&container.lease);
         for container in self.view.all_that(gone) {

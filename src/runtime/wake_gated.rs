@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 ///
 /// The task of a connection is polled for every packet. Polling the other events that may end the
 /// connection (the end of its lease, a reload, a shutdown, a timeout) takes locks that all
-/// connections share; gated, each poll is one atomic load. Without the gate, a denied request takes
-/// 3 % more instructions, any other request 3.5 % (`scripts/bench --instructions --functions`).
+/// connections share. With the gate, each poll is one atomic load. Without the gate, a denied
+/// request takes 3 % more instructions, and any other request 3.5 % more
+/// (`scripts/bench --instructions --functions`).
 pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,

@@ -140,7 +140,7 @@ pub(super) fn from_memory<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
     let file = File::from(file);
     file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE {
-        let problem = format!("it is longer than {MAX_FILE} bytes");
+        let problem = format!("the memfd is longer than {MAX_FILE} bytes");
         return Err(io::Error::other(problem));
     }
     Ok(serde_json::from_slice(&bytes)?)
@@ -169,7 +169,7 @@ mod tests {
         let file = File::from(memfd_create("spec", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(MAX_FILE + 1).unwrap();
         let error = from_memory::<String>(file.into()).unwrap_err();
-        assert_eq!(error.to_string(), "it is longer than 67108864 bytes");
+        assert_eq!(error.to_string(), "the memfd is longer than 67108864 bytes");
     }
 
     #[test]

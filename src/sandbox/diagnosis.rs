@@ -10,7 +10,7 @@ const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const DEBIAN: &str = "/proc/sys/kernel/unprivileged_userns_clone";
 const MAXIMUM: &str = "/proc/sys/user/max_user_namespaces";
 
-/// Like [`Refused::internal`], for a step that the machine's settings may forbid: the refusal has
+/// Like [`Refused::internal`], for a step that the machine's settings may forbid. The refusal has
 /// the exit code of an unavailable service, and advice on the setting that is the likely cause.
 pub fn refused<E: Into<io::Error>>(step: &str) -> impl FnOnce(E) -> Refused {
     move |error| {

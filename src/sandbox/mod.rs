@@ -6,10 +6,10 @@
 //! listener to [`Sandbox::begin`]. The files of this machine that both callers show are in
 //! [`machine`].
 //!
-//! There are three processes: the *launcher*, which calls [`start`]; the *forwarder*, which creates
-//! the namespaces and carries bytes between loopback inside and the Unix listener outside; and *PID
-//! 1* of the sandbox, which builds the root, drops every privilege and starts the command. The
-//! forwarder and PID 1 re-execute this binary. Each process is killed when the one before it ends.
+//! There are three processes. The *launcher* calls [`start`]. The *forwarder* creates the
+//! namespaces, and carries bytes between loopback inside and the Unix listener outside. *PID 1* of
+//! the sandbox builds the root, drops every privilege and starts the command. The forwarder and PID
+//! 1 re-execute this binary. Each process is killed when the one before it ends.
 
 mod channel;
 mod diagnosis;

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_read_with_its_flags_and_the_spaces_of_its_path() {
+    fn a_mount_is_read_with_its_flags_and_with_spaces_in_its_path() {
         let table = "36 35 98:0 /mnt1 /a\\040b\\134c rw,nosuid,relatime master:1 - ext3 /dev/root rw\n\
                      37 36 0:1 / /proc ro - proc proc ro\n";
         let expected = [

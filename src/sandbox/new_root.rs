@@ -1,4 +1,5 @@
-//! Builds the file system of a sandbox: a root in memory, in which the entries are mounted.
+//! Builds the file system of a sandbox: a root in memory, in which the entries of the specification
+//! are mounted.
 //!
 //! Paths are resolved from descriptors and never through a symbolic link, since another sandbox may
 //! replace files of a writable directory while this root is built.
@@ -88,7 +89,7 @@ impl Entry {
     }
 }
 
-/// The flags of a mount, which are added to those that it has outside.
+/// Flags that are added to the flags that a mount has outside.
 const WRITABLE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const READ_ONLY: MountFlags = WRITABLE.union(MountFlags::RDONLY);
 const DEVICE: MountFlags = MountFlags::RDONLY

@@ -67,8 +67,8 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
         .map_err(Refused::internal("giving up privileges"))?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {
-        // The command may have read from the terminal before it was in the foreground; the kernel
-        // has then stopped it, and SIGCONT continues it.
+        // If the command has read from the terminal before it was in the foreground, the kernel has
+        // stopped it. SIGCONT continues it.
         tcsetpgrp(terminal, command)
             .and_then(|()| kill_process_group(command, Signal::CONT))
             .map_err(Refused::internal("moving its command to the foreground"))?;

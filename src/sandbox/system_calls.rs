@@ -1,9 +1,10 @@
 //! The system calls that the command may make, as two seccomp filters.
 //!
-//! The first allows the numbers of this architecture's table up to the newest call that was
-//! reviewed; other calls fail with `ENOSYS`: those in [`ABSENT`], those of later kernels, and those
-//! of x32, whose numbers begin far above. Calls of another architecture's table (i386 on x86-64)
-//! kill the process. The second filter denies calls that a confined program does not need.
+//! The first filter allows the numbers of this architecture's table up to the newest call that was
+//! reviewed. Other calls fail with `ENOSYS`: the calls in [`ABSENT`], the calls of later kernels,
+//! and the calls of x32, whose numbers begin far above. Calls of another architecture's table (i386
+//! on x86-64) kill the process. The second filter denies calls that a confined program does not
+//! need.
 
 use std::io;
 
@@ -27,7 +28,7 @@ const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 const FCHMODAT2: i64 = 452;
 
-/// Calls that fail with `ENOSYS`, so that programs fall back to older ones. `clone3` and `openat2`
+/// Calls that fail with `ENOSYS`, so that programs fall back to older calls. `clone3` and `openat2`
 /// have their arguments in memory, where no filter sees them; `io_uring` makes system calls that no
 /// filter sees.
 const ABSENT: [i64; 5] = [
@@ -39,8 +40,8 @@ const ABSENT: [i64; 5] = [
 ];
 
 /// Calls that are denied with `EPERM`: they change mounts, namespaces, the kernel or the clock, use
-/// the kernel's keyrings, or observe the machine. Without capabilities most of them would fail in
-/// the kernel; denied here, they cannot reach a bug in the kernel either.
+/// the kernel's keyrings, or observe the machine. Without capabilities most of these calls would
+/// fail in the kernel anyway. Denied here, they cannot reach a bug in the kernel either.
 const DENIED: [i64; 48] = [
     // mounts and roots
     libc::SYS_mount,
@@ -121,9 +122,9 @@ const NEW_NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
-/// The allowed socket families, of `AF_NETLINK` only the protocol `NETLINK_ROUTE`. Other families
-/// (vsock, packet, Bluetooth, …) reach beyond the network namespace, or are rarely tested parts of
-/// the kernel.
+/// The allowed socket families. Of `AF_NETLINK`, only the protocol `NETLINK_ROUTE` is allowed.
+/// Other families (vsock, packet, Bluetooth, …) reach beyond the network namespace, or are rarely
+/// tested parts of the kernel.
 const FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,

@@ -1,5 +1,5 @@
-//! Reads files that contain secrets, again after each change. Locks token files by a lock file
-//! beside each, and replaces them atomically.
+//! Reads files that contain secrets, and reads them again after each change. Locks each token file
+//! by a lock file beside it, and replaces token files atomically.
 
 mod lock;
 mod replacement;

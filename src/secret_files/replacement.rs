@@ -81,7 +81,7 @@ mod tests {
     const FILES: FilesOnDisk = FilesOnDisk;
 
     #[test]
-    fn a_replacement_keeps_mode_and_links_and_leaves_nothing_beside_it() {
+    fn a_replacement_keeps_mode_and_links_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("auth.json"), dir.path().join("link"));
         fs::write(&file, "old").unwrap();

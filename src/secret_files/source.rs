@@ -57,8 +57,8 @@ impl InFile {
     }
 
     /// Returns the content of the file. Reads the file only if its version differs from that of
-    /// `seen`. Fails if the file is not a regular one, cannot be read, is empty, or is larger than
-    /// [`MAX_BYTES`]; the error contains the path, never the content.
+    /// `seen`. Fails if the file is not a regular file, cannot be read, is empty, or is larger than
+    /// [`MAX_BYTES`]. The error contains the path, never the content.
     fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
         let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_changes_if_and_only_if_the_file_does() {
+    fn the_version_changes_if_and_only_if_the_file_changes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use addons::observe::hex;
 use aws_lc_rs::digest::{SHA256, digest};
 
-/// The `prev` of the first line.
+/// The `prev` of the first line. In later lines, `prev` is the hash of the previous line.
 pub const GENESIS: Digits = [b'0'; 64];
 
 /// A SHA-256 in lower-case hexadecimal digits.
 pub type Digits = [u8; 64];
 
-/// The hash of a line without its line feed, which is the `prev` of the next line.
+/// The hash of a line, without the line feed. It is the `prev` of the next line.
 pub fn hash(line: &[u8]) -> Digits {
     hex(digest(&SHA256, line).as_ref())
 }

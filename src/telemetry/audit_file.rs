@@ -66,9 +66,9 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the appended lines, then the head: the last hash, so that lines cut from the end are
-    /// detected, and the lost lines that the log has no record of. Does not wait until the kernel
-    /// has written them to disk.
+    /// Writes the appended lines, then the head (a file beside the log). The head has the last
+    /// hash, so that lines cut from the end are detected, and the lost lines that the log has no
+    /// record of. Does not wait until the kernel has written the bytes to disk.
     pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
         let head = AuditHead {
@@ -101,7 +101,7 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the gathered bytes before `start`, renames the files, and opens a new one for the
+    /// Writes the gathered bytes before `start`, renames the files, and opens a new file for the
     /// other bytes.
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;
@@ -120,7 +120,8 @@ impl AuditFile {
     }
 }
 
-/// The lost lines in the head of an earlier process, unless the log ends in their record.
+/// The lost lines that an earlier process stored in the head; `None` if there are none, or if the
+/// log ends in their record.
 pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
     let lost = AuditHead::read(path)?.lost?;
     let last = File::open(path).and_then(|mut log| {

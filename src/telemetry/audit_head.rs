@@ -1,7 +1,7 @@
 //! The head file beside the audit log: the hash of the log's last line, and lost lines.
 //!
-//! Its length never changes and it is overwritten in place, so that it can be written on a full
-//! disk.
+//! The file is overwritten in place and its length never changes, so that it can be written on a
+//! full disk.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

@@ -13,7 +13,7 @@ use super::flow_log::FlowLog;
 use super::health_flag::{HealthFlag, HealthGuard};
 use crate::config::AuditConfig;
 
-/// The longest time from a line to its write while the disk works, apart from [`GATHERING`].
+/// The longest time that a line waits to be written while the disk works, apart from [`GATHERING`].
 const FLUSH: Duration = Duration::from_millis(200);
 /// The pause in which the writer lets lines gather, so that not every flow wakes it.
 const GATHERING: Duration = Duration::from_millis(10);

@@ -24,11 +24,11 @@ pub struct Verified {
     pub folded: u64,
     /// The number of flows that folded lines stand for.
     pub folded_flows: u64,
-    /// The number of lost lines, by the log's records of them.
+    /// The number of lost lines, by the records of lost lines in the log.
     pub lost: u64,
-    /// The number of these records.
+    /// The number of records of lost lines.
     pub gaps: u64,
-    /// The newest 10 of these records, oldest first.
+    /// The newest 10 records of lost lines, oldest first.
     pub newest_gaps: VecDeque<Gap>,
     /// Lost lines that the log has no record of yet.
     pub unrecorded: Option<Lost>,
@@ -78,9 +78,9 @@ pub enum AuditBroken {
     Cut { path: PathBuf },
 }
 
-/// Verifies the whole chain, oldest file first, and that it contains the line whose hash the head
-/// has. Rotation deletes the oldest files, so if there are rotated files, the `prev` of the oldest
-/// line is not checked.
+/// Verifies the whole chain, oldest file first. Also checks that the chain contains the line whose
+/// hash is in the head. Rotation deletes the oldest files, so if there are rotated files, the
+/// `prev` of the oldest line is not checked.
 pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
     let is_there = |number: &usize| rotated(path, *number).exists();
     let oldest = (1..).take_while(is_there).last().unwrap_or(0);
@@ -110,9 +110,10 @@ pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
 
 /// The chain up to a line.
 struct HashChain {
-    /// The hash of that line; `None` before the oldest line if there are rotated files.
+    /// The hash of the last verified line; `None` before the oldest line if there are rotated
+    /// files.
     previous: Option<Digits>,
-    /// The hash of the last line, from the head; `None` once that line was found.
+    /// The hash of the log's last line, from the head; `None` once that line was found.
     end: Option<Digits>,
     verified: Verified,
 }
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_head_from_a_full_disk_is_no_cut_log() {
+    fn a_log_whose_head_a_full_disk_left_empty_is_not_taken_for_a_cut_log() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 0..3);

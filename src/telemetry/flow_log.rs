@@ -14,10 +14,10 @@ use tokio::sync::broadcast;
 use super::lost::Lost;
 use super::newest_flows::{Line, NewestFlows};
 
-/// The most bytes of lines that wait for the disk. Lines beyond it are dropped from the log and
-/// counted. A writer whose disk hangs may hold as much again.
+/// The most bytes of lines that wait for the disk. Lines beyond the limit are dropped from the log
+/// and counted. A writer whose disk hangs may hold as many bytes again.
 const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
-/// The most lines that wait for the disk, which bounds the memory that they need besides their
+/// The most lines that wait for the disk. This bounds the memory that the lines need besides their
 /// text.
 const MAX_WAITING_LINES: usize = 64 * 1024;
 
@@ -113,7 +113,7 @@ impl FlowLog {
     }
 
     /// Waits until a line waits for the disk, at most for `patience`. Returns `false` once the log
-    /// has ended: no line follows those that wait now.
+    /// has ended: no line follows the lines that wait now.
     pub(super) fn wait(&self, patience: Duration) -> bool {
         let mut lines = self.lines.lock();
         if lines.waiting.is_empty() && !lines.closed {
@@ -129,8 +129,8 @@ impl FlowLog {
         std::mem::take(&mut lines.waiting)
     }
 
-    /// Ends the log: further lines for it are lost and counted; the writer still takes those that
-    /// wait.
+    /// Ends the log: further lines for the log are lost and counted. The writer still takes the
+    /// waiting lines.
     pub(super) fn end(&self) {
         self.lines.lock().closed = true;
         self.written.notify_one();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_over_the_bound_are_dropped_from_the_log_alone_and_counted() {
+    fn lines_over_the_bound_are_counted_and_dropped_from_the_log_only() {
         let flow_log = flow_log();
         write(&flow_log, 0..MAX_WAITING_LINES + 5, Destination::Both);
         assert_eq!(flow_log.dropped(), 5);

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_readers_end_affects_no_other_reader_and_the_last_closes_the_channel() {
+    fn the_end_of_a_reader_affects_no_other_reader_and_the_last_reader_closes_the_channel() {
         let mut log = NewestFlows::default();
         for _ in 0..2 {
             let (mut one, mut other) = (log.subscribe(), log.subscribe());

@@ -21,8 +21,8 @@ use super::ca_files::{Ca, CaError, CaFiles};
 
 /// The most cached leaves; each takes a few KiB of memory.
 const CACHE_CAPACITY: u64 = 4096;
-/// A leaf's validity after its minting, and before it for clients whose clock is behind: 25 hours
-/// in all.
+/// A leaf is valid for 24 hours after its minting, and from one hour before it for clients whose
+/// clock is behind.
 const LEAF_LIFETIME: Duration = Duration::hours(24);
 const LEAF_SKEW: Duration = Duration::hours(1);
 /// How long a leaf is cached. A leaf from the cache is valid for at least 12 more hours, unless the
@@ -39,8 +39,8 @@ pub struct MintError(String);
 
 /// Mints leaves for hosts that a container may reach.
 ///
-/// All leaves share one key, which is generated for this process and is never the CA's, so that
-/// minting costs one signature.
+/// All leaves share one key, so that minting costs one signature. This key is generated for this
+/// process; it is never the CA's key.
 pub struct Authority {
     files: CaFiles,
     ca: ArcSwap<Ca>,
@@ -60,8 +60,8 @@ struct Minted {
 }
 
 impl Minted {
-    /// Whether the leaf may be served at `now`. The cache expires by elapsed time; a change of the
-    /// system clock can make a cached leaf too old or too young.
+    /// Whether the leaf may be served at `now`. The cache expires by elapsed time, so a change of
+    /// the system clock can make a cached leaf too old or too young.
     fn serves(&self, now: OffsetDateTime) -> bool {
         self.at - LEAF_SKEW <= now && now < self.at + CACHE_LIFETIME
     }

@@ -17,8 +17,8 @@ use super::trusted::Trusted;
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
-/// Backdating of `notBefore` for a CA that signs at once, so that containers whose clocks lag the
-/// proxy's by up to this much accept it.
+/// How far in the past `notBefore` is for a CA that signs at once, so that containers whose clocks
+/// are behind accept the CA.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 /// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
@@ -38,7 +38,7 @@ pub enum CaError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// One of key and certificate is missing.
+    /// The key or the certificate is missing.
     #[error(
         "{missing} is missing, but {present} exists; restore it from a backup, or move {present} away {effect}"
     )]
@@ -242,8 +242,8 @@ impl CaFiles {
         }))
     }
 
-    /// Generates a CA. The key is written first: a crash before the certificate is written leaves a
-    /// lone key, which the next start reports, and never a certificate without a key.
+    /// Generates a CA. The key is written first, so that a crash leaves a key without a
+    /// certificate, never a certificate without a key. The next start reports the lone key.
     fn create(&self, name: &str, not_before: OffsetDateTime) -> Result<Ca, CaError> {
         let key = KeyPair::generate()?;
         let not_before = not_before.replace_nanosecond(0).unwrap_or(not_before);
@@ -276,7 +276,7 @@ impl CaFiles {
         })
     }
 
-    /// Renames the files of the next CA to those of the current one. The certificate comes last:
+    /// Makes the next CA the current one by renaming its files. The certificate is renamed last:
     /// see [`Self::finish_promotion`].
     fn promote(&self) -> Result<(), CaError> {
         self.rename_next("key")?;
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_start_generates_a_ca_with_a_private_key_for_its_user_only() {
+    fn the_first_start_generates_a_ca_whose_key_only_this_user_can_read() {
         let (dir, files) = files();
         let now = OffsetDateTime::now_utc();
         let made = files.load_or_create(now).unwrap();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_ca_is_published_at_once_and_signs_after_the_grace() {
+    fn a_rotated_ca_is_published_at_once_and_signs_after_the_grace_period() {
         let (_dir, files) = files();
         let now = OffsetDateTime::now_utc();
         let old = files.load_or_create(now).unwrap();

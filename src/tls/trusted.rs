@@ -6,9 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-/// Password of `truststore.jks`, which keys the digest at the end of the file. It is not secret,
-/// since the file holds only public certificates. It is Java's default for trust stores, which
-/// tools try if they are given none.
+/// The password of `truststore.jks`. It keys the digest at the end of the file. It is not secret,
+/// since the file holds only public certificates. It is Java's default for trust stores: tools try
+/// it if they are given no password.
 pub const TRUST_STORE_PASSWORD: &str = "changeit";
 
 /// The magic number of a JKS file, and the version of the format since Java 1.2.
@@ -26,9 +26,9 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    /// Loads the system's roots; those that cannot be read are left out. `ours` is PEM. Its
-    /// certificates are removed from the system's roots, which contain them if `SSL_CERT_FILE`
-    /// names the proxy's bundle.
+    /// Loads the system's roots, except roots that cannot be read. `ours` is PEM. Its certificates
+    /// are removed from the system's roots: the roots contain them if `SSL_CERT_FILE` names the
+    /// proxy's bundle.
     pub(super) fn load(ours: &str) -> Self {
         let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
             .filter_map(Result::ok)

@@ -21,8 +21,8 @@ pub struct UpstreamTls {
 }
 
 impl UpstreamTls {
-    /// Loads the system's roots, and those of a PEM bundle in addition. The error is a sentence,
-    /// which names the bundle if that cannot be used.
+    /// Loads the system's roots, and the certificates of a PEM bundle as further roots. The error
+    /// names the bundle if the bundle cannot be used.
     pub fn load(bundle: Option<&Path>, provider: Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

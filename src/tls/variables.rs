@@ -43,7 +43,7 @@ const BUNDLE: [&str; 15] = [
     "GIT_SSL_CAINFO",
     // pip, which brings its own roots.
     "PIP_CERT",
-    // npm, pnpm, Yarn 1, node-gyp: overrides `cafile` of an npmrc, with which they ignore
+    // npm, pnpm, Yarn 1, node-gyp: overrides `cafile` of an npmrc. With a `cafile`, they ignore
     // NODE_EXTRA_CA_CERTS.
     "npm_config_cafile",
     // Cargo.

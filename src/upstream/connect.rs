@@ -74,8 +74,8 @@ pub async fn open_raw(
     Ok((socket, address))
 }
 
-/// Opens an HTTP connection for a flow, of the protocol that the upstream chooses from those that
-/// `config` offers. An HTTP/2 or detached connection ends with the lease of `owner`.
+/// Opens an HTTP connection for a flow. The upstream chooses one of the protocols that `config`
+/// offers. An HTTP/2 or detached connection ends with the lease of `owner`.
 pub async fn open_http(
     owner: &Container,
     live: &mut LiveFlow,

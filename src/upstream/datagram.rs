@@ -24,16 +24,16 @@ use tokio::time::timeout;
 /// a fraction of this time.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Consecutive questions without an answer before the nameserver gets no datagram for [`REST`]. A
-/// single unanswered question may be for a slow name; a container that asks for such a name must
-/// not slow down the other containers.
+/// After this many consecutive questions without an answer, the nameserver gets no datagram for
+/// [`REST`]. A single one is not enough: a container that asks for a slow name must not slow down
+/// the other containers.
 const SILENCES: u32 = 3;
 
 /// How long a nameserver that did not answer gets no datagram.
 const REST: Duration = Duration::from_secs(5);
 
 /// The most questions from one port, and the age after which a port sends no further question.
-/// Opening a port for every question would double the cost of a question; a port in use for long
+/// Opening a port for every question would double the cost of a question. A port in use for long
 /// would give an off-path attacker time to find it.
 const QUESTIONS_PER_PORT: u8 = 64;
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
@@ -161,7 +161,8 @@ impl Datagrams {
 }
 
 impl Port {
-    /// Opens a random port, connected, so that the kernel drops datagrams from other addresses.
+    /// Opens a random port, and connects it so that the kernel drops datagrams from other
+    /// addresses.
     async fn open(nameserver: SocketAddr) -> io::Result<Self> {
         let any: SocketAddr = match nameserver {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -25,7 +25,8 @@ use super::{
 /// Limit for a whole exchange, from the chain's judgement to the last byte of the response. A
 /// client's request may wait for it.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Limit for the whole exchange of a look-up at a git forge, which runs within a hook's deadline.
+/// Limit for the whole exchange of a look-up at a git forge. A look-up runs within a hook's
+/// deadline.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// The longest response body in bytes: tokens and answers of APIs are far shorter.
 const MAX_ANSWER: usize = 1 << 20;

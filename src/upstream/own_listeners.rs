@@ -26,8 +26,8 @@ impl OwnListeners {
 }
 
 impl OwnAddresses for OwnListeners {
-    /// Whether the port is that of a listener, and the address one of this machine. It need not be
-    /// the address at which the listener is bound: a restart may bind the listener to another one.
+    /// Whether the port belongs to a listener and the address to this machine. The listener may be
+    /// bound to another address: a restart may bind the listener to this address.
     fn is_ours(&self, address: SocketAddr) -> bool {
         self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_a_listener_is_own_on_every_address_of_this_machine() {
+    fn the_port_of_a_listener_is_ours_on_every_address_of_this_machine() {
         let own = OwnListeners::new(["127.0.0.1:8080".parse().unwrap()]);
         each_row(
             [
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_interface_is_one_of_this_machine() {
+    fn the_address_of_an_interface_belongs_to_this_machine() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
             assert!(is_this_machine(socket.local_addr().unwrap().ip()));

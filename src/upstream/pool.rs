@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
 
-/// The most idle HTTP/1.1 connections kept for one endpoint; further ones are closed. With more
-/// concurrent calls than this, an MCP mount opens connections again and again.
+/// The most idle HTTP/1.1 connections kept for one endpoint; further connections are closed. With
+/// more concurrent calls than this, an MCP mount (a server behind the gateway) opens connections
+/// again and again.
 const MAX_IDLE: usize = 64;
 /// How long an idle connection is kept, checked every 15 s. Most servers close idle connections
 /// after a minute.
@@ -63,7 +64,7 @@ struct Connections {
 struct Idle {
     connections: Vec<Box<Http1>>,
     /// Whether the upstream has served a connection while another one was open. A server with one
-    /// thread may not, and would let a second connection wait until the first is closed.
+    /// thread may not do so: it would let a second connection wait until the first is closed.
     serves_several: bool,
 }
 
@@ -281,7 +282,7 @@ impl LeasePool {
 impl Connections {
     /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
     /// cores. `only_here` refuses connections of other threads if the upstream serves several
-    /// connections at once: every request of an MCP mount takes its connection from the pool, so a
+    /// connections at once. Every request of an MCP mount takes its connection from the pool, so a
     /// connection of another thread would cost a wake-up for each call.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let here = std::thread::current().id();

@@ -30,16 +30,17 @@ use crate::config::{StaticAddress, UpstreamConfig};
 /// Limit for one question to one nameserver. Two fit into [`LOOKUP_LIMIT`].
 const TRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Limit for a whole look-up with its retries and CNAMEs: below the five seconds after which stub
-/// resolvers give up, so that they still receive the error.
+/// Limit for a whole look-up with its retries and CNAMEs. Stub resolvers give up after five
+/// seconds, so they still receive the error.
 const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 
-/// How long the answer of one address family waits for the other: some nameservers never answer
-/// AAAA questions, which must not slow down every connection.
+/// How long the answer of one address family waits for the other. Some nameservers never answer
+/// AAAA questions. That must not slow down every connection.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
-/// Bounds of the time to live of an answer, here and at DNS clients: short enough that a changed
-/// allowlist takes effect soon, long enough that the nameserver gets few repeated questions.
+/// Bounds of the time to live of an answer, here and at DNS clients. It is short enough that a
+/// changed allowlist takes effect soon, and long enough that the nameserver gets few repeated
+/// questions.
 const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The same bounds for the answer that a name does not exist, or has no record of the type.
@@ -135,8 +136,8 @@ impl Resolver {
     }
 
     /// The addresses to try for the permitted host, IPv4 first. A static host (`upstream.hosts`)
-    /// has its configured address, and port if one is configured; an address literal is returned as
-    /// it is.
+    /// has its configured address, and its configured port if there is one. An address literal is
+    /// returned as it is.
     pub async fn lookup(&self, permit: &ResolvePermit) -> Result<Vec<SocketAddr>, Denial> {
         let (host, port) = (permit.host(), permit.port());
         if let Some(fixed) = self.hosts.get(host) {
@@ -396,8 +397,8 @@ fn absolute(name: &str) -> Result<Name, Denial> {
     Ok(name)
 }
 
-/// Waits for both. Once one has found records, the other has [`FAMILY_GRACE`], after which it is
-/// `None`.
+/// Waits for both. Once one has found records, the other has [`FAMILY_GRACE`], after which its
+/// result is `None`.
 async fn both<F>(v4: F, v6: F) -> (Option<F::Output>, Option<F::Output>)
 where
     F: Future<Output = Result<Answer, Denial>>,
@@ -419,8 +420,8 @@ where
     }
 }
 
-/// The records that answer the question, without the others of the message: the chain of CNAMEs
-/// from the name, then the records of its last target.
+/// The records that answer the question, without the other records of the message: the chain of
+/// CNAMEs from the name, then the records of its last target.
 fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record> {
     let mut chain = Vec::new();
     let mut owner = name;
@@ -449,8 +450,8 @@ fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record
     chain
 }
 
-/// A copy of the record with `owner` as its name: the nameserver repeats the random letter case of
-/// our question, which the client did not send.
+/// A copy of the record with `owner` as its name. The nameserver repeats the random letter case of
+/// our question, but the client did not send that letter case.
 fn owned_by(owner: &Name, record: &Record) -> Record {
     let mut record = record.clone();
     record.name = owner.clone();

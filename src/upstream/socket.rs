@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The number of all sockets is divided by this: one lease may take a quarter of them, and another
+/// The divisor of the number of all sockets. One lease may take a quarter of the sockets. Another
 /// quarter is reserved for the appliance's own requests.
 const PART: usize = 4;
 

@@ -136,7 +136,7 @@ async fn ask_gateway(
 }
 
 /// Reads the stream of a request up to the response, and returns the response. Skips other
-/// messages. Fails if the stream ends before.
+/// messages. Fails if the stream ends before the response.
 async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
     let mut reader = EventReader::new(MAX_MESSAGE);
     while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {

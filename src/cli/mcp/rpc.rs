@@ -51,8 +51,8 @@ pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<
     to_raw_value(&params).ok()
 }
 
-/// The `_meta` of requests that the CLI itself makes; `mcp stdio` forwards its client's instead. It
-/// declares no client capabilities, so that servers do not ask for input.
+/// The `_meta` of requests that the CLI itself makes. It declares no client capabilities, so that
+/// servers do not ask for input. `mcp stdio` forwards the `_meta` of its client instead.
 pub fn own_meta() -> Value {
     json!({
         (VERSION_KEY): Version::V2026_07_28.as_str(),

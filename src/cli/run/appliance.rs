@@ -33,7 +33,8 @@ const LOCK_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// The number of runs whose logs are kept, if each run has two log files.
 const KEPT_RUNS: usize = 500;
 
-/// The configuration files that are used if neither the user nor the machine has a configuration.
+/// The configuration files that are used if there is no configuration of the user or of the
+/// machine.
 const SHIPPED: [(&str, &str); 1] = [(
     "allowlist.yaml",
     include_str!("../../../config/allowlist.yaml"),
@@ -191,8 +192,8 @@ pub fn state_directory() -> PathBuf {
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))
 }
 
-/// Creates and locks the state directory of one run, which is deleted when the [`TempDir`] is
-/// dropped. Removes the directories of killed runs.
+/// Creates and locks the state directory of one run. Dropping the [`TempDir`] deletes the
+/// directory. Removes the directories of killed runs.
 fn private_directory() -> io::Result<(TempDir, File)> {
     let all = state_directory();
     match fs::DirBuilder::new().mode(0o700).create(&all) {
@@ -232,8 +233,8 @@ fn remove_ended(all: &Path) {
     }
 }
 
-/// Returns the configuration directory of the user or, if there is none, that of the machine;
-/// `None` if neither exists.
+/// Returns the configuration directory of the user or, if that does not exist, the configuration
+/// directory of the machine. `None` if neither directory exists.
 fn own_config() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));

@@ -32,10 +32,10 @@ pub struct RunDirectories {
 }
 
 impl RunDirectories {
-    /// Finds the directories. Fails if a path does not exist. Refuses the home directory and the
-    /// directories that contain it, writable directories that belong to the system, directories in
-    /// `/proc`, `/dev` and `/sys`, paths that are not UTF-8, and a path that is both writable and
-    /// read-only.
+    /// Finds the directories. Fails if a path does not exist, if a path is not UTF-8, or if a path
+    /// is both writable and read-only. Refuses the home directory and the directories that contain
+    /// it, writable directories that belong to the system, and directories in `/proc`, `/dev` and
+    /// `/sys`.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
         let real_home = real_home.filter(|home| home.is_absolute());

@@ -130,10 +130,15 @@ const KEPT: [&str; 4] = [
     "GIT_COMMITTER_NAME",
 ];
 
-/// Builds the environment, sorted by name: the variables of this process with placeholders for
-/// secrets, then `HOME` and `TMPDIR`, then `proxy`, then `keys`, which are placeholders for
-/// credentials that the proxy injects. A later variable replaces an earlier one of the same name.
-/// Appends [`OWN_PROGRAMS`] to `PATH`, if that is set.
+/// Builds the environment of the command from these variables. A later variable replaces an earlier
+/// one of the same name.
+///
+/// - the variables of this process, with placeholders for secrets
+/// - `HOME` and `TMPDIR`
+/// - `proxy`
+/// - `keys`: placeholders for credentials that the proxy injects
+///
+/// Appends [`OWN_PROGRAMS`] to `PATH` if `PATH` is set. Returns the variables sorted by name.
 pub fn environment(
     home: &Path,
     proxy: impl IntoIterator<Item = (String, String)>,

@@ -1,4 +1,4 @@
-//! Recognizes git directories, and finds the files in them that git executes or obeys.
+//! Recognizes git directories, and finds the files in them that git executes, or obeys as settings.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -11,8 +11,8 @@ use crate::sandbox::machine::without_parents;
 
 /// Names in a git directory that git executes or obeys, each with the text of the placeholder that
 /// is made if the name is missing; `None` stands for a directory. `commondir` contains the path of
-/// another directory with hooks and settings; its placeholder contains `.`, which is the git
-/// directory itself.
+/// another directory with hooks and settings. The placeholder of `commondir` contains `.`, which is
+/// the git directory itself.
 pub const OBEYED_BY_GIT: [(&str, Option<&str>); 4] = [
     ("hooks", None),
     ("config", Some("")),
@@ -73,7 +73,7 @@ fn read(path: &Path) -> io::Result<String> {
         .custom_flags(flags)
         .open(path)?;
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(MAX_CONFIG).read_to_end(&mut bytes)?;

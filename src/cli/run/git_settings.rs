@@ -1,4 +1,4 @@
-//! Copies the user's git settings that neither name a program nor contain a secret.
+//! Copies the user's git settings, except settings that name a program or contain a secret.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

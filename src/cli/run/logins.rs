@@ -74,7 +74,7 @@ pub struct Logins {
     keys: Vec<&'static str>,
     /// The token of `GH_TOKEN` or of gh, if there is one and `GITHUB_TOKEN` is not set.
     github_token: Option<String>,
-    /// For each login that was found and is not used, the reason, for the user.
+    /// Messages for the user: why a login that was found is not used.
     pub left_out: Vec<String>,
 }
 

@@ -56,10 +56,10 @@ pub fn is_obeyed(name: &str) -> bool {
     OBEYED.iter().any(|(obeyed, _)| *obeyed == name) || OBEYED_IF_THERE.contains(&name)
 }
 
-/// Returns the entries of the sandbox that keep placeholders from disturbing the command. Call it
-/// after the placeholders are made. Placeholder files are added to git's excludes, so that the
-/// command does not commit them. An empty `.opencode` is covered by a writable scratch directory,
-/// since OpenCode fails if it cannot write there.
+/// Returns the entries of the sandbox's file system that keep placeholders from disturbing the
+/// command. Call it after the placeholders are made. Placeholder files are added to git's excludes,
+/// so that the command does not commit them. An empty `.opencode` is covered by a writable scratch
+/// directory, since OpenCode fails if it cannot write there.
 pub fn covers(roots: &[PathBuf]) -> Vec<Entry> {
     let excluded = roots.iter().filter_map(|root| excluded_in(root));
     let written = roots.iter().map(|root| root.join(WRITTEN));

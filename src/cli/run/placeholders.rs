@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_newline_does_not_remove_another_directory() {
+    fn a_placeholder_name_with_a_newline_removes_no_other_directory() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let other = work.path().join("other");
         fs::create_dir(&other).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_of_a_killed_run_are_removed_by_the_next() {
+    fn placeholders_of_a_killed_run_are_removed_by_the_next_run() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let idea = work.path().join(".idea");
         let killed = run(work.path(), state.path(), &[(&idea, None)]);

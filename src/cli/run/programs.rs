@@ -17,8 +17,8 @@ pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     env::split_paths(&path).find_map(|folder| executable(&directory.join(folder).join(name)))
 }
 
-/// Finds a program in `PATH` that the launcher may execute: neither its directory in `PATH` nor its
-/// resolved path is in a directory that the command can write to.
+/// Finds a program in `PATH` that the launcher may execute. Skips programs whose directory in
+/// `PATH`, or whose resolved path, is in a directory that the command can write to.
 pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut folders = env::split_paths(&path).filter(|folder| folder.is_absolute());

@@ -1,5 +1,6 @@
-//! Finds the files in the writable directories of a run that the host would later execute or obey;
-//! these are made read-only. Finds the sockets in all directories of the run; these are hidden.
+//! In the writable directories of a run, finds the files that the host would later execute, or obey
+//! as settings. These files are made read-only. In all directories of the run, finds the sockets.
+//! The sockets are hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -27,8 +28,8 @@ const MAX_DEPTH: usize = 400;
 pub struct Protected {
     /// The paths of `read_only` that do not exist and so need placeholders.
     pub missing: Vec<Missing>,
-    /// Directories above protected paths. Each is mounted over itself, which keeps the command from
-    /// renaming it and creating the protected path again.
+    /// Directories above protected paths. Each is mounted over itself, so that the command cannot
+    /// rename it and create the protected path again.
     pinned: BTreeSet<PathBuf>,
     /// Files and directories that the host would execute or obey.
     read_only: BTreeSet<PathBuf>,
@@ -80,7 +81,7 @@ impl Protected {
     }
 
     /// Searches again. Returns the files and directories that the host would execute or obey and
-    /// that were created since the first search; instead of a path below a `.git` directory,
+    /// that were created since the first search. Instead of a path below a `.git` directory,
     /// returns that directory. Fails if the search fails, since the command may have made a
     /// directory unreadable.
     pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -98,7 +99,7 @@ impl Protected {
         Ok(made.into_iter().collect())
     }
 
-    /// Returns the entries of the sandbox that protect and hide these paths.
+    /// Returns the entries of the sandbox's file system that protect and hide these paths.
     pub fn entries(&self) -> Vec<Entry> {
         let pinned = self.pinned.difference(&self.read_only);
         let pinned = pinned.map(|path| (path, Access::Writable));
@@ -113,8 +114,9 @@ impl Protected {
         pins.chain(hidden).collect()
     }
 
-    /// Protects the names that the host obeys, at any depth of a writable directory. Directly in
-    /// the directory, those of [`OBEYED`] and `.git` are protected even if they are missing.
+    /// Protects files and directories whose names the host obeys, at any depth of a writable
+    /// directory. Directly in that directory, protects `.git` and the names of [`OBEYED`] even if
+    /// they are missing.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {

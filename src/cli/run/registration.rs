@@ -1,4 +1,4 @@
-//! The container of a run, registered over the admin socket of its server.
+//! The container of a run, registered over the server's admin socket.
 
 use std::path::PathBuf;
 use std::time::Duration;

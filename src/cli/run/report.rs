@@ -23,8 +23,8 @@ pub struct Report {
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
     /// entries.
     others: u64,
-    /// The requested pairs of host and port, up to 2000, each with whether at least one flow to it
-    /// was not denied.
+    /// The requested pairs of host and port, up to 2000. The value says whether at least one flow
+    /// to the pair was not denied.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_denied_host_has_one_line_with_its_count_and_its_remedy() {
+    fn each_denied_host_has_one_line_with_a_count_and_a_remedy() {
         let mut report = Report::default();
         for (host, port, code, path, kind) in [
             (
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allowlist_has_the_ports_and_marks_denied_hosts() {
+    fn the_learned_allowlist_has_the_ports_and_marks_denied_hosts() {
         let mut report = Report::default();
         for (host, port, outcome) in [
             ("a.example.com", 443, "allowed"),

@@ -29,7 +29,7 @@ pub struct Signals(Vec<(Number, Signal)>);
 
 impl Signals {
     /// Installs the handlers. A signal that was ignored when this process started, as under
-    /// `nohup`, stays ignored, by the command as well. Must be called within a runtime.
+    /// `nohup`, stays ignored; the command ignores it too. Must be called within a runtime.
     pub fn listen() -> io::Result<Self> {
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
         let all = TO_FOREGROUND.into_iter().chain(TO_COMMAND);

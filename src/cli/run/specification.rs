@@ -22,8 +22,8 @@ use crate::tls::variables;
 const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
-/// The paths of placeholder files in the output of `sandbox-files`, each with the path below the
-/// home directory at which its tool looks for the file.
+/// The paths of placeholder files in the output of `sandbox-files`. Beside each path is the path
+/// below the home directory at which the tool looks for the file.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
     ("codex/auth.json", ".codex/auth.json"),

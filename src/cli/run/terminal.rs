@@ -80,9 +80,9 @@ fn kind(stream: &OwnedFd) -> io::Result<FileType> {
     Ok(File::from(stream.try_clone()?).metadata()?.file_type())
 }
 
-/// Threads that copy between files and pipes. The command gets pipes instead of files: through
-/// /proc, it could open a file again with other access, and write to a file that was opened for
-/// reading.
+/// Threads that copy between files and pipes. The command gets pipes instead of files. Through
+/// /proc, it could open a file again with other access, for example write to a file that was opened
+/// for reading.
 #[derive(Default)]
 pub struct Relays {
     outputs: Vec<std::thread::JoinHandle<()>>,

@@ -12,8 +12,8 @@ use crate::sandbox::{Access, Entry};
 pub const OWN_PROGRAMS: &str = "/run/unified-proxy/bin";
 const OWN_NAME: &str = "unified-proxy";
 
-/// Returns the entries of a run: `system`, the home directory, certificates, programs and the
-/// directories of the run. The files in these directories are not protected yet.
+/// Returns the entries of the sandbox's file system: `system`, the home directory, certificates,
+/// programs and the directories of the run. The files in these directories are not protected yet.
 pub fn entries(
     system: Vec<Entry>,
     directories: &RunDirectories,

@@ -65,7 +65,8 @@ pub enum Violation {
     /// The payload of a close frame has one byte, but a status code has two.
     #[error("a close frame has a payload of one byte")]
     HalfCloseCode,
-    /// The filtered payload has another status code than the original one.
+    /// The filters replaced an echo (a copy of an injected credential) that begins in the status
+    /// code.
     #[error("the status code of a close frame is part of an echo of a credential")]
     EchoInCloseCode,
 }

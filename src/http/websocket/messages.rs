@@ -55,8 +55,9 @@ impl Failure {
 /// Filters the frames of a server. Each message is one body for the filters, and so is the payload
 /// of each control frame. Holds the bytes that the filters hold, and at most one control frame.
 ///
-/// Since lengths change, fragments do not correspond to those of the server: each carries the bytes
-/// that the filters have passed since the previous one. Control frames are sent between fragments.
+/// Since lengths change, fragments do not correspond to the server's fragments: each carries the
+/// bytes that the filters have passed since the previous fragment. Control frames are sent between
+/// fragments.
 pub struct Messages {
     reader: FrameReader,
     filters: Vec<MessageFilter>,
@@ -83,8 +84,8 @@ impl Messages {
     }
 
     /// Takes bytes from the server, and appends frames for the client to `out`. A failure appends a
-    /// close frame; `read` must not be called again after it. Bytes after the server's own close
-    /// frame are discarded, as the client may ignore them.
+    /// close frame; after a failure, `read` must not be called again. Bytes after the server's own
+    /// close frame are discarded, as the client may ignore them.
     pub fn read(&mut self, input: Bytes, out: &mut BytesMut) -> Result<(), Failure> {
         let read = self.read_frames(input, out);
         if let Err(failure) = &read {

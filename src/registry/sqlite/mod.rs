@@ -186,7 +186,7 @@ pub(super) fn open_to_write(path: &Path) -> Result<Connection, SqliteError> {
 }
 
 /// Opens the file; fails if it is missing. Readers too need write access: a process that was killed
-/// during a change leaves a hot journal, which the next connection rolls back.
+/// during a change leaves a hot journal, and the next connection rolls it back.
 pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     if !path.exists() {
         return Err(SqliteError::Missing(path.to_owned()));

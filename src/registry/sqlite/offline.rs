@@ -62,9 +62,9 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
     Ok(registrations)
 }
 
-/// Replaces the leases of the registry with those of a backup, which may have an older schema
-/// version. A running server reads them at its next probe. A missing registry is created; a damaged
-/// one is moved aside, never overwritten.
+/// Replaces the leases of the registry with the leases of a backup. The backup may have an older
+/// schema version. A running server reads the new leases at its next probe. A missing registry is
+/// created; a damaged one is moved aside, never overwritten.
 ///
 /// A lease of the backup keeps its lease id if it is live in the present registry. Any other lease
 /// may have ended since the backup, so it gets a new lease id.
@@ -161,8 +161,8 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
 }
 
 /// Moves a damaged file aside and returns its new path; `None` if the file is missing. Moves its
-/// journal too, which SQLite would otherwise apply to the new file; an older version of the program
-/// may have left a WAL instead.
+/// journal too, since SQLite would otherwise apply the journal to the new file. An older version of
+/// the program may have left a WAL instead of a journal.
 fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();

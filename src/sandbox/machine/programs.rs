@@ -60,10 +60,10 @@ const LIBRARIES: [&str; 7] = [
 /// Entries for programs outside the system's directories: known parts of the home directory without
 /// secrets, every directory of PATH, and the command's own program.
 ///
-/// `home` is the home directory inside the sandbox. No entry shows this directory of the machine,
-/// or one that contains it, as a whole. `real_home` is the home directory outside, if parts of it
-/// are shown. `resolve` returns the target of a path, or `None` to leave the path out, for example
-/// because a process inside a sandbox could change it.
+/// `home` is the home directory inside the sandbox. No entry shows the machine's directory of this
+/// path, or a directory that contains it, as a whole. `real_home` is the home directory outside, if
+/// parts of it are shown. `resolve` returns the target of a path, or `None` to leave the path out,
+/// for example because a process inside a sandbox could change it.
 pub fn programs(
     home: &Path,
     real_home: Option<&Path>,

@@ -1,5 +1,5 @@
 //! Hides the host's Unix sockets below bind mounts. The kernel's table has the paths of most
-//! sockets; those that servers bound by a relative path are searched for in the mounts.
+//! sockets. Sockets that servers bound by a relative path are searched for in the mounts.
 
 use std::ffi::OsStr;
 use std::fs;

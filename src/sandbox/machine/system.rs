@@ -1,5 +1,6 @@
-//! Directories of the system, read-only and without the files that only some users may read; and
-//! the directories and files of which every sandbox has its own instance.
+//! Entries for the directories of the system, read-only and without the files that only some users
+//! may read. Also the entries for directories and files of which every sandbox has its own
+//! instance.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

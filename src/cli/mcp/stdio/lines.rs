@@ -1,5 +1,5 @@
-//! Reads and writes messages on stdin and stdout, one per line, on separate threads: a read of
-//! stdin cannot be cancelled, and would delay the end of the runtime.
+//! Reads messages from stdin and writes messages to stdout, one per line, on separate threads. A
+//! read of stdin cannot be cancelled; in the runtime, it would delay the runtime's end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread;

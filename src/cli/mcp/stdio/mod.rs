@@ -1,8 +1,8 @@
 //! `mcp stdio`: the gateway for agents that support MCP only over stdin and stdout.
 //!
-//! Each line of stdin is one message and becomes one POST; answers and events of the gateway become
-//! lines of stdout. Messages are relayed unchanged; header fields, sessions and streams of the HTTP
-//! transport terminate here.
+//! Each line of stdin is one message and becomes one POST. Answers and events of the gateway become
+//! lines of stdout. Messages are relayed unchanged. Header fields, sessions and streams of the HTTP
+//! transport end here.
 
 mod bridge;
 mod lines;

@@ -74,10 +74,10 @@ impl Bridge {
         }
     }
 
-    /// Reads the stream of a request up to the response. If the connection ends before, resumes the
-    /// stream over another connection. Fails if there is no session, if the gateway sent no event
-    /// id, if the stream cannot be opened again, or after [`MAX_FRUITLESS`] consecutive
-    /// reconnections without an event. Also fails if an event is too long.
+    /// Reads the stream of a request up to the response. If the connection ends before the
+    /// response, resumes the stream over another connection. Fails if there is no session, if the
+    /// gateway sent no event id, if the stream cannot be opened again, or after [`MAX_FRUITLESS`]
+    /// consecutive reconnections without an event. Also fails if an event is too long.
     async fn follow(
         &self,
         mut answer: Answer,
@@ -137,7 +137,7 @@ impl Bridge {
                 return Some(Response { text, outcome });
             }
             Ok(Message::Response { .. }) => {
-                warn("dropped a response of the gateway: no request of its stream has its id")
+                warn("dropped a response of the gateway: it answers no request of this stream")
             }
             Ok(_) => self.output.message(data).await,
             Err(error) => warn(format_args!("dropped an event of the gateway: {error}")),
