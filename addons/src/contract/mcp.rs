@@ -140,6 +140,9 @@ pub struct Definition {
     pub name: Arc<str>,
     /// The whole entry of `tools/list`.
     pub raw: Box<RawValue>,
+    /// Whether `raw` may contain the key `x-mcp-header`, with which a schema names HTTP fields that
+    /// repeat arguments. Nearly all definitions do not, and need no search for it at each call.
+    pub may_name_fields: bool,
     /// The server's hints about the tool. They are not trusted: they may only tighten the
     /// operator's settings.
     pub annotations: Annotations,

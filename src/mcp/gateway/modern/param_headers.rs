@@ -34,7 +34,7 @@ pub async fn check(
     };
     let tool = visit.gateway.core.tool(caller, &name).await;
     let raw = match &tool {
-        Some(tool) if tool.raw.get().contains(ANNOTATION) => tool.raw.get(),
+        Some(tool) if tool.may_name_fields && tool.raw.get().contains(ANNOTATION) => tool.raw.get(),
         _ => return Ok(()),
     };
     let Ok(tool) = serde_json::from_str::<Tool>(raw) else {
