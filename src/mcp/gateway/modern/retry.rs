@@ -38,7 +38,7 @@ pub async fn resume(
     }
     let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
     if entry.answer(answers) {
-        let running = Running::resume(visit, request, entry.call);
+        let running = Running::resume(visit, request, read, entry.call);
         return Ok(run(visit, running).await);
     }
     let gateway = visit.gateway;

@@ -50,16 +50,25 @@ enum Progress {
 
 impl Running {
     /// Begins a call.
-    pub fn begin(visit: &Visit<'_>, request: &Request<'_>, caller: Arc<Caller>) -> Self {
+    pub fn begin(
+        visit: &Visit<'_>,
+        request: &Request<'_>,
+        read: &ModernParams<'_>,
+        caller: Arc<Caller>,
+    ) -> Self {
         let (method, params) = (Arc::clone(&request.method), request.params.clone());
         let call = visit.call(caller, method, params);
-        Self::resume(visit, request, call)
+        Self::resume(visit, request, read, call)
     }
 
     /// Resumes a suspended call.
-    pub fn resume(visit: &Visit<'_>, request: &Request<'_>, call: Call) -> Self {
-        let meta = ModernParams::read(request.params.as_deref()).meta();
-        let progress_token = meta.and_then(|meta| meta.progress_token);
+    pub fn resume(
+        visit: &Visit<'_>,
+        request: &Request<'_>,
+        read: &ModernParams<'_>,
+        call: Call,
+    ) -> Self {
+        let progress_token = read.meta().and_then(|meta| meta.progress_token);
         Self {
             call: Some(call),
             ready: VecDeque::new(),
