@@ -199,15 +199,20 @@ fn unreadable(error: MessageError) -> Denial {
     }
 }
 
-/// The era of a message, by its `_meta` or its header.
+/// The era of a message: modern if its `_meta` names a revision, otherwise that of the header. The
+/// header is read first, since `_meta` needs parsing.
 fn era(headers: &HeaderMap, message: &Message) -> Era {
     let params = match message {
         Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),
         Message::Response { .. } => None,
     };
-    if modern::names_version(params) {
-        return Era::Modern;
+    match era_of_header(headers) {
+        Era::Legacy if modern::names_version(params) => Era::Modern,
+        by_header => by_header,
     }
+}
+
+fn era_of_header(headers: &HeaderMap) -> Era {
     // The checks of each era refuse a repeated header.
     let version = headers.get(&PROTOCOL_VERSION);
     let version = version.and_then(|value| value.to_str().ok());
