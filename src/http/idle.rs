@@ -37,6 +37,9 @@ impl From<&ProxyConfig> for Timeouts {
 /// or the proxy streams its own response. Nothing reads from the socket meanwhile, so only this
 /// check notices that the client has gone.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
+/// The shortest interval between two such checks. A check is a system call, and the task of a busy
+/// connection is polled for every packet.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// The next step of a connection's watchdog, [`IdleTracker::watch`].
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +53,8 @@ pub enum WatchdogStep {
 }
 
 /// Times of activity on one client connection, in milliseconds since `began`. All atomics are
-/// relaxed: the watchdog polls them, and a late value only makes it check again.
+/// relaxed, except in [`Held::begin`] and the planning of the watchdog: the watchdog polls them, and
+/// a late value only makes it check again.
 pub struct IdleTracker {
     began: Instant,
     last: AtomicU64,
@@ -74,6 +78,10 @@ pub struct IdleTracker {
     /// The time of the next planned check minus the header timeout. A head that begins before this
     /// is overdue before that check, so the watchdog must be woken for it.
     overdue_before: AtomicU64,
+    /// The time of the watchdog's next planned check; the maximum while it is planning.
+    next_check: AtomicU64,
+    /// The earliest time for the next check that the client is still connected.
+    next_look: AtomicU64,
     wake: Notify,
 }
 
@@ -91,6 +99,8 @@ impl IdleTracker {
             blocked_since: AtomicU64::new(0),
             release_pending: AtomicBool::new(false),
             overdue_before: AtomicU64::new(u64::MAX),
+            next_check: AtomicU64::new(u64::MAX),
+            next_look: AtomicU64::new(0),
             wake: Notify::new(),
         }
     }
@@ -193,8 +203,23 @@ impl IdleTracker {
     }
 
     /// Whether a request waits in [`IdleTracker::held`], or the proxy streams its own response.
-    pub fn is_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > 0
+    fn is_held(&self) -> bool {
+        self.held.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether the connection's task must check now that the client is still connected: a request is
+    /// held, and the last check was at least [`LOOK_PAUSE`] ago.
+    pub fn takes_look(&self) -> bool {
+        if !self.is_held() {
+            return false;
+        }
+        let now = self.now();
+        let is_due = now >= self.next_look.load(Ordering::Relaxed);
+        if is_due {
+            let next = now + LOOK_PAUSE.as_millis() as u64;
+            self.next_look.store(next, Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// Notes that the tunnel's TLS handshake has ended, or that the tunnel contains HTTP in clear
@@ -259,15 +284,16 @@ impl IdleTracker {
             return WatchdogStep::Over;
         }
         let mut next = over;
-        if self.is_held() {
+        let is_held = self.is_held();
+        if is_held {
             next = next.min(now + LOOK_FOR_CLIENT.as_millis() as u64);
         }
         let quiet = self.in_flight.load(Ordering::Relaxed) == 0;
         if self.release_pending.load(Ordering::Relaxed) {
             let release = last + IDLE_AFTER.as_millis() as u64;
             if !quiet {
-                // The end of the request wakes the watchdog.
-                self.release_pending.store(false, Ordering::Relaxed);
+                // The end of the request wakes the watchdog, which checks a held request anyway.
+                self.release_pending.store(is_held, Ordering::Relaxed);
             } else if release <= now {
                 self.release_pending.store(false, Ordering::Relaxed);
                 return WatchdogStep::Release;
@@ -284,6 +310,7 @@ impl IdleTracker {
         loop {
             // Until the next check is planned, every head that begins wakes this task.
             self.overdue_before.store(u64::MAX, Ordering::Relaxed);
+            self.next_check.store(u64::MAX, Ordering::SeqCst);
             match self.due(timeouts) {
                 WatchdogStep::Over => return Watched::Over,
                 WatchdogStep::Release => return Watched::Idle,
@@ -293,6 +320,7 @@ impl IdleTracker {
                         .saturating_sub(timeouts.header);
                     let late = late.as_millis() as u64;
                     self.overdue_before.store(late, Ordering::Relaxed);
+                    self.next_check.store(self.at(at), Ordering::SeqCst);
                     tokio::select! {
                         () = tokio::time::sleep_until(at) => {}
                         () = self.wake.notified() => {}
@@ -328,9 +356,14 @@ pub struct Held<T: Deref<Target = IdleTracker>>(T);
 impl<T: Deref<Target = IdleTracker>> Held<T> {
     fn begin(idle: T) -> Self {
         idle.waiting.fetch_add(1, Ordering::Relaxed);
-        idle.held.fetch_add(1, Ordering::Relaxed);
-        // The watchdog sleeps until the idle timeout; it must now check the client every second.
-        idle.wake.notify_one();
+        // Another thread may be planning the next check: it sees that a request is held, or this
+        // thread sees that it is planning.
+        idle.held.fetch_add(1, Ordering::SeqCst);
+        let next_check = idle.next_check.load(Ordering::SeqCst);
+        // The watchdog may sleep until the idle timeout; it must now check the client every second.
+        if next_check > idle.now() + LOOK_FOR_CLIENT.as_millis() as u64 {
+            idle.wake.notify_one();
+        }
         Self(idle)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use addons::contract::{Code, Denial, FlowStart, Kind, McpSubject, Path, names, run_on};
+use addons::contract::{Code, Denial, FlowStart, Kind, McpSubject, Path, Subject, names, run_on};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT};
@@ -77,13 +77,9 @@ impl OriginRequest {
     /// Sets the MCP message that the request carries, so that a denial is recorded as a flow of
     /// this message. A later call, after more of the message was read, replaces the subject.
     pub fn carries(&mut self, subject: McpSubject) {
-        let chain = self.snapshot.chain();
-        let mut start = chain.for_mcp(self.session.client.clone(), subject);
-        start.started = self.start.started;
-        start.at = self.start.at;
-        start.principal = self.start.principal.take();
-        start.counters = Arc::clone(&self.start.counters);
-        self.start = start;
+        self.start.kind = Kind::Mcp;
+        self.start.subject = Subject::Mcp(subject);
+        self.start.entry = None;
     }
 
     /// The time at which the request's head was complete.
@@ -187,13 +183,9 @@ impl OriginRequest {
         {
             drain_beside(body, self.head.headers.contains_key(EXPECT), &denial);
         }
-        let method = match self.start.mcp() {
-            Some(message) => message.method.to_string().into(),
-            None => name_of(&self.head.method),
-        };
         let mut exchange = Exchange::begin(self.session, self.snapshot, self.start);
         let record = exchange.live.record();
-        record.method = Some(method);
+        record.method = Some(name_of(&self.head.method));
         record.path = Some(Path::parse(self.head.uri.path()).normal().into());
         closing_if(closes, deny(exchange, &denial))
     }

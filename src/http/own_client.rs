@@ -20,7 +20,7 @@ use super::buffered_body::judge_whole;
 use super::exchange::Exchange;
 use super::idle::Timeouts;
 use super::inspection::Reservation;
-use super::pending_request::PendingRequest;
+use super::pending_request::{PendingRequest, name_of};
 use super::request_body::RequestBody;
 use super::response_body::ResponseBody;
 use super::session::{Service, Session};
@@ -175,7 +175,7 @@ impl OwnClient {
         let start = session.start(&snapshot, Kind::Http, endpoint.clone());
         let mut exchange = Exchange::begin(Arc::new(session), snapshot, start);
         let record = exchange.live.record();
-        record.method = Some(request.method().as_str().to_owned().into());
+        record.method = Some(name_of(request.method()));
         record.path = Some(Path::parse(request.uri().path()).normal().into());
         exchange
     }

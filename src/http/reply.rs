@@ -88,7 +88,10 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     {
         object.insert("flow".into(), flow.to_string().into());
     }
-    let mut response = Response::new(Reply::Local(format!("{body}\n").into()));
+    // A `Value` is always serializable. Writing it through `Display` takes twice as long.
+    let mut text = serde_json::to_vec(&body).unwrap_or_default();
+    text.push(b'\n');
+    let mut response = Response::new(Reply::Local(text.into()));
     *response.status_mut() = status(code.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

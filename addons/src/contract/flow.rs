@@ -87,7 +87,7 @@ pub struct Counters {
 /// Facts for the audit that become known while the flow is under way.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// The method, or the DNS record type.
+    /// The method of a request, or the DNS record type. The subject of an MCP flow has its method.
     pub method: Option<Cow<'static, str>>,
     /// The path in normal form, without its query.
     pub path: Option<Arc<str>>,

@@ -69,6 +69,10 @@ impl Host {
             return Ok(Self::Address(fold_address(IpAddr::V6(address))));
         }
         let text = text.strip_suffix('.').unwrap_or(text);
+        // The usual form of an address; `inet_aton` reads it alike.
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(IpAddr::V4(address)));
+        }
         if text.is_empty() {
             return Err(AuthorityError::Empty);
         }
@@ -155,10 +159,11 @@ pub fn fold_address(address: IpAddr) -> IpAddr {
 }
 
 fn has_a_label(name: &str) -> bool {
-    name.split('.').any(|label| {
+    let mut labels = name.as_bytes().split(|byte| *byte == b'.');
+    labels.any(|label| {
         label
             .get(..4)
-            .is_some_and(|p| p.eq_ignore_ascii_case("xn--"))
+            .is_some_and(|p| p.eq_ignore_ascii_case(b"xn--"))
     })
 }
 
@@ -166,13 +171,13 @@ fn check_name(name: &str) -> Result<(), AuthorityError> {
     if name.len() > MAX_NAME {
         return Err(AuthorityError::TooLong);
     }
-    for label in name.split('.') {
+    for label in name.as_bytes().split(|byte| *byte == b'.') {
         if label.len() > MAX_LABEL {
             return Err(AuthorityError::TooLong);
         }
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let hyphen_at_end = label.starts_with('-') || label.ends_with('-');
-        if label.is_empty() || hyphen_at_end || !label.bytes().all(fits) {
+        let hyphen_at_end = label.starts_with(b"-") || label.ends_with(b"-");
+        if label.is_empty() || hyphen_at_end || !label.iter().copied().all(fits) {
             return Err(AuthorityError::BadName);
         }
     }

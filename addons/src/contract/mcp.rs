@@ -141,6 +141,9 @@ pub struct Definition {
     pub name: Arc<str>,
     /// The whole entry of `tools/list`.
     pub raw: Box<RawValue>,
+    /// Whether `raw` may contain the key `x-mcp-header`, with which a schema names HTTP fields that
+    /// repeat arguments. Nearly all definitions do not, and need no search for it at each call.
+    pub may_name_fields: bool,
     /// The server's hints about the tool. If the operator sets a hint too, the stricter of the two
     /// counts.
     pub annotations: Annotations,

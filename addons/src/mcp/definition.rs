@@ -82,8 +82,11 @@ impl ListedTool {
     /// definition.
     #[must_use]
     pub fn pinned(self, pin: Pin) -> Definition {
+        let text = self.raw.get();
         Definition {
             name: self.name,
+            // JSON may spell the key with `\u` escapes.
+            may_name_fields: text.contains("x-mcp-header") || text.contains("\\u"),
             raw: self.raw,
             annotations: self.annotations,
             pin,

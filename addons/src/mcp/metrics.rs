@@ -119,7 +119,7 @@ impl McpMetrics {
 
     /// The label of a tool: `{server}_{tool}`, or `other` beyond [`MAX_TOOLS`].
     fn label(&self, server: &str, tool: &str) -> Arc<str> {
-        let name = format!("{server}_{tool}");
+        let name = [server, "_", tool].concat();
         let mut tools = self.tools.lock();
         if let Some(known) = tools.get(&*name) {
             return Arc::clone(known);

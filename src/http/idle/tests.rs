@@ -1,4 +1,7 @@
+use std::task::{Context, Waker};
+
 use super::*;
+use crate::runtime::waker::CountingWaker;
 use testkit::each_row_async;
 use tokio::time::advance;
 
@@ -100,6 +103,44 @@ async fn a_waiting_phase_suspends_the_idle_timeout_and_checks_the_client_every_s
     assert!(watched > 990);
     assert!(!idle.is_held());
     assert_eq!(over_in(&idle), 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_request_has_its_client_checked_at_most_twice_a_second() {
+    let idle = Arc::new(IdleTracker::new());
+    idle.begin(Instant::now());
+    assert!(!idle.takes_look());
+    for _ in 0..3 {
+        let _held = idle.hold();
+        assert!(idle.takes_look());
+        assert!(!idle.takes_look());
+        advance(Duration::from_millis(499)).await;
+        assert!(!idle.takes_look());
+        advance(Duration::from_millis(1)).await;
+    }
+    assert!(!idle.takes_look());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_request_wakes_the_watchdog_unless_that_checks_within_a_second() {
+    let idle = Arc::new(IdleTracker::new());
+    idle.begin(Instant::now());
+    let waker = Arc::<CountingWaker>::default();
+    let caller = Waker::from(Arc::clone(&waker));
+    let mut watching = pin!(idle.watch(TIMEOUTS));
+    let mut watch = || {
+        let mut context = Context::from_waker(&caller);
+        assert!(watching.as_mut().poll(&mut context).is_pending());
+    };
+    watch();
+    drop(idle.hold());
+    assert_eq!(waker.times(), 1);
+    watch();
+    let held = idle.hold();
+    assert_eq!(waker.times(), 2);
+    watch();
+    drop((held, idle.hold()));
+    assert_eq!(waker.times(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,6 +67,7 @@ impl Drop for Running<'_> {
 /// Whether a result has `isError: true`.
 fn is_error(result: &RawValue) -> bool {
     // Nearly all results, some of which are large, need no parsing.
-    result.get().contains("isError")
-        && Members::read(result).is_ok_and(|members| members.get("isError") == Some("true"))
+    let text = result.get();
+    let may_be = text.contains("isError") && text.contains("true");
+    may_be && Members::read(result).is_ok_and(|members| members.get("isError") == Some("true"))
 }

@@ -209,9 +209,7 @@ impl Core {
         };
         let mut start = chain.for_mcp(caller.client.clone(), subject);
         start.principal = Some(caller.principal.clone());
-        let mut live = LiveFlow::begin(chain, start);
-        live.record().method = Some(method.to_string().into());
-        live
+        LiveFlow::begin(chain, start)
     }
 }
 

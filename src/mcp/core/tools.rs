@@ -83,10 +83,8 @@ impl Core {
 
     /// Whether the list of a server's tools is up to date.
     fn has_tools_of(self: &Arc<Self>, caller: &Arc<Caller>, settings: &ServerSettings) -> bool {
-        let mounts = self.mounts.of(&caller.container);
-        let mut mounts = mounts.iter();
-        let mount = mounts.find(|mount| mount.settings().name == settings.name);
-        let session = mount.and_then(|mount| self.session(caller, mount).now_or_never());
+        let mount = self.mounts.find(&caller.container, &settings.name);
+        let session = mount.and_then(|mount| self.session(caller, &mount).now_or_never());
         let pooled = session.and_then(Result::ok);
         pooled.is_some_and(|pooled| pooled.catalog.has(List::Tools))
     }

@@ -199,25 +199,29 @@ fn unreadable(error: MessageError) -> Denial {
     }
 }
 
-/// The era of a message, by its `_meta` or its header.
+/// The era of a message: modern if its `_meta` names a revision, otherwise that of the header. The
+/// header is read first, since `_meta` needs parsing.
 fn era(headers: &HeaderMap, message: &Message) -> Era {
+    let params = match message {
+        Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),
+        Message::Response { .. } => None,
+    };
+    match era_of_header(headers) {
+        Era::Legacy if modern::names_version(params) => Era::Modern,
+        by_header => by_header,
+    }
+}
+
+fn era_of_header(headers: &HeaderMap) -> Era {
     // The checks of each era refuse a repeated header.
     let version = headers.get(&PROTOCOL_VERSION);
     let version = version.and_then(|value| value.to_str().ok());
-    let by_header = match version.map(|version| Version::parse(version.trim())) {
+    match version.map(|version| Version::parse(version.trim())) {
         None => Era::Legacy,
         Some(Some(version)) => version.era(),
         // Only the legacy era has session ids.
         Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
         Some(None) => Era::Modern,
-    };
-    match (by_header, message) {
-        (Era::Legacy, Message::Request { params, .. } | Message::Notification { params, .. })
-            if modern::names_version(params.as_deref()) =>
-        {
-            Era::Modern
-        }
-        (era, _) => era,
     }
 }
 

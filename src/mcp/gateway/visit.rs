@@ -158,7 +158,6 @@ impl<'a> Visit<'a> {
         start.started = self.request.started();
         start.principal = Some(self.principal.clone());
         let mut live = LiveFlow::begin(chain, start);
-        live.record().method = Some(method.to_owned().into());
         live.record().path = Some(self.request.head.uri.path().into());
         live
     }

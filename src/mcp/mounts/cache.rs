@@ -71,7 +71,8 @@ impl<T: Clone> Cache<T> {
 
     /// Whether the list can be returned at once.
     pub fn is_there(&self) -> bool {
-        !matches!(self.find(), Found::Nothing)
+        let state = self.state.lock();
+        state.value.is_some() && !state.is_outdated
     }
 
     /// Marks the list as changed since it was read.

@@ -277,7 +277,6 @@ impl Inner {
         let mut start = chain.for_mcp(Client::default(), subject);
         start.principal = Some(Principal::from(container));
         let mut live = LiveFlow::begin(&chain, start);
-        live.record().method = Some(method.to_owned().into());
         let asked = self.exchange(&mut live, method, params).await;
         match &asked {
             Ok(Ok(_)) => {

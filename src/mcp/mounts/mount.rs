@@ -43,7 +43,8 @@ impl Mount {
     /// cancel the opening.
     pub async fn session(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Pooled>, MountError> {
         let set = self.set_of(&caller.container);
-        let pooled = set.session(&self.server, self.clients(caller)).await?;
+        let clients = || self.clients(caller);
+        let pooled = set.session(&self.server, caller, clients).await?;
         if self.is_shared() {
             pooled.catalog.request_for(&caller.container);
         }

@@ -84,6 +84,7 @@ pub(super) struct Common {
 /// The state that a mount shares with its sessions.
 pub struct Mounted {
     settings: ArcSwap<ServerSettings>,
+    is_shared: bool,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) common: Arc<Common>,
     pub(super) record: HealthRecord,
@@ -103,6 +104,7 @@ impl Mounted {
         let stopped = CancellationToken::new();
         Self {
             settings: ArcSwap::new(Arc::clone(server)),
+            is_shared: server.scope == Scope::Shared,
             transport: common.ports.transports.of(server),
             common: Arc::clone(common),
             record: HealthRecord::default(),
@@ -119,7 +121,7 @@ impl Mounted {
 
     /// Whether all containers share its sessions.
     pub fn is_shared(&self) -> bool {
-        self.settings.load().scope == Scope::Shared
+        self.is_shared
     }
 
     /// Replaces the settings by others that differ at most in `prefix` and in their place in the

@@ -13,7 +13,7 @@ use super::catalog::Catalog;
 use super::known::Known;
 use super::pooled::{Counted, MAX_CALLS, Pooled};
 use super::ports::{Clients, Mounted, Origin};
-use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Version};
+use super::{Caller, EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Version};
 
 /// The most sessions in a set. To open another one, the least recently used idle session is closed.
 /// If no session is idle, opening fails with [`MountError::Busy`].
@@ -71,15 +71,16 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// Returns the open session for these clients, or opens one. During the pause after a failure,
+    /// Returns the open session for clients like the caller, or opens one for `clients`. During the pause after a failure,
     /// fails at once with that failure. Fails with [`MountError::Busy`] if [`MAX_SESSIONS`]
     /// sessions are in use.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
-        clients: Clients,
+        caller: &Caller,
+        clients: impl FnOnce() -> Clients,
     ) -> Result<Arc<Pooled>, MountError> {
-        let mut opened = self.find_or_open(mount, clients)?;
+        let mut opened = self.find_or_open(mount, caller, clients)?;
         let outcome = opened.wait_for(Option::is_some).await;
         // Fails only if the task that opens the session panicked.
         let outcome = outcome.ok().and_then(|outcome| outcome.clone());
@@ -90,12 +91,13 @@ impl SessionSet {
     fn find_or_open(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,
-        clients: Clients,
+        caller: &Caller,
+        clients: impl FnOnce() -> Clients,
     ) -> Result<watch::Receiver<Opened>, MountError> {
         let mut slots = self.slots.lock();
         slots.retain(Slot::is_usable);
         let mut found = slots.iter_mut();
-        if let Some(slot) = found.find(|slot| slot.is_for(&clients)) {
+        if let Some(slot) = found.find(|slot| slot.is_for(caller)) {
             slot.used = Instant::now();
             return Ok(slot.opened.clone());
         }
@@ -109,6 +111,7 @@ impl SessionSet {
             let oldest = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at);
             slots.swap_remove(oldest.ok_or(MountError::Busy)?).end();
         }
+        let clients = clients();
         let (sender, opened) = watch::channel(None);
         slots.push(Slot {
             version: clients.version,
@@ -225,8 +228,8 @@ impl SessionSet {
 }
 
 impl Slot {
-    fn is_for(&self, clients: &Clients) -> bool {
-        self.version == clients.version && self.capabilities.get() == clients.capabilities.get()
+    fn is_for(&self, caller: &Caller) -> bool {
+        caller.is_like(self.version, &self.capabilities)
     }
 
     /// Whether the session is open or being opened.

@@ -35,6 +35,7 @@ fn tool(schema: Value) -> Arc<Definition> {
     Arc::new(Definition {
         name: "query".into(),
         raw: raw(json!({"name": "query", "inputSchema": schema})),
+        may_name_fields: true,
         annotations: Annotations::default(),
         pin: Pin::Accepted,
     })

@@ -34,10 +34,8 @@ pub async fn check(
         return Ok(());
     };
     let tool = visit.gateway.core.tool(caller, &name).await;
-    // JSON may spell the key with `\u` escapes.
-    let may_have_it = |text: &str| text.contains(ANNOTATION) || text.contains("\\u");
     let raw = match &tool {
-        Some(tool) if may_have_it(tool.raw.get()) => tool.raw.get(),
+        Some(tool) if tool.may_name_fields => tool.raw.get(),
         _ => return Ok(()),
     };
     let Ok(tool) = serde_json::from_str::<Tool>(raw) else {

@@ -83,7 +83,7 @@ impl Request<'_> {
             let checked = param_headers::check(visit, read, &caller).await;
             checked.map_err(|error| self.refuse(error))?;
         }
-        let running = Running::begin(visit, self, (read, caller));
+        let running = Running::begin(visit, self, read, caller);
         Ok(run(visit, running).await)
     }
 }

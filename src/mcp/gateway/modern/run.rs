@@ -53,7 +53,8 @@ impl Running {
     pub fn begin(
         visit: &Visit<'_>,
         request: &Request<'_>,
-        (read, caller): (&ModernParams<'_>, Arc<Caller>),
+        read: &ModernParams<'_>,
+        caller: Arc<Caller>,
     ) -> Self {
         let (method, params) = (Arc::clone(&request.method), request.params.clone());
         let call = visit.call(caller, method, params);

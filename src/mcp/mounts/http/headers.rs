@@ -14,6 +14,9 @@ use crate::mcp::fields::{METHOD, NAME, PROTOCOL_VERSION};
 /// Prefix and suffix of the Base64 form.
 const SENTINEL: (&str, &str) = ("=?base64?", "?=");
 
+/// Room for the fields of a typical request, so that the map does not grow.
+pub const TYPICAL_FIELDS: usize = 12;
+
 /// Encodes a text as a field value: unchanged, or in the Base64 form if it is not printable ASCII,
 /// has surrounding space, or looks like the Base64 form.
 pub fn mirrored(text: &str) -> Option<HeaderValue> {
@@ -28,20 +31,25 @@ pub fn mirrored(text: &str) -> Option<HeaderValue> {
 
 /// The fields of every request of 2026-07-28 or later.
 pub fn request_fields(version: HeaderValue, method: &str, params: Option<&RawValue>) -> HeaderMap {
-    let mut fields = HeaderMap::new();
+    fields_of(version, method, name_of(method, params).as_deref())
+}
+
+/// As [`request_fields`], for a request with this value of `Mcp-Name`.
+pub fn fields_of(version: HeaderValue, method: &str, name: Option<&str>) -> HeaderMap {
+    let mut fields = HeaderMap::with_capacity(TYPICAL_FIELDS);
     fields.insert(PROTOCOL_VERSION, version);
     if let Some(method) = mirrored(method) {
         fields.insert(METHOD, method);
     }
-    if let Some(name) = name_of(method, params) {
+    if let Some(name) = name.and_then(mirrored) {
         fields.insert(NAME, name);
     }
     fields
 }
 
-/// The value of `Mcp-Name` for a request; `None` if the method requires none or the params have no
-/// name.
-fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
+/// The name in a request's params for `Mcp-Name`; `None` if the method requires none or the params
+/// have no name.
+fn name_of<'p>(method: &str, params: Option<&'p RawValue>) -> Option<Cow<'p, str>> {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
@@ -53,11 +61,10 @@ fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
         return None;
     }
     let named: Named<'_> = serde_json::from_str(params?.get()).ok()?;
-    let name = match method {
+    match method {
         "resources/read" => named.uri,
         _ => named.name,
-    };
-    mirrored(&name?)
+    }
 }
 
 #[cfg(test)]
@@ -89,7 +96,7 @@ mod tests {
     fn mcp_name_is_the_tool_the_prompt_or_the_resource() {
         let name = |method, params: &str| {
             let params = RawValue::from_string(params.to_owned()).unwrap();
-            name_of(method, Some(&params)).map(|value| value.to_str().unwrap().to_owned())
+            name_of(method, Some(&params)).map(Cow::into_owned)
         };
         let both = r#"{"name":"a\u0062c","uri":"file:///x","arguments":{"name":"other"}}"#;
         assert_eq!(name("tools/call", both).as_deref(), Some("abc"));

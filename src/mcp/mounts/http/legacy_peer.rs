@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::answer::{Answered, EventStream, StreamEnd, drain, outcome_of};
 use super::event_stream::EventReader;
+use super::headers::TYPICAL_FIELDS;
 use super::peer::{Inbox, Replies, TEARDOWN_TIMEOUT};
 use super::wire::Wire;
 use crate::http::Answer;
@@ -75,7 +76,7 @@ impl LegacyPeer {
     }
 
     fn fields(&self) -> HeaderMap {
-        let mut fields = HeaderMap::new();
+        let mut fields = HeaderMap::with_capacity(TYPICAL_FIELDS);
         let version = HeaderValue::from_static(self.version.as_str());
         fields.insert(PROTOCOL_VERSION, version);
         if let Some(session) = &self.session {

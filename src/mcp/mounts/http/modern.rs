@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, CallPermit, RpcError};
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
-use super::headers::request_fields;
+use super::headers::{fields_of, request_fields};
 use super::peer::Inbox;
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start, legacy, mirrored_params};
@@ -23,6 +23,7 @@ use crate::mcp::mounts::handshake::{Discovered, discover_params};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
+const VERSION: HeaderValue = HeaderValue::from_static(Version::V2026_07_28.as_str());
 /// The request whose answer is an endless stream.
 const LISTEN: &str = "subscriptions/listen";
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
@@ -44,7 +45,7 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
     let id = Id::number(0);
     let params = discover_params(&opening.capabilities)?;
     let message = write_request(Some(&id), "server/discover", Some(&params));
-    let fields = fields("server/discover", None);
+    let fields = fields_of(VERSION, "server/discover", None);
     let answer = wire.post(&wire.target.path, fields, message).await;
     let answer = answer.map_err(cannot_start)?;
     let status = answer.status;
@@ -69,12 +70,6 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
             "the server did not answer server/discover".to_owned(),
         )),
     })
-}
-
-/// The fields of every request.
-fn fields(method: &str, params: Option<&RawValue>) -> HeaderMap {
-    let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
-    request_fields(version, method, params)
 }
 
 /// A "session" with a modern server: the state that its requests share.
@@ -103,12 +98,20 @@ impl ModernSession {
     }
 
     async fn post(&self, permit: &CallPermit, id: Option<&Id>) -> Result<Answered, MountError> {
-        let mut fields = fields(permit.method(), permit.params());
-        if let Some(definition) = permit.definition() {
-            let added = mirrored_params::add(&definition.raw, permit.params(), &mut fields);
+        let (method, params) = (permit.method(), permit.params());
+        let definition = permit.definition();
+        let mut fields = match definition {
+            // The core writes this name into the params.
+            Some(called) if &**method == "tools/call" => {
+                fields_of(VERSION, method, Some(&called.name))
+            }
+            _ => request_fields(VERSION, method, params),
+        };
+        if let Some(definition) = definition.filter(|definition| definition.may_name_fields) {
+            let added = mirrored_params::add(&definition.raw, params, &mut fields);
             added.map_err(MountError::Write)?;
         }
-        let message = write_request(id, permit.method(), permit.params());
+        let message = write_request(id, method, params);
         let answer = self
             .wire
             .post(&self.wire.target.path, fields, message)

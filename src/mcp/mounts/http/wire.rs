@@ -171,13 +171,22 @@ impl Wire {
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = path.clone().into();
+        *request.headers_mut() = fields;
         let headers = request.headers_mut();
+        let configured = &*self.target.fields;
+        for name in configured.keys() {
+            // The fields of the message take precedence.
+            if !headers.contains_key(name) {
+                for value in configured.get_all(name) {
+                    headers.append(name, value.clone());
+                }
+            }
+        }
         let agent = concat!("unified-proxy/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        headers.extend(self.target.fields.as_ref().clone());
+        let agent = HeaderValue::from_static(agent);
+        headers.entry(USER_AGENT).or_insert(agent);
         let plain = HeaderValue::from_static("identity");
         headers.insert(ACCEPT_ENCODING, plain);
-        headers.extend(fields);
         request
     }
 
