@@ -13,10 +13,11 @@ use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_reply};
 
 const HOST: &str = "api.example.com";
 
-/// Each request has a different path of about 1,000 bytes, so that without a budget each would get
-/// a separate, long audit line.
+/// Each request has a different path of about 1,000 bytes. Without a budget, each would get a long
+/// audit line.
 #[test]
-fn a_flood_of_long_paths_stays_within_its_audit_byte_budget_and_others_keep_their_lines() {
+fn a_flood_of_long_paths_stays_within_the_audit_byte_budget_and_other_containers_keep_their_lines()
+{
     const FLOWS: usize = 1500;
     const BUDGET: usize = 64 * 1024;
     let origin = Origin::start();
@@ -83,8 +84,8 @@ fn a_full_disk_degrades_a_health_check_and_denies_no_request() {
     assert_eq!(proxy.health().status, 200);
 }
 
-/// Makes the path of the audit log a symbolic link to `/dev/full`, and returns that path: once the
-/// link is removed, lines can be written.
+/// Makes the path of the audit log a symbolic link to `/dev/full`. Returns the path: when a test
+/// removes the link, the proxy can write lines.
 fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
     let directory = setup.dir().join("audit");
     std::fs::create_dir(&directory).unwrap();

@@ -24,7 +24,7 @@ const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
 /// HTTP/2 has no `Upgrade`.
 const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
 
-/// A request of a row. The rows below change a part of [`PERMITTED`].
+/// The request of one row. Each row below changes a part of [`PERMITTED`].
 #[derive(Clone, Copy, Debug)]
 struct TestRequest {
     from: Ipv4Addr,

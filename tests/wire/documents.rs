@@ -1,5 +1,5 @@
 //! Checks the documents: metrics and alert rules against the code, links against the files, and the
-//! rows of the performance matrix against those that are measured.
+//! rows of the performance matrix against the measured rows.
 
 use std::path::{Path, PathBuf};
 
