@@ -55,10 +55,16 @@ fn a_flood_of_long_paths_stays_within_the_audit_byte_budget_and_other_containers
     }
     assert!(
         full <= minutes * BUDGET,
-        "{full} bytes in {minutes} minutes"
+        "{full} bytes of detailed lines in {minutes} minutes"
     );
-    assert!(full > BUDGET / 2, "{full} bytes of a budget of {BUDGET}");
-    assert!(coarse <= minutes * 128 * 1024, "{coarse} bytes");
+    assert!(
+        full > BUDGET / 2,
+        "{full} bytes of detailed lines, budget {BUDGET}"
+    );
+    assert!(
+        coarse <= minutes * 128 * 1024,
+        "{coarse} bytes of coarse lines"
+    );
     assert_eq!((flows as usize, others), (FLOWS, 20));
     let verify = proxy.cli(&["audit", "verify", "--config", "config"]).ok();
     assert!(verify.contains("folded: "), "{verify}");
@@ -133,7 +139,7 @@ fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
     each_row(
         [": 2 lines, hash chain intact\n", "\nlost: 6 lines\n"],
         |part| {
-            assert!(told.contains(part), "{part:?} in {told}");
+            assert!(told.contains(part), "{part:?} is not in {told}");
         },
     );
     let text = std::fs::read_to_string(&path).unwrap();

@@ -42,7 +42,7 @@ fn explain_shows_the_verdict_and_the_edit_that_would_change_it() {
                 "{denied}"
             );
             for part in [code, edit] {
-                assert!(denied.contains(part), "{part} in {denied}");
+                assert!(denied.contains(part), "{part} is not in {denied}");
             }
         },
     );
@@ -90,7 +90,11 @@ fn explain_gives_each_reason_once() {
             let [method, target] = arguments;
             let said = proxy.cli(&["explain", SANDBOX, method, target]).ok();
             for reason in ["at its registered source", "allowed by api.example.com"] {
-                assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
+                assert_eq!(
+                    said.matches(reason).count(),
+                    1,
+                    "{reason} is not exactly once in {said}"
+                );
             }
         },
     );
@@ -256,7 +260,7 @@ fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
             let ran = verify(&proxy);
             assert_eq!(ran.code, Some(70), "{ran:?}");
             let place = format!("{}:{line}:", file.display());
-            assert!(ran.stderr.contains(&place), "{place} in {ran:?}");
+            assert!(ran.stderr.contains(&place), "{place} is not in {ran:?}");
         }
         std::fs::write(file, &text).unwrap();
     }

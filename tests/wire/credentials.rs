@@ -383,7 +383,10 @@ fn assert_no_secret(text: &str, what: &str) {
     for offset in 0..3 {
         let encoded = STANDARD.encode(format!("{}{SECRET}", "x".repeat(offset)));
         let core = &encoded[4..encoded.len() - 4];
-        assert!(!text.contains(core), "{what}: base64 at offset {offset}");
+        assert!(
+            !text.contains(core),
+            "{what}: the secret is in base64 at offset {offset}"
+        );
     }
 }
 

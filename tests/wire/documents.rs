@@ -91,7 +91,11 @@ fn the_target_of_every_relative_link_exists() {
                 continue;
             }
             let there = file.parent().unwrap().join(path);
-            assert!(there.exists(), "{} links to {target}", file.display());
+            assert!(
+                there.exists(),
+                "{} links to {target}, which does not exist",
+                file.display()
+            );
         }
     }
 }

@@ -124,7 +124,7 @@ fn env_prints_the_same_variables_for_sh_fish_and_json_with_the_given_paths() {
     assert_eq!(
         json.get("UNIFIED_PROXY_MCP_URL"),
         None,
-        "the gateway is off"
+        "the gateway is off, so it has no URL"
     );
 
     // With `--proxy` and `--certs`, `env` works without a running proxy, for example in the entry

@@ -376,7 +376,7 @@ fn leaves_last_at_most_25_hours_and_have_random_serials_and_another_key_than_the
         assert_eq!(
             x509(&["-checkend", &day]).code,
             Some(1),
-            "valid for over 25 hours"
+            "the leaf is valid for over 25 hours"
         );
         serials.push(x509(&["-serial"]).ok());
         let ca = ["x509", "-noout", "-pubkey", "-in"];

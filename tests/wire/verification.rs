@@ -280,7 +280,10 @@ fn step_10_the_admin_socket_serves_metrics() {
             "proxy_circuit_breaker_state{upstream=\"api.github.com\"} 0",
         ],
         |line| {
-            assert!(text.lines().any(|one| one == line), "{line} in {text}");
+            assert!(
+                text.lines().any(|one| one == line),
+                "{line} is not in {text}"
+            );
         },
     );
     let labels = [

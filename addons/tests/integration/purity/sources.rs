@@ -175,7 +175,7 @@ fn an_addon_imports_no_other() {
         for file in files {
             let source = without_comments(&fs::read_to_string(&file).unwrap());
             for found in others.captures_iter(&source) {
-                assert_eq!(&found[1], addon, "imported by {}", file.display());
+                assert_eq!(&found[1], addon, "{} imports another addon", file.display());
             }
         }
     }

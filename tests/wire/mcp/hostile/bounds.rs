@@ -264,6 +264,6 @@ fn a_flooding_stdio_server_is_bounded_and_other_servers_work() {
         let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
         assert!(grown < GROWTH, "{kind}: memory grew by {grown} KiB");
         let log = gateway.proxy.log().len();
-        assert!(log < 2 << 20, "{kind}: {log} bytes of log");
+        assert!(log < 2 << 20, "{kind}: the log has {log} bytes");
     });
 }
