@@ -45,14 +45,14 @@ fn a_rapid_reset_flood_closes_its_connection_and_others_are_served() {
 #[test]
 fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() {
     let (origin, proxy) = start();
-    let changed_its_mind = |number: u32| {
+    let request_and_reset = |number: u32| {
         let id = number * 2 + 1;
         let mut frames = frames::request(id, &frames::get(HOST, "/echo"));
         frames.extend(frame(frames::RST_STREAM, 0, id, &8_u32.to_be_bytes()));
         frames
     };
-    assert!(survives(&proxy, 5, changed_its_mind), "5 resets");
-    assert!(!survives(&proxy, 16, changed_its_mind), "16 resets");
+    assert!(survives(&proxy, 5, request_and_reset), "5 resets");
+    assert!(!survives(&proxy, 16, request_and_reset), "16 resets");
     assert_others_go_on(&proxy);
     let reached = origin.seen().len();
     assert!(reached < 10, "{reached} requests got through");
