@@ -234,9 +234,9 @@ fn ambiguous_framing_and_malformed_fields_are_refused() {
     assert!(origin.seen().is_empty(), "{:?}", origin.seen());
 }
 
-/// hyper accepts all of these heads, and chooses one of the possible lengths of the body. Only the
-/// proxy's own check refuses them. A refusal by the proxy has a code in `X-Proxy-Denied`; a refusal
-/// by hyper has none.
+/// hyper accepts all of these heads, and reads the body in one of several possible ways. Only the
+/// proxy's own check refuses the heads. A refusal by the proxy has a code in `X-Proxy-Denied`; a
+/// refusal by hyper has none.
 #[test]
 fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
     let origin = Origin::start();

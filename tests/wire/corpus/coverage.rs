@@ -143,8 +143,11 @@ const ROWS: &[Row] = &[
         recorded: &[Plain, Http1, Http2, DnsHttp],
         elsewhere: &[
             (&[Connect], "CONNECT is a known method"),
-            (&[WebSocket, InfoRefs], "its method is GET"),
-            (&[PushReport, PushStatus], "its method is POST"),
+            (
+                &[WebSocket, InfoRefs],
+                "the method of these requests is GET",
+            ),
+            (&[PushReport, PushStatus], "the method of a push is POST"),
             (&[Tls], HANDSHAKE),
             (&[DnsUdp, DnsTcp], NO_HTTP),
         ],

@@ -12,8 +12,8 @@ use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Question, exchange};
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
-/// Address of the container that reaches the limit on tunnels. The next constants are the addresses
-/// of the containers that reach other limits.
+/// Address of the container that reaches the limit on tunnels. The next three constants are the
+/// addresses of the containers that reach other limits.
 const TUNNEL_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CERTIFICATE_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const CONNECTION_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);

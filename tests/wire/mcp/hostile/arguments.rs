@@ -102,7 +102,7 @@ fn names_that_resemble_a_prompt_name_are_unknown() {
 }
 
 /// The gateway does not rewrite URIs. If no server lists a URI, it sends the URI to the servers
-/// that declare the `resources` capability. Servers and policies get the same bytes as the client
+/// that declare the `resources` capability. Servers and policies get the bytes that the client
 /// sent.
 #[test]
 fn a_uri_that_resembles_a_resource_uri_is_neither_matched_nor_rewritten() {
