@@ -13,10 +13,11 @@ use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_reply};
 
 const HOST: &str = "api.example.com";
 
-/// Each request has a different path of about 1,000 bytes, so that without a budget each would get
-/// a separate, long audit line.
+/// Each request has a different path of about 1,000 bytes. Without a budget, each would get a long
+/// audit line.
 #[test]
-fn a_flood_of_long_paths_stays_within_its_audit_byte_budget_and_others_keep_their_lines() {
+fn a_flood_of_long_paths_stays_within_the_audit_byte_budget_and_other_containers_keep_their_lines()
+{
     const FLOWS: usize = 1500;
     const BUDGET: usize = 64 * 1024;
     let origin = Origin::start();
@@ -54,10 +55,16 @@ fn a_flood_of_long_paths_stays_within_its_audit_byte_budget_and_others_keep_thei
     }
     assert!(
         full <= minutes * BUDGET,
-        "{full} bytes in {minutes} minutes"
+        "{full} bytes of detailed lines in {minutes} minutes"
     );
-    assert!(full > BUDGET / 2, "{full} bytes of a budget of {BUDGET}");
-    assert!(coarse <= minutes * 128 * 1024, "{coarse} bytes");
+    assert!(
+        full > BUDGET / 2,
+        "{full} bytes of detailed lines, budget {BUDGET}"
+    );
+    assert!(
+        coarse <= minutes * 128 * 1024,
+        "{coarse} bytes of coarse lines"
+    );
     assert_eq!((flows as usize, others), (FLOWS, 20));
     let verify = proxy.cli(&["audit", "verify", "--config", "config"]).ok();
     assert!(verify.contains("folded: "), "{verify}");
@@ -83,8 +90,8 @@ fn a_full_disk_degrades_a_health_check_and_denies_no_request() {
     assert_eq!(proxy.health().status, 200);
 }
 
-/// Makes the path of the audit log a symbolic link to `/dev/full`, and returns that path: once the
-/// link is removed, lines can be written.
+/// Makes the path of the audit log a symbolic link to `/dev/full`. Returns the path: when a test
+/// removes the link, the proxy can write lines.
 fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
     let directory = setup.dir().join("audit");
     std::fs::create_dir(&directory).unwrap();
@@ -132,7 +139,7 @@ fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
     each_row(
         [": 2 lines, hash chain intact\n", "\nlost: 6 lines\n"],
         |part| {
-            assert!(told.contains(part), "{part:?} in {told}");
+            assert!(told.contains(part), "{part:?} is not in {told}");
         },
     );
     let text = std::fs::read_to_string(&path).unwrap();

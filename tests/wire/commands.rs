@@ -42,7 +42,7 @@ fn explain_shows_the_verdict_and_the_edit_that_would_change_it() {
                 "{denied}"
             );
             for part in [code, edit] {
-                assert!(denied.contains(part), "{part} in {denied}");
+                assert!(denied.contains(part), "{part} is not in {denied}");
             }
         },
     );
@@ -54,7 +54,7 @@ fn explain_shows_the_verdict_and_the_edit_that_would_change_it() {
 }
 
 #[test]
-fn explain_of_a_connect_shows_the_tunnel_limit_and_uses_none_of_it() {
+fn explain_of_a_connect_shows_the_tunnel_limit_and_does_not_count_against_it() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["limits"]["tunnels_per_second"] = json!(1);
@@ -90,7 +90,11 @@ fn explain_gives_each_reason_once() {
             let [method, target] = arguments;
             let said = proxy.cli(&["explain", SANDBOX, method, target]).ok();
             for reason in ["at its registered source", "allowed by api.example.com"] {
-                assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
+                assert_eq!(
+                    said.matches(reason).count(),
+                    1,
+                    "{reason} is not exactly once in {said}"
+                );
             }
         },
     );
@@ -194,8 +198,8 @@ fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
     std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| sender.send(l)));
     let second = std::net::Ipv4Addr::new(127, 0, 0, 2);
     let mut first = None;
-    // `tail` shows only flows that end after it has connected, and does not report that it is
-    // connected, so the test repeats the flows until a line appears.
+    // `tail` shows only flows that end after it has connected, but does not say when it has. So the
+    // test repeats the flows until a line appears.
     eventually("a line is shown", SOON, || {
         proxy.curl_from(second, &["http://blocked.example.org/second"]);
         proxy.get("http://plain.example.com/echo", &[]);
@@ -256,7 +260,7 @@ fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
             let ran = verify(&proxy);
             assert_eq!(ran.code, Some(70), "{ran:?}");
             let place = format!("{}:{line}:", file.display());
-            assert!(ran.stderr.contains(&place), "{place} in {ran:?}");
+            assert!(ran.stderr.contains(&place), "{place} is not in {ran:?}");
         }
         std::fs::write(file, &text).unwrap();
     }
@@ -269,7 +273,7 @@ fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
 }
 
 #[test]
-fn a_rotated_ca_is_published_at_once_and_old_and_new_files_verify() {
+fn a_rotated_ca_is_published_at_once_and_clients_with_the_old_or_new_file_verify() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let before = std::fs::read(proxy.ca()).unwrap();

@@ -1,5 +1,5 @@
-//! Injection of credentials, redaction of their echoes in responses, and the absence of secrets in
-//! logs, files, metrics and the admin API.
+//! Injection of credentials, and redaction of their echoes: responses that repeat an injected
+//! secret. No secret appears in logs, files, metrics or the admin API.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -374,15 +374,19 @@ fn a_credential_is_not_injected_for_containers_that_it_does_not_list() {
     assert!(!format!("{:?}", origin.seen()).contains(SECRET));
 }
 
-/// Asserts that `text` contains neither the secret nor, at each of the three alignments, the part
-/// of its base64 form that does not depend on adjacent bytes.
+/// Asserts that `text` contains the secret neither as it is nor in base64. The base64 form depends
+/// on the offset of the secret modulo 3. For each of these offsets, the check searches for the part
+/// of the form that does not depend on adjacent bytes.
 #[track_caller]
 fn assert_no_secret(text: &str, what: &str) {
     assert!(!text.contains(SECRET), "{what}: {text}");
     for offset in 0..3 {
         let encoded = STANDARD.encode(format!("{}{SECRET}", "x".repeat(offset)));
         let core = &encoded[4..encoded.len() - 4];
-        assert!(!text.contains(core), "{what}: base64 at offset {offset}");
+        assert!(
+            !text.contains(core),
+            "{what}: the secret is in base64 at offset {offset}"
+        );
     }
 }
 

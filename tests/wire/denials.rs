@@ -24,7 +24,7 @@ const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
 /// HTTP/2 has no `Upgrade`.
 const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
 
-/// A request of a row. The rows below change a part of [`PERMITTED`].
+/// The request of one row. Each row below changes a part of [`PERMITTED`].
 #[derive(Clone, Copy, Debug)]
 struct TestRequest {
     from: Ipv4Addr,
@@ -213,8 +213,8 @@ fn start(origin: &Origin, inside: &TcpListener) -> Proxy {
     proxy
 }
 
-/// Sends a request; returns status and denial code of its response, or of the response to the
-/// CONNECT if the proxy denies the CONNECT. The code is `None` without `X-Proxy-Denied`.
+/// Sends a request. Returns the status and the denial code of the response or, if the proxy denies
+/// the CONNECT, of the response to the CONNECT. The code is `None` without `X-Proxy-Denied`.
 fn ask(proxy: &Proxy, over: Over, request: &TestRequest) -> (u16, Option<String>) {
     let suffix = if over == Over::Plain { "-plain" } else { "" };
     let host_of = |name: &str| format!("{name}{suffix}.example.com");

@@ -24,7 +24,7 @@ fn a_name_that_is_not_listed_is_denied_plain_and_in_connect() {
     assert_eq!(
         nameserver.asked(),
         Vec::<String>::new(),
-        "looked up before the verdict"
+        "the name was looked up before the verdict"
     );
     origin.assert_untouched();
 }

@@ -71,8 +71,8 @@ fn only_the_permitted_addresses_of_a_dns_answer_are_dialled() {
     );
 }
 
-/// The address of a listener whose accept queue is full, so that the kernel drops further SYNs, and
-/// the sockets that keep it full.
+/// Makes a listener whose accept queue is full, so that the kernel drops further SYNs. Returns its
+/// address, and the sockets that keep the queue full.
 fn full_listener() -> (SocketAddr, Vec<Socket>) {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from((LOCAL, 0));

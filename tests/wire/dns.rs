@@ -127,7 +127,7 @@ fn unsupported_types_get_nodata_for_listed_names_and_nxdomain_for_others() {
 }
 
 #[test]
-fn axfr_type_any_other_classes_and_two_questions_get_no_records() {
+fn axfr_and_any_queries_other_classes_and_two_questions_get_no_records() {
     let (nameserver, proxy) = start(|_| ());
     each_row(
         [

@@ -285,7 +285,7 @@ fn queries_are_judged_for_the_container_of_their_listener() {
         }));
     }
     // A registration with another allowlist begins a new lease. The proxy closes the connections of
-    // the old one; before that, a query may still get a REFUSED.
+    // the old lease. Until then, a query on such a connection may still get REFUSED.
     let mut stream = connect(&one);
     let reply = send(&mut stream, &dns_query(&question("a.example.org")));
     assert_eq!(response_code(&reply), NOERROR);

@@ -1,5 +1,5 @@
 //! Checks the documents: metrics and alert rules against the code, links against the files, and the
-//! rows of the performance matrix against those that are measured.
+//! rows of the performance matrix against the measured rows.
 
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,11 @@ fn the_target_of_every_relative_link_exists() {
                 continue;
             }
             let there = file.parent().unwrap().join(path);
-            assert!(there.exists(), "{} links to {target}", file.display());
+            assert!(
+                there.exists(),
+                "{} links to {target}, which does not exist",
+                file.display()
+            );
         }
     }
 }

@@ -7,8 +7,8 @@ use testkit::each_row;
 
 use crate::support::{NODE_AGENT, Origin, Proxy, Setup, free_address};
 
-/// Runs a script with `sh`, after it has evaluated the output of `unified-proxy env` in an
-/// environment without proxy and CA variables.
+/// Runs `sh` in an environment without proxy and CA variables. The shell evaluates the output of
+/// `unified-proxy env`, and then runs the script.
 fn shell(proxy: &Proxy, script: &str) -> Output {
     let evaluated = format!("eval \"$(\"$UNIFIED_PROXY\" env)\" || exit 99\n{script}");
     Command::new("sh")
@@ -124,10 +124,11 @@ fn env_prints_the_same_variables_for_sh_fish_and_json_with_the_given_paths() {
     assert_eq!(
         json.get("UNIFIED_PROXY_MCP_URL"),
         None,
-        "the gateway is off"
+        "the gateway is off, so it has no URL"
     );
 
-    // With `--proxy` and `--certs` no proxy needs to run, as in the entry point of an image.
+    // With `--proxy` and `--certs`, `env` works without a running proxy, for example in the entry
+    // point of an image.
     let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
         .args(["env", "--proxy", "http://proxy:8080", "--certs", "/certs"])
         .args(["--socket", "/nowhere"])

@@ -1,5 +1,5 @@
-//! HTTP/2 floods. The proxy closes the connection of a flood that costs it more than the client,
-//! bounds the memory of other floods, and keeps serving other containers.
+//! HTTP/2 floods. If a flood costs the proxy more than the client, the proxy closes the connection.
+//! It bounds the memory that other floods take, and it keeps serving other containers.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{Origin, Proxy, SOON, Tls};
 use testkit::each_row;
 
 const HOST: &str = "api.example.com";
-/// Write timeout: when it has passed, the proxy has stopped reading.
+/// Write timeout of the client. A write that times out shows that the proxy has stopped reading.
 const HELD_BACK: Duration = Duration::from_secs(2);
 
 /// How a flood ended.
@@ -40,26 +40,26 @@ fn a_rapid_reset_flood_closes_its_connection_and_others_are_served() {
     assert!(reached < 10_000, "{reached} requests got through");
 }
 
-/// h2's default limit on streams that the client resets before they are served is 20; the proxy
-/// sets it to 10.
+/// h2 limits the number of streams that the client resets before they are served. The default limit
+/// is 20; the proxy sets it to 10.
 #[test]
 fn more_than_ten_streams_reset_before_they_were_served_close_their_connection() {
     let (origin, proxy) = start();
-    let changed_its_mind = |number: u32| {
+    let request_and_reset = |number: u32| {
         let id = number * 2 + 1;
         let mut frames = frames::request(id, &frames::get(HOST, "/echo"));
         frames.extend(frame(frames::RST_STREAM, 0, id, &8_u32.to_be_bytes()));
         frames
     };
-    assert!(survives(&proxy, 5, changed_its_mind), "5 resets");
-    assert!(!survives(&proxy, 16, changed_its_mind), "16 resets");
+    assert!(survives(&proxy, 5, request_and_reset), "5 resets");
+    assert!(!survives(&proxy, 16, request_and_reset), "16 resets");
     assert_others_go_on(&proxy);
     let reached = origin.seen().len();
     assert!(reached < 10, "{reached} requests got through");
 }
 
-/// h2's default limit on streams that it resets for the client's errors is 1,024; the proxy sets it
-/// to 256.
+/// h2 limits the number of streams that it resets because of errors of the client. The default
+/// limit is 1,024; the proxy sets it to 256.
 #[test]
 fn a_connection_with_500_stream_errors_is_closed() {
     let (_origin, proxy) = start();
@@ -250,5 +250,5 @@ fn assert_others_go_on(proxy: &Proxy) {
 #[track_caller]
 fn assert_memory(proxy: &Proxy, before: u64) {
     let grown = proxy.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 48 * 1024, "{grown} KiB more than before");
+    assert!(grown < 48 * 1024, "memory grew by {grown} KiB");
 }

@@ -234,9 +234,9 @@ fn ambiguous_framing_and_malformed_fields_are_refused() {
     assert!(origin.seen().is_empty(), "{:?}", origin.seen());
 }
 
-/// hyper accepts all of these heads and chooses one reading of the body; only the proxy's check of
-/// the framing refuses them. The proxy's refusals have a code in `X-Proxy-Denied`, hyper's have
-/// none.
+/// hyper accepts all of these heads, and reads the body in one of several possible ways. Only the
+/// proxy's own check refuses the heads. A refusal by the proxy has a code in `X-Proxy-Denied`; a
+/// refusal by hyper has none.
 #[test]
 fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
     let origin = Origin::start();
@@ -376,7 +376,7 @@ fn leaves_last_at_most_25_hours_and_have_random_serials_and_another_key_than_the
         assert_eq!(
             x509(&["-checkend", &day]).code,
             Some(1),
-            "valid for over 25 hours"
+            "the leaf is valid for over 25 hours"
         );
         serials.push(x509(&["-serial"]).ok());
         let ca = ["x509", "-noout", "-pubkey", "-in"];

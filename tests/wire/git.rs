@@ -81,8 +81,8 @@ impl Forge {
         ran.stderr
     }
 
-    /// The id of the commit, with a newline, to which a ref of `acme/web` points at the origin;
-    /// `None` if the ref does not exist.
+    /// The commit id of a ref of `acme/web` at the origin, with a newline; `None` if the ref does
+    /// not exist.
     pub fn at_origin(&self, name: &str) -> Option<String> {
         let bare = self.origin.repositories().join("acme/web.git");
         let ran = self.git(&[
@@ -96,8 +96,8 @@ impl Forge {
         (ran.code == Some(0)).then_some(ran.stdout)
     }
 
-    /// The id of the work tree's commit, with a newline; never `None`, for comparison with
-    /// [`Self::at_origin`].
+    /// The id of the work tree's commit, with a newline. Never `None`: the type is that of
+    /// [`Self::at_origin`], so that tests can compare the two.
     pub fn head(&self) -> Option<String> {
         Some(self.work(&["rev-parse", "HEAD"]).ok())
     }
@@ -114,7 +114,7 @@ impl Forge {
 }
 
 #[test]
-fn an_authorized_repository_is_cloned_fetched_and_pushed_with_and_without_the_suffix() {
+fn an_authorized_repository_is_cloned_fetched_and_pushed_with_and_without_the_git_suffix() {
     let forge = Forge::start();
     forge.work(&["push", "--quiet", "origin", "main"]).ok();
     assert_eq!(forge.at_origin("main"), forge.head());

@@ -19,9 +19,9 @@ use crate::support::{SOON, Setup, eventually, incompressible, read_reply};
 const MB: usize = 1 << 20;
 const PIECE: usize = 16 * 1024;
 
-/// Commits a file of incompressible bytes, and makes git push over HTTP/1.1: git sends a large push
-/// in chunks, and over HTTP/2 some releases of libcurl expect data after the last chunk, so that
-/// git hangs.
+/// Commits a file of incompressible bytes, and makes git push over HTTP/1.1. git sends a large push
+/// in chunks. Over HTTP/2, it would hang with some releases of libcurl, which expect data after the
+/// last chunk.
 fn commit_noise(forge: &Forge, bytes: usize) {
     forge.work(&["config", "http.version", "HTTP/1.1"]).ok();
     std::fs::write(forge.proxy.path("work/noise"), incompressible(bytes)).unwrap();
@@ -112,7 +112,7 @@ fn a_push_over_the_limit_moves_no_ref_and_git_shows_why() {
 /// libcurl loops without end if the response to a stream arrives before libcurl has sent the whole
 /// body.
 #[test]
-fn a_push_over_the_limit_in_chunks_over_http2_is_answered_after_its_end() {
+fn a_push_over_the_limit_in_chunks_over_http2_is_answered_after_the_whole_body() {
     let forge = Forge::with(limited(2 * MB), json!({}));
     let pieces = 3 * MB / PIECE;
     let sent = Arc::new(AtomicUsize::new(0));

@@ -1,5 +1,5 @@
-//! Look-ups at the forge, with the container's credential: the proxy asks to which repository a
-//! node id or a repository number belongs.
+//! Look-ups at the forge (GitHub, or a self-hosted server with its API). The proxy asks the forge
+//! to which repository a node id or a repository number belongs, with the container's credential.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subject
 const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
-/// Requests for nodes or repository numbers that the forge received: the node ids, or the path
-/// after `/repositories/`; and the value of `Authorization`.
+/// Requests that the forge received about nodes or repository numbers. The first value is the list
+/// of node ids, or the path after `/repositories/`. The second is the value of `Authorization`.
 type LookUps = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct Fixture {

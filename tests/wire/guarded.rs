@@ -8,7 +8,7 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, Setup, frames, read_reply};
 
 const HOST: &str = "api.example.com";
-/// The hosts that are guarded by default: `git.hosts` and GitHub's API.
+/// The hosts that are guarded by default: the default host of `git.hosts`, and its API.
 const GUARDED: [&str; 2] = ["github.com", "api.github.com"];
 
 fn start(origin: &Origin) -> Proxy {

@@ -56,7 +56,7 @@ fn forwarding_fields_do_not_identify_a_source() {
 }
 
 #[test]
-fn a_container_id_that_differs_is_denied_wherever_it_is_sent() {
+fn a_container_id_that_differs_is_denied_in_plain_requests_connects_and_tunnels() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let denied = ("container_id_mismatch", "Container ID mismatch");
@@ -265,7 +265,7 @@ fn an_upstream_connection_of_an_idle_tunnel_is_reused_only_by_the_same_container
     };
     let mut idle = proxy.tls("api.example.com");
     let first = serve(&mut idle);
-    // A tunnel keeps its upstream connection until it has been idle for two seconds.
+    // A tunnel keeps its upstream connection until the tunnel has been idle for two seconds.
     let mut eager = proxy.tls("api.example.com");
     let second = serve(&mut eager);
     assert_ne!(second, first);

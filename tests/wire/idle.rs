@@ -99,7 +99,7 @@ fn a_proxy_connection_that_was_idle_opens_a_tunnel() {
     assert_eq!(read_reply(&mut stream).unwrap().status, 200);
 }
 
-/// The rest of the body is a request to a permitted host.
+/// The rest of the denied body has the form of a request to a permitted host.
 #[test]
 fn the_rest_of_a_denied_body_is_not_a_request_after_an_idle_pause() {
     let origin = Origin::start();

@@ -72,7 +72,7 @@ fn tls_from(proxy: &Proxy, source: Ipv4Addr, host: &str) -> Tls {
 }
 
 /// Sends small requests from the other sandbox, one at a time, until `done` returns true; `done`
-/// gets the number of requests so far. Returns the 99th percentile of their durations.
+/// gets the number of requests so far. Returns the 99th percentile of the requests' durations.
 fn p99_until(proxy: &Proxy, done: impl Fn(usize) -> bool) -> Duration {
     let mut stream = tls_from(proxy, OTHER, "other.example.com");
     let mut took = Vec::new();
@@ -124,7 +124,10 @@ fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
                     if status == 413 {
                         assert_eq!(reply.json()["code"], "body_too_large_to_inspect");
                         assert_eq!(reply.json()["limit"], limit);
-                        assert!(reply.json()["message"].is_string(), "git-lfs shows it");
+                        assert!(
+                            reply.json()["message"].is_string(),
+                            "git-lfs needs a message to show"
+                        );
                     }
                 }
             };
@@ -143,11 +146,11 @@ fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
             let most = 2 * quiet + Duration::from_millis(50);
             let rounds: Vec<_> = (0..3).map(|_| loud()).collect();
             let grown = (proxy.memory("VmHWM") - before) / 1024;
-            assert!(grown < 64, "{grown} MB for {}", &body[..60]);
+            assert!(grown < 64, "memory grew by {grown} MB for {}", &body[..60]);
             let least = rounds.iter().min().unwrap();
             assert!(
                 *least < most,
-                "{rounds:?}, quiet {quiet:?}: {}",
+                "{rounds:?} with bombs, {quiet:?} without: {}",
                 &body[..60]
             );
             drop(origin);
@@ -170,7 +173,7 @@ fn a_trickling_request_body_is_denied_at_the_inspection_timeout() {
         let reply = loop {
             match read_reply(&mut stream) {
                 Ok(reply) => break reply,
-                Err(_) => assert!(begun.elapsed() < SOON, "{path}: no answer"),
+                Err(_) => assert!(begun.elapsed() < SOON, "{path}: no answer in time"),
             }
             let _ = stream.write_all(b" ");
         };
@@ -254,7 +257,10 @@ fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_
                 let sentence = "Too many request bodies are being inspected";
                 reply.assert_denied(503, "inspection_busy", sentence);
                 assert_eq!(reply.header("retry-after"), Some("1"));
-                assert!(reply.json()["message"].is_string(), "git-lfs shows it");
+                assert!(
+                    reply.json()["message"].is_string(),
+                    "git-lfs needs a message to show"
+                );
                 refused += 1;
             }
             None => {
@@ -265,8 +271,12 @@ fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_
     }
     let reserved = reserved();
     assert!(reserved <= 8 * MB, "{reserved} bytes are reserved");
-    assert!((4..=16).contains(&held.len()), "{} are held", held.len());
-    assert!(refused > 150, "{refused} were refused");
+    assert!(
+        (4..=16).contains(&held.len()),
+        "{} bodies are held",
+        held.len()
+    );
+    assert!(refused > 150, "{refused} bodies were refused");
     assert!(proxy.metric("proxy_inspection_rejected_total", &["memory"]) >= 150.0);
     let grown = (proxy.memory("VmHWM") - before) / 1024;
     assert!(grown < 40, "{grown} MB");
@@ -448,7 +458,10 @@ fn a_denied_push_of_many_refs_is_reported_in_less_than_three_times_its_size() {
         Some("branch_deletion_blocked")
     );
     let (answer, request) = (reply.body.len(), body.len());
-    assert!(answer < 3 * request, "{answer} bytes for {request}");
+    assert!(
+        answer < 3 * request,
+        "the report has {answer} bytes, the request {request}"
+    );
     let told = reply
         .body
         .windows(14)

@@ -67,7 +67,8 @@ fn a_large_file_is_pushed_and_cloned() {
     clone(&forge, "copy").ok();
     let cloned = std::fs::read(forge.proxy.path("copy/large.bin")).unwrap();
     assert_eq!(cloned, vec![7; 3 * MB]);
-    // The store requires the tokens of its actions, which the proxy adds: the client gets none.
+    // The store requires a token for each action. The proxy adds the token; the client never gets
+    // it.
     eventually(
         "upload, verification and download are audited with a token",
         SOON,

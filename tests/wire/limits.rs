@@ -222,12 +222,12 @@ fn a_flood_of_tunnels_is_limited_and_hardly_delays_other_containers() {
     let granted = granted.into_inner();
     assert!(
         (200..=most).contains(&granted),
-        "{granted} of at most {most}"
+        "{granted} tunnels were granted, allowed are 200 to {most}"
     );
     let bound = 8 * quiet + Duration::from_millis(20);
     assert!(
         flooded < bound,
-        "{flooded:?} in the flood, {quiet:?} before"
+        "a tunnel took {flooded:?} in the flood, {quiet:?} before"
     );
 }
 

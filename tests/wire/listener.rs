@@ -53,7 +53,7 @@ fn unknown_origin_form_paths_are_denied_with_a_list_of_served_paths() {
     for _ in 0..2 {
         let accept = "accept: text/event-stream\r\n";
         let reply = send(&mut stream, &origin_form("GET", "/mcp", accept, b""));
-        assert_eq!(reply.status, 400, "a stream without a session");
+        assert_eq!(reply.status, 400, "a GET without a session opens no stream");
         let reply = send(&mut stream, &dns_query(&question("plain.example.com")));
         assert_eq!(response_code(&reply), NOERROR);
         let plain =
@@ -168,8 +168,8 @@ fn another_user_can_connect_if_the_directorys_mode_allows_it() {
     );
 }
 
-/// Uses a lease like that of `run --server` (60 s, renewed every 20 s), but of 5 s and renewed
-/// every second.
+/// The lease stands for one of `run --server`, which lasts 60 s and is renewed every 20 s. Here,
+/// the lease lasts 5 s and is renewed every second.
 #[test]
 fn connections_and_socket_of_a_renewed_lease_last_until_it_expires() {
     const LEASE: Duration = Duration::from_secs(5);

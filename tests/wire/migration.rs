@@ -67,7 +67,7 @@ fn compare_proxies_prints_expected_and_unexpected_differences() {
     let printed: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(printed.len(), ROWS.len() + 1, "{ran:?}");
     for ((_, expected), line) in ROWS.iter().zip(&printed) {
-        assert!(line.starts_with(expected), "{line} and not {expected}");
+        assert!(line.starts_with(expected), "{line} instead of {expected}");
     }
     let count = printed.last().unwrap();
     assert_eq!(*count, "5 the same, 3 expected to differ, 1 differ");

@@ -1,4 +1,4 @@
-//! OAuth logins of command-line tools: the proxy refreshes their tokens and injects them, and
+//! OAuth logins of command-line tools. The proxy refreshes and injects the tokens of a login;
 //! sandboxes see only placeholders.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Tokens of a GitHub App installation, one for each lease and limited to its repositories.
+//! Tokens of a GitHub App installation: one for each lease, limited to the lease's repositories.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -76,9 +76,9 @@ const PUSH_DENIALS: &[&str] = &[
 /// The labels of a family with their values, in the order of the text format.
 type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
 
-/// The series that a server with this configuration exposes from its start, with 0. The list lacks
-/// series with a label that is not known at the start, such as the status in `proxy_requests_total`
-/// and the container in `proxy_rate_limit_*`.
+/// The series that a server with this configuration exposes from its start, with the value 0. The
+/// list lacks series with a label value that is unknown at the start, such as the status in
+/// `proxy_requests_total` and the container in `proxy_rate_limit_*`.
 fn known_series() -> Vec<String> {
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let entry: Labels<'_> = &[("upstream", &["api.example.com"])];

@@ -18,7 +18,7 @@ use crate::support::{
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// A loopback address that is guarded, because it is not in `allow_private` here.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Longer than the second for which the resolver caches an answer with a TTL of 0.
+/// Longer than 1 s, the time for which the resolver caches an answer with a TTL of 0.
 const OUT_OF_THE_CACHE: Duration = Duration::from_millis(1300);
 
 const PASSTHROUGH: &str = "passthrough.example.com";
@@ -54,7 +54,9 @@ fn the_judged_address_is_dialled_and_each_new_connection_is_judged_again() {
     sleep(OUT_OF_THE_CACHE);
     for (name, port, ask) in ways {
         if ask(&proxy, &origin, name, port) {
-            failures.push(format!("{name}: served after it was rebound"));
+            failures.push(format!(
+                "{name}: a request was served after the name was rebound"
+            ));
         }
         proxy.audited(json!({ "host": name, "code": "address_not_allowed" }));
     }

@@ -104,7 +104,11 @@ fn an_invalid_file_changes_nothing_and_every_error_of_every_file_is_reported() {
             "push_denials",
         ],
         |place| {
-            assert!(reply.text().contains(place), "{place} in {}", reply.text());
+            assert!(
+                reply.text().contains(place),
+                "{place} is not in {}",
+                reply.text()
+            );
         },
     );
     let health = proxy.health();

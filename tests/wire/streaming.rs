@@ -12,9 +12,10 @@ use crate::support::{Origin, Proxy, RawOrigin, Seen, Tls, eventually, frames, re
 const HOST: &str = "api.example.com";
 const MEGABYTE: usize = 1 << 20;
 
-/// Upper bound on the bytes buffered between an origin and a client that does not read: the socket
-/// buffers of two connections on loopback (up to 6 MiB to receive and 4 MiB to send each, by
-/// Linux's defaults), HTTP/2 windows and the buffers of the HTTP libraries.
+/// Upper bound on the bytes buffered between an origin and a client that does not read. They are in
+/// the socket buffers of two connections on loopback, in HTTP/2 windows and in the buffers of the
+/// HTTP libraries. By Linux's defaults, each connection buffers up to 6 MiB to receive and 4 MiB to
+/// send.
 const MOST_UNREAD: u64 = 32 * MEGABYTE as u64;
 
 /// Bound on the growth of the proxy's resident memory, in KiB.

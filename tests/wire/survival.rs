@@ -228,7 +228,10 @@ fn invalid_yaml_is_reported_with_its_place_and_exit_code_78() {
         let (code, output) = setup.run(command);
         assert_eq!(code, 78, "{command}: {output}");
         for place in ["allowlist.yaml:4", "allowlist.yaml:5", "bogus"] {
-            assert!(output.contains(place), "{command}: {place} in {output}");
+            assert!(
+                output.contains(place),
+                "{command}: {place} is not in {output}"
+            );
         }
     });
 }
@@ -564,6 +567,9 @@ fn the_soft_limit_on_open_files_is_raised_to_the_hard_limit() {
         .lines()
         .find(|line| line.starts_with("Max open files"));
     let numbers: Vec<_> = files.unwrap().split_whitespace().skip(3).take(2).collect();
-    assert_eq!(numbers[0], numbers[1], "soft and hard limit");
+    assert_eq!(
+        numbers[0], numbers[1],
+        "the soft limit is not the hard limit"
+    );
     assert_ne!(numbers[0], "512");
 }

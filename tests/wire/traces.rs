@@ -78,7 +78,7 @@ fn start(origin: &Origin, collector: &Collector) -> Proxy {
 }
 
 #[test]
-fn a_flow_is_a_span_in_its_clients_trace_and_the_upstream_is_its_child() {
+fn a_flow_is_a_span_in_the_clients_trace_and_the_parent_of_upstream_spans() {
     let (origin, collector) = (Origin::start(), Collector::start());
     let proxy = start(&origin, &collector);
     let traceparent = format!("traceparent: {PARENT}");

@@ -1,6 +1,6 @@
-//! The verification steps of the original plan, under the plan's numbers, and the plan's checklist
-//! on identity, run with clients that a sandbox has. If the contract differs from the plan, the
-//! test follows the contract, and its comment names the difference.
+//! The verification steps of the original plan, with the plan's numbers, and the plan's checklist
+//! on identity. The tests use clients that a sandbox has. If the contract differs from the plan, a
+//! test follows the contract, and the comment of the test names the difference.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -93,8 +93,8 @@ impl Fixture {
         ]);
     }
 
-    /// Requests `/user` of the API. Returns the status of the response to the CONNECT if that is
-    /// not 200, otherwise that of the response to the request.
+    /// Requests `/user` of the API. Returns the status of the response to the CONNECT if it is not
+    /// 200, otherwise the status of the response to the request.
     fn user_status(&self, source: Ipv4Addr, arguments: &[&str]) -> u16 {
         let curl = self.proxy.curl_from(source, &[arguments, &[USER]].concat());
         if curl.connect == 200 {
@@ -280,7 +280,10 @@ fn step_10_the_admin_socket_serves_metrics() {
             "proxy_circuit_breaker_state{upstream=\"api.github.com\"} 0",
         ],
         |line| {
-            assert!(text.lines().any(|one| one == line), "{line} in {text}");
+            assert!(
+                text.lines().any(|one| one == line),
+                "{line} is not in {text}"
+            );
         },
     );
     let labels = [

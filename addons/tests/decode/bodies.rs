@@ -1,4 +1,5 @@
-//! Encoded bodies made by hand: padding that decodes to nothing, and bombs.
+//! Encoded bodies made by hand: padding that decodes to nothing, and bombs, which are small but
+//! decode to many bytes.
 
 /// Writes fields of bits, lowest bit first, as deflate and brotli do.
 #[derive(Default)]
@@ -100,8 +101,8 @@ pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8>
     bits.bytes()
 }
 
-/// Writes 16 MiB of zeros (RFC 7932, section 9.2): one literal, and one copy of the rest from one
-/// byte before.
+/// Writes 16 MiB of zeros (RFC 7932, section 9.2): one literal zero, and one copy that repeats the
+/// previous byte for the rest.
 fn put_zeros(bits: &mut Bits, window_bits: u64) {
     let length = 1 << 24;
     bits.put(1, 0); // ISLAST

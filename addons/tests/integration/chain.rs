@@ -416,8 +416,8 @@ fn missing_addons_are_named_at_start() {
 
 const ADDON_NAMES: [&str; 5] = ["identity", "policy", "a", "b", "c"];
 
-/// An addon with constraints on its position. Names in orders are static, so constraints are chosen
-/// from slices of one list.
+/// An addon with constraints on its position. [`Order`] has static slices of names, so the
+/// constraints are slices of one static list.
 #[derive(Clone, Debug)]
 struct Constrained {
     name: &'static str,

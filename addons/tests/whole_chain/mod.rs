@@ -83,8 +83,8 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
     Arc::new(standard_chain(&settings, ports).unwrap())
 }
 
-/// Returns the output of a future that is ready at its first poll, as the standard chain's are in
-/// these tests. Panics if the future waits.
+/// Returns the output of a future that is ready at its first poll. Panics if the future waits. In
+/// these tests, no future of the standard chain waits.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().unwrap()
 }

@@ -20,7 +20,7 @@ use rustix::process::{
 pub fn list() -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
-        // Kernels without `CONFIG_PROC_CHILDREN` have no such file.
+        // Kernels without `CONFIG_PROC_CHILDREN` have no file `children`.
         match fs::read_to_string(thread?.path().join("children")) {
             Ok(ids) => children.extend(ids.split_ascii_whitespace().filter_map(parse)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return list_by_parent(),
@@ -46,7 +46,8 @@ pub fn started(id: Pid) -> Option<u64> {
     stat_field(id, START_TIME)
 }
 
-/// Indexes of fields of `/proc/PID/stat`, where 0 is the field after the name, number 3 in proc(5).
+/// Indexes of fields of `/proc/PID/stat`, counted from the field after the name. Index 0 is field 3
+/// in proc(5).
 const PARENT: usize = 1;
 const START_TIME: usize = 19;
 

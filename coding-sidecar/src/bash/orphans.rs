@@ -1,8 +1,8 @@
-//! Kills the processes that ended supervisors leave running.
+//! Kills the processes of commands that still run when their supervisor has ended.
 //!
-//! A command may kill its supervisor, since both run as the same user; and a supervisor ends even
-//! if it could not kill every process. The sidecar is a child subreaper too, so the remaining
-//! processes become children of the sidecar, which kills them.
+//! A command may kill its supervisor, since both run as the same user. A supervisor also ends if it
+//! could not kill every process in time. The sidecar is a child subreaper, so the remaining
+//! processes become its children, and it kills them.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,7 +22,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two rounds of killing.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
 
-/// The running supervisors, and the request to kill the processes that ended supervisors left.
+/// The running supervisors, and the request to kill leftover processes of ended supervisors.
 pub struct Supervisors {
     state: Mutex<State>,
     wake: Notify,
@@ -37,8 +37,8 @@ struct State {
 }
 
 impl Supervisors {
-    /// Makes this process the parent of the processes that ended supervisors leave, and starts the
-    /// task that kills and reaps them.
+    /// Makes this process the parent of processes that outlive their supervisor. Starts the task
+    /// that kills and reaps these processes.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Supervisors {
     }
 
     /// Adds a supervisor, so that it is neither killed nor reaped here. Must be called before the
-    /// first `await` after its start.
+    /// first `await` after the supervisor was started.
     pub fn add(&self, supervisor: Pid) {
         self.lock().running.insert(supervisor);
     }
@@ -129,7 +129,7 @@ impl Reaper {
 
     /// Kills the children that started at `since` or later and are neither supervisors nor
     /// inherited. If the sidecar is process 1 of a container, orphaned processes of `docker exec`
-    /// are its children too; `since` spares the older ones.
+    /// are its children too. `since` spares those that started earlier.
     async fn kill_since(&mut self, since: u64) {
         let deadline = Instant::now() + KILL_TIMEOUT;
         loop {

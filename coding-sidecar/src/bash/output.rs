@@ -51,7 +51,7 @@ pub enum Line<'t> {
 impl Line<'_> {
     /// Encodes the line as JSON, with a final newline.
     pub fn encode(&self) -> Bytes {
-        // Fails only for maps whose keys are not strings, of which there are none here.
+        // Fails only for a map with keys that are not strings; a line has no map.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
         line.into()
@@ -70,7 +70,7 @@ pub struct Output<R> {
 }
 
 impl<R: AsyncRead + Unpin> Output<R> {
-    /// Creates a reader of `pipe`, whose lines name `source` as their stream.
+    /// Creates a reader of `pipe`. Its lines name `source` as the stream.
     pub fn new(pipe: R, source: Source) -> Self {
         Self {
             pipe,
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// The joined text of the deltas of a pipe from which these pieces are read.
+    /// Reads these pieces from a pipe, and joins the texts of the deltas.
     fn text_of(reads: &[&[u8]]) -> String {
         let mut pipe = tokio_pipe(reads);
         let mut text = String::new();

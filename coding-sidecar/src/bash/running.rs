@@ -17,8 +17,8 @@ use super::output::{Line, Output};
 use super::supervisor::Report;
 use crate::connection::Stream;
 
-/// The most time for a supervisor to kill a command before the supervisor is killed; longer than
-/// the supervisor's own limit of 10 s.
+/// The time that a supervisor has to kill its command; after that, the sidecar kills the
+/// supervisor. Longer than the supervisor's own limit of 10 s.
 const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(12);
 /// The most time for each further piece of output once the supervisor has ended. By then the pipes
 /// have ended, unless a process that could not be killed holds them open.

@@ -2,9 +2,11 @@
 //! descendants.
 //!
 //! The sidecar starts its own program again as `supervise COMMAND`. This process is a child
-//! subreaper: a descendant whose parent ends becomes its child, however it was started (`setsid`,
-//! two forks, `nohup`), so killing children until none is left kills every descendant. The
-//! supervisor's standard input is one end of a socket pair. End-of-file there means that the
+//! subreaper: if the parent of a descendant ends, the descendant becomes a child of the supervisor,
+//! even after `setsid`, two forks or `nohup`. So the supervisor kills its children until none is
+//! left, and has then killed every descendant.
+//!
+//! The supervisor's standard input is one end of a socket pair. End-of-file there means that the
 //! sidecar ends the command or was killed. The supervisor writes one [`Report`] to this socket.
 
 use std::ffi::OsStr;
@@ -45,8 +47,8 @@ const REAPED_MAX: usize = 256;
 /// The supervisor's report to the sidecar about the end of the command.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Report {
-    /// The exit code of the shell, or 128 + the number of the signal that ended it; the error says
-    /// why there is none.
+    /// The exit code of the shell, or 128 + the number of the signal that ended it. The error says
+    /// why there is no exit code.
     pub outcome: Result<i32, String>,
     /// The number of descendants that could not be killed.
     pub left: usize,

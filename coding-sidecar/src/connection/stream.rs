@@ -28,8 +28,8 @@ impl Stream {
     /// Waits until the client has closed its connection or its sending half, even if requests that
     /// it sent before are still unread. Cancel safe.
     ///
-    /// hyper detects the end of a connection only after it has read all earlier bytes. It reads
-    /// none while it sends a response and another request waits in its buffer.
+    /// hyper detects the end of a connection only after it has read all earlier bytes. While it
+    /// sends a response and another request waits in its buffer, it does not read.
     pub async fn hung_up(&self) {
         // No socket is registered for priority data, so only `READ_CLOSED` completes this.
         let ready = match self {

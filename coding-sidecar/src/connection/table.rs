@@ -8,9 +8,14 @@ use tokio::sync::Notify;
 /// commands together have fewer than 1,024 descriptors, the usual limit of a process.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// All open connections. At the limit, a new connection evicts one that runs no request.
-/// Connections on which no request passed the check of the token are evicted first, then idle ones,
-/// then those that receive a body; among several, the one whose state changed the longest ago.
+/// All open connections. At the limit, a new connection evicts one that runs no request, in this
+/// order:
+///
+/// 1. a connection on which no request has passed the check of the token,
+/// 2. an idle connection,
+/// 3. a connection that receives a body.
+///
+/// Among several of one kind, the one whose state changed the longest ago is evicted.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
@@ -99,8 +104,9 @@ impl Connection {
         self.close.notified().await;
     }
 
-    /// Marks the connection as admitted, so that connections that are not admitted are evicted
-    /// first. Until the returned value is dropped, idle connections are evicted first, too.
+    /// Marks the connection as admitted and as receiving a body. Connections that are not admitted
+    /// are evicted before this one. Idle connections are also evicted before it, until the returned
+    /// value is dropped.
     pub fn receiving(self: &Arc<Self>) -> Receiving {
         self.update(|entry, now| {
             entry.admitted = true;

@@ -71,8 +71,8 @@ impl LineRange {
     }
 }
 
-/// The offset in `piece` after its `line`-th newline; 0 for `line` 0, and the length of `piece` if
-/// `line` exceeds `newlines`, the number of newlines in `piece`.
+/// The offset in `piece` after its `line`-th newline. `newlines` is the number of newlines in
+/// `piece`. Returns 0 for `line` 0, and the length of `piece` if `line` exceeds `newlines`.
 fn line_start(piece: &[u8], newlines: u64, line: u64) -> usize {
     if line > newlines {
         return piece.len();

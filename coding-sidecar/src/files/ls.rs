@@ -34,8 +34,8 @@ pub struct LsRequest {
 pub struct LsResult {
     /// One entry on each line; a folder ends with `/`.
     pub output: String,
-    /// Present if entries are missing from `output`. Its totals are those of the whole folder, but
-    /// do not count the `/` after a link to a folder if that link is missing from `output`.
+    /// Present if entries are missing from `output`. Its totals are those of the whole folder,
+    /// except that the `/` after a link to a folder is not counted if `output` lacks the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
 }
@@ -95,8 +95,8 @@ fn shown(name: &[u8]) -> String {
     printable(&String::from_utf8_lossy(name))
 }
 
-/// The number of bytes of an entry's line. Does not count the `/` after a link to a folder, since
-/// only opening the link shows that.
+/// The number of bytes of an entry's line. Does not count the `/` after a link to a folder: only
+/// opening the link shows that it leads to a folder.
 fn line_bytes(name: &[u8], kind: Kind) -> u64 {
     let mark = u64::from(kind == Kind::Folder);
     (shown(name).len() as u64)

@@ -43,9 +43,9 @@ pub struct FindResult {
     /// Present if the bounds of a result cut the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
-    /// Counts the folders that could not be read, exceeded the bounds on depth and number, or had
-    /// ignore files that were not applied; names the first one with the reason. Absent if there are
-    /// none.
+    /// The number of folders that were not searched or whose ignore files were not applied, and the
+    /// first of these folders with the reason. A folder is not searched if it cannot be read or
+    /// exceeds the bound on depth or number. Absent if there is no such folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }

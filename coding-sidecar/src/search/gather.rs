@@ -1,8 +1,8 @@
 //! Searches many files on several threads. The result does not depend on the number of threads.
 //!
 //! Threads take batches of files from one walk, and the results are joined in the order of the
-//! walk. A batch that was begun is searched until its end or until it alone fills the result, so
-//! the result has the first matches of the tree.
+//! walk. A thread that has begun a batch stops before its end only if this batch alone fills the
+//! result. So the result has the first matches of the tree.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -30,9 +30,9 @@ const BATCH_FILES: usize = 64;
 const BATCH_FOLDERS: usize = 8;
 /// The most threads of one search.
 const THREADS_MAX: usize = 8;
-/// The most bytes of a line; the search of a file ends at a longer one, which is usually generated.
-/// The deadline is not checked within a line, so this and the size of a compiled pattern bound how
-/// long a search runs past its deadline.
+/// The most bytes of a line. The search of a file ends at a longer line, which is usually
+/// generated. The deadline is not checked within a line. So this limit and the limit on the size of
+/// a compiled pattern bound how long a search runs past its deadline.
 const LINE_BYTES_MAX: usize = 256 * 1024;
 /// The number of bytes of found lines after which a search ends: more than a result can hold.
 const GATHERED_BYTES_MAX: usize = 5 * OUTPUT_BYTES_MAX;
@@ -290,7 +290,7 @@ impl Search<'_> {
             self.work.check()?;
             let reason = match error.raw_os_error() {
                 Some(_) => error.to_string(),
-                // The only error without a number is that of the searcher's heap limit.
+                // Only the error of the searcher's heap limit has no number.
                 None => format!("the rest, from a line of more than {LINE_BYTES_MAX} bytes on"),
             };
             batch.skipped.add(lines.path(), reason);

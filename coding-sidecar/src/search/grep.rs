@@ -68,8 +68,8 @@ pub struct GrepDetails {
     /// True if a line was cut to 500 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lines_truncated: Option<bool>,
-    /// Counts the files and folders that were not searched, were searched only in part, or had
-    /// ignore files that were not applied; names the first one with the reason. Absent if there are
+    /// The number of files and folders that were not searched, were searched only in part, or had
+    /// ignore files that were not applied; and the first one with the reason. Absent if there are
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,

@@ -21,8 +21,8 @@ const CUT_MARK: &str = " [cut]";
 pub(super) struct FileLines {
     path: String,
     text: String,
-    /// For each match, the offset in `text` at which the context before it begins or, without such
-    /// context, the match itself.
+    /// For each match, the offset in `text` at which its lines begin: the context before the match
+    /// or, without context, the line of the match.
     starts: Vec<usize>,
     /// The offset in `text` of the context before the next match.
     context_start: Option<usize>,

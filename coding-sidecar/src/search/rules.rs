@@ -34,7 +34,7 @@ pub(super) struct Rules {
     bytes: usize,
 }
 
-/// The names of ignore files, and `.git`, that a folder has or may have.
+/// Whether a folder has, or may have, each of the ignore files and `.git`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Present {
     pub(super) ignore: bool,
@@ -75,7 +75,8 @@ impl Rules {
 
     /// The rules within `folder`, whose path relative to the root is `path`.
     ///
-    /// The second value is the reason if an ignore file was too large or too complex to be applied.
+    /// If an ignore file was too large or too complex to be applied, the second value is the
+    /// reason.
     pub(super) fn within(
         self: &Arc<Self>,
         workspace: &Workspace,

@@ -116,8 +116,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The path in the result for a path relative to the searched folder, such that a later request
-    /// can use it.
+    /// Converts a path relative to the searched folder to the path in the result, which a later
+    /// request can use.
     pub(super) fn shown(&self, path: &[u8]) -> String {
         if path.is_empty() {
             return self.base_path.requested().to_owned();

@@ -36,8 +36,8 @@ pub use self::operations::{THREADS, THREADS_KEPT};
 /// The most time from the end of a response, or from the accept, to the end of the next request's
 /// head. It can be short, since a new connection on the same machine costs little.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most bytes of a request's head; also about the most that is buffered of a response and of a
-/// body that is being read.
+/// The most bytes of a request's head. hyper also buffers at most about this much of a response,
+/// and of a body that is being read.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// The most time for responses to finish after a signal; longer than a command usually takes to
 /// end.

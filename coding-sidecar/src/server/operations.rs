@@ -171,8 +171,8 @@ impl Operations {
     }
 }
 
-/// Waits until the operation has waited for a thread or run for too long, and returns the refusal
-/// with the reason.
+/// Waits until the operation is overdue: it has waited for a thread for too long, or has run for
+/// too long. Returns the refusal with the reason.
 async fn overdue(running: &AtomicBool, kind: Kind) -> Refusal {
     let seconds = DEADLINE.as_secs();
     sleep(DEADLINE).await;

@@ -132,8 +132,8 @@ impl Workspace {
 }
 
 impl Target<'_> {
-    /// The metadata of the present file; `None` if there is none. Fails if it is not a regular file
-    /// or this user may not write to it.
+    /// The metadata of the file that has the name now; `None` if there is none. Fails if it is not
+    /// a regular file or this user may not write to it.
     pub(crate) fn existing(&self) -> Result<Option<Stat>, Failure> {
         let failed = |error| Failure::system(&self.requested, "replace the file", error);
         let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -149,7 +149,7 @@ impl Target<'_> {
         Ok(Some(stat))
     }
 
-    /// Opens the present file for reading.
+    /// Opens the file that has the name now, for reading.
     pub(crate) fn open(&self, workspace: &Workspace) -> Result<OpenFile, Failure> {
         let name = self.name.as_bytes();
         let opened = workspace.open_at(&self.folder, name, OFlags::RDONLY, Links::Refuse);

@@ -112,7 +112,7 @@ fn a_folder_of_many_entries_is_listed_and_walked_in_bounded_memory() {
 fn a_file_that_takes_too_long_is_refused_with_advice_to_use_bash() {
     let fixture = Fixture::new();
     let path = fixture.put("huge", "x\n".repeat(8192));
-    // A hole of a tebibyte, of which the request selects no line.
+    // Extends the file to 1 TiB with a hole. The requested line is before the hole.
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(1 << 40).unwrap();
     let request = json!({"path": "huge", "offset": 2, "limit": 1});

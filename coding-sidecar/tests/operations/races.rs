@@ -116,7 +116,7 @@ fn a_file_or_folder_that_is_swapped_for_a_link_never_leads_outside() {
     let exchanges = exchanger.stop();
     println!("{tries} tries, {inside} answered, {refused} refused, {exchanges} exchanges");
     assert!(tries > 1000 && exchanges > 1000);
-    // Operations met both sides of the exchange.
+    // Some operations found the file or folder, and some found the link.
     assert!(inside > 100 && refused > 100);
 }
 

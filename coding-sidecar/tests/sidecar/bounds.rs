@@ -45,7 +45,7 @@ fn a_thousand_connections_cost_little_and_do_not_block_other_clients() {
         descriptors() < CONNECTIONS + 50
     });
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 8 * 1024, "grew by {grown} KiB");
+    assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
     let last = open.last_mut().unwrap();
     last.set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
@@ -68,7 +68,7 @@ fn clients_that_connect_again_and_again_do_not_interrupt_a_request() {
     sender.send(&format!(
         "POST /ls HTTP/1.1\r\nhost: s\r\n{token}content-length: 2\r\n\r\n{{"
     ));
-    // Once a later request was answered, the head of `sender` has been read.
+    // The answer to this later request shows that the sidecar has read the head that `sender` sent.
     idle.request("/ls", token, "{}");
     assert_eq!(idle.response().status, 200);
     let others: Vec<_> = (0..4 * CONNECTIONS)
@@ -145,7 +145,7 @@ fn a_client_that_sends_without_end_is_cut_off() {
     }
     sidecar.assert_serves();
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 40 * 1024, "grew by {grown} KiB");
+    assert!(grown < 40 * 1024, "memory grew by {grown} KiB");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn bodies_share_a_bounded_memory() {
 }
 
 #[test]
-fn a_client_that_never_reads_stalls_its_command_and_then_ends_it() {
+fn a_command_whose_client_never_reads_stalls_and_is_then_ended() {
     let sidecar = Sidecar::start();
     sidecar.assert_serves();
     let before = sidecar.memory("VmRSS");
@@ -221,7 +221,7 @@ fn a_client_that_never_reads_stalls_its_command_and_then_ends_it() {
         "the command and its supervisor wait for the client"
     );
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 4 * 1024, "grew by {grown} KiB");
+    assert!(grown < 4 * 1024, "memory grew by {grown} KiB");
     sidecar.assert_serves();
     // The client must accept a byte within 30 seconds.
     while !processes(&mark).is_empty() {

@@ -1,4 +1,4 @@
-//! All processes that a command starts end with the command, for every way in which it ends.
+//! All processes that a command starts end with the command, however the command ends.
 
 use std::fs;
 use std::time::{Duration, Instant};

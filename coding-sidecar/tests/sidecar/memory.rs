@@ -56,5 +56,5 @@ fn output_of_a_gigabyte_grows_the_memory_by_less_than_2_mib() {
         "{received} bytes"
     );
     let grown = most.saturating_sub(before);
-    assert!(grown < 2 * 1024, "grew by {grown} KiB");
+    assert!(grown < 2 * 1024, "memory grew by {grown} KiB");
 }

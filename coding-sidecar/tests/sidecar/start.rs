@@ -115,7 +115,7 @@ fn the_socket_has_its_mode_from_the_first_moment() {
         let seen = watch.join().unwrap();
         assert_eq!(seen.len(), 1000);
         assert!(seen.iter().all(|mode| *mode == expected), "{seen:?}");
-        // The umask is restored after the socket is made: commands inherit that of this test.
+        // The umask is restored after the socket is made: commands inherit the umask of this test.
         sidecar.bash("umask > made");
         let inherited = fs::read_to_string(sidecar.root().join("made")).unwrap();
         let ours = std::process::Command::new("sh")

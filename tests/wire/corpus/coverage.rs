@@ -1,4 +1,5 @@
-//! The ingresses on which each denial code is recorded, and why it is not recorded on the others.
+//! The ingresses (kinds of exchange, such as a CONNECT) on which each denial code is recorded, and
+//! why it is not recorded on the others.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,8 @@ use super::request_spec::Ingress::{
     Tls, WebSocket,
 };
 
-/// The ingresses on which each of some codes is recorded, and why it is not recorded on the others.
+/// Denial codes that are recorded on the same ingresses, and why they are not recorded on the
+/// others.
 struct Row {
     codes: &'static [Code],
     recorded: &'static [Ingress],
@@ -141,8 +143,11 @@ const ROWS: &[Row] = &[
         recorded: &[Plain, Http1, Http2, DnsHttp],
         elsewhere: &[
             (&[Connect], "CONNECT is a known method"),
-            (&[WebSocket, InfoRefs], "its method is GET"),
-            (&[PushReport, PushStatus], "its method is POST"),
+            (
+                &[WebSocket, InfoRefs],
+                "the method of these requests is GET",
+            ),
+            (&[PushReport, PushStatus], "the method of a push is POST"),
             (&[Tls], HANDSHAKE),
             (&[DnsUdp, DnsTcp], NO_HTTP),
         ],

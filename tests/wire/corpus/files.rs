@@ -82,8 +82,7 @@ fn read(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Compares the texts line by line, by line number, and lists each differing pair, the recorded
-/// line first.
+/// Compares lines with the same number. Lists each pair that differs, with the line of `old` first.
 fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let mut lines = Vec::new();
@@ -101,7 +100,7 @@ fn difference(old: &str, new: &str) -> String {
     let left = lines.len().saturating_sub(SHOWN);
     lines.truncate(SHOWN);
     if left > 0 {
-        lines.push(format!("  and {left} lines more"));
+        lines.push(format!("  and {left} more lines"));
     }
     lines.join("\n")
 }

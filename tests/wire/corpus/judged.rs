@@ -1,4 +1,5 @@
-//! Denials of requests whose judged bodies exceed the time limit or the memory.
+//! Denials of requests with bodies that the proxy must read before it decides. Such a body takes
+//! too long to arrive, or the memory for these bodies is used up.
 
 use std::io::Write;
 use std::net::TcpStream;

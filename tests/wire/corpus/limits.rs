@@ -12,7 +12,8 @@ use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Question, exchange};
 use crate::support::{Origin, SOON, Setup, eventually, handshake};
 
-/// Address of the container that reaches the limit on tunnels; those for other limits follow.
+/// Address of the container that reaches the limit on tunnels. The next three constants are the
+/// addresses of the containers that reach other limits.
 const TUNNEL_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const CERTIFICATE_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const CONNECTION_LIMIT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
@@ -70,8 +71,8 @@ fn requests(recorder: &mut Recorder) {
     }
 }
 
-/// Opens both tunnels before the first handshake, which uses up the limit on certificates: after
-/// it, the proxy denies a CONNECT to another host.
+/// Opens both tunnels before the first handshake. That handshake uses up the limit on certificates,
+/// so the proxy then denies a CONNECT to another host.
 fn certificates(recorder: &mut Recorder) {
     let code = Code::RateLimited;
     recorder.row(code, Ingress::Tls, "certificates", |proxy| {

@@ -32,7 +32,7 @@ fn explain_answers_as_recorded() {
     recorded.settle("explain");
 }
 
-/// Name of a scenario for messages, and the function that records it.
+/// The name of a scenario in messages, and the function that records its denials.
 type Scenario = (&'static str, fn() -> Transcripts);
 
 /// Groups of denials, recorded concurrently, each with separate proxies.

@@ -3,8 +3,8 @@
 /// Members of JSON objects whose values differ from run to run.
 const VOLATILE: [&str; 4] = ["ts", "flow", "prev", "duration_ms"];
 
-/// Replaces text that differs from run to run. `known` has texts such as addresses and folders,
-/// each with its placeholder; a text must precede the texts that it contains.
+/// Replaces text that differs from run to run. `known` has pairs of a text, such as an address or a
+/// folder, and its placeholder. If one text contains another, the longer one must come first.
 pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
     let mut text = text.to_owned();
     for (volatile, placeholder) in known {

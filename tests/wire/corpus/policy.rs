@@ -96,7 +96,8 @@ pub fn record_pushes_by_status() -> Transcripts {
     recorder.finish()
 }
 
-/// The configuration for these denials and for the recorded output of `explain`.
+/// The configuration for the denials of this file, `git.rs` and `tunnels.rs`, and for the recorded
+/// output of `explain`.
 pub fn setup(origin: &Origin, push_denials: &str) -> Setup {
     let guarded = TcpListener::bind((INSIDE, 0)).unwrap();
     let guarded = guarded.local_addr().unwrap();

@@ -15,13 +15,14 @@ use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Connection, Question};
 use crate::support::{Origin, Proxy, SOON};
 
-/// Pause before and after each row: [`Recorder::finish`] assigns audit lines to rows by the
-/// millisecond in which their flows began.
+/// Pause before and after each row: [`Recorder::finish`] assigns an audit line to a row by the
+/// millisecond in which the line's flow began.
 const APART: Duration = Duration::from_millis(3);
 /// Limit on the requests sent to exhaust a budget.
 const MOST_REPEATED: usize = 1000;
 
-/// One row: a denial, its transcript, and its beginning and end in milliseconds since the epoch.
+/// One row: a denial, its transcript, and the times at which it began and ended, in milliseconds
+/// since the epoch.
 struct Row {
     path: String,
     code: Code,
@@ -182,8 +183,8 @@ impl Recorder {
         }
     }
 
-    /// Ends the proxy, so that all audit lines are written, and returns path and text of each row.
-    /// Panics if a row has no audit line with its code, and shows all such rows.
+    /// Ends the proxy, so that all audit lines are written. Returns the path and the text of each
+    /// row. Panics if any row has no audit line with its code; the message lists all such rows.
     pub fn finish(mut self) -> Transcripts {
         self.proxy.signal(Signal::TERM);
         self.proxy.wait(2 * SOON);

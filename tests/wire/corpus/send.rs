@@ -1,5 +1,5 @@
-//! Sends the requests and DNS messages of rows, and reads the responses, byte for byte except over
-//! HTTP/2.
+//! Sends the requests and DNS messages of the corpus. Reads the responses byte for byte, except
+//! over HTTP/2.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;

@@ -1,5 +1,8 @@
-//! Denials of malformed heads and DNS messages, of other protocols and names in tunnels, and of
-//! handshakes in which the client rejects the certificate.
+//! Denials of malformed messages, tunnels and handshakes:
+//!
+//! - malformed HTTP heads and DNS messages,
+//! - tunnels with a protocol or a server name that the proxy does not accept there,
+//! - handshakes in which the client rejects the certificate.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown};

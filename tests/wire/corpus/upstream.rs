@@ -168,8 +168,8 @@ fn time_outs(recorder: &mut Recorder) {
         "",
         &RequestSpec::plain("slow").info_refs(),
     );
-    // `slow` never answers the TLS handshake; `slow-tls` completes it, but delays its response by 5
-    // s.
+    // `slow` never answers the TLS handshake. `slow-tls` completes the handshake, and responds to
+    // the request after 5 s.
     recorder.deny(
         code,
         Ingress::Http1,

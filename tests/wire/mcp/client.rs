@@ -177,7 +177,10 @@ impl Events {
             reader.read_line(&mut line).unwrap();
             is_stream |= line == "content-type: text/event-stream\r\n";
         }
-        assert!(is_stream || status != 200, "no stream of events");
+        assert!(
+            is_stream || status != 200,
+            "the response is not a stream of events"
+        );
         Self {
             status,
             reader,

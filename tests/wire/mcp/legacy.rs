@@ -91,7 +91,7 @@ fn events_of_a_call_precede_its_answer_and_have_ids() {
     assert_eq!(
         events.next_event().as_deref(),
         Some(""),
-        "the priming event"
+        "the first event has an id and no data"
     );
     let first = events.last_id.clone().unwrap();
     for progress in [1, 2] {
@@ -163,7 +163,10 @@ fn progress_of_a_client_reaches_the_asking_server_and_others_cannot_report_it() 
     let mut events = gateway.events(&asked, &call(1, "survey", json!({})));
     let question = events.next_json();
     let token = &question["params"]["_meta"]["progressToken"];
-    assert!(token.is_number(), "not the gateway's token: {question}");
+    assert!(
+        token.is_number(),
+        "the token is not the gateway's: {question}"
+    );
     let report = |progress: u32, token: &serde_json::Value| {
         let params = json!({ "progressToken": token, "progress": progress, "message": "typing" });
         json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })

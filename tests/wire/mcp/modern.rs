@@ -17,7 +17,7 @@ fn events(gateway: &Gateway, message: Value) -> Events {
 }
 
 #[test]
-fn server_discover_describes_the_gateway_and_its_cacheability() {
+fn server_discover_describes_the_gateway_and_the_caching_of_the_result() {
     let gateway = Gateway::start();
     let (status, answer) = post(&gateway, request(1, "server/discover", json!({})));
     let result = &answer["result"];

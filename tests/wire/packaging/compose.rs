@@ -134,7 +134,7 @@ fn a_sandbox_knows_the_proxy_by_its_fixed_address_and_by_the_service_name() {
             let expected = "localhost,127.0.0.1,::1,unified-proxy";
             assert_eq!(environment[variable], expected, "{variable}");
         }
-        // Sandboxes reach the gateway on its default port, and without the proxy.
+        // Sandboxes reach the gateway on its default port, directly instead of through the proxy.
         let gateway = "http://unified-proxy:8090/mcp";
         assert_eq!(environment["UNIFIED_PROXY_MCP_URL"], gateway);
         assert_eq!(

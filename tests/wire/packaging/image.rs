@@ -54,7 +54,7 @@ fn both_images_run_as_a_numeric_user_and_have_a_health_check() {
     assert_eq!(appliance[0], "FROM scratch AS appliance");
     assert!(
         !read("Dockerfile").contains("setcap"),
-        "no capability comes from a file"
+        "the image sets no file capabilities"
     );
 }
 

@@ -69,7 +69,7 @@ fn the_kubernetes_network_policy_allows_sandboxes_only_the_ports_of_the_proxy() 
     assert_eq!(
         policy["podSelector"],
         json!({}),
-        "every pod of the namespace"
+        "the policy selects every pod of the namespace"
     );
     assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
     assert_eq!(policy["ingress"], json!([]));

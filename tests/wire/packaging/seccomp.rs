@@ -62,7 +62,7 @@ fn the_profile_adds_only_namespaces_and_mounts_to_the_default() {
     assert_eq!(
         clone3.unwrap()["errnoRet"],
         38,
-        "callers fall back to clone"
+        "with ENOSYS, callers of clone3 fall back to clone"
     );
 }
 

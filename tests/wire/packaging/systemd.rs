@@ -43,7 +43,10 @@ fn the_exposure_level_of_the_unit_is_low_with_and_without_mcp_servers() {
     };
     each_row([(false, 2.0), (true, 2.5)], |(drop_in, below)| {
         let exposure = exposure(&analyze, drop_in);
-        assert!(exposure < below, "{exposure}, not below {below}");
+        assert!(
+            exposure < below,
+            "the exposure is {exposure}, not below {below}"
+        );
     });
 }
 

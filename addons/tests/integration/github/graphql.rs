@@ -290,7 +290,7 @@ fn mutations_that_are_not_allowed_are_denied_in_every_spelling() {
 }
 
 #[test]
-fn the_denials_of_mutations_name_them() {
+fn the_denial_of_a_mutation_says_what_was_denied() {
     let guard = Guard::new(settings());
     each_row(
         [

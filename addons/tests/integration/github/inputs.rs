@@ -17,8 +17,8 @@ fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
     sent.err()
 }
 
-/// Asserts that each input is denied with this code, and with the key beside the input; or that it
-/// passes if `code` is `None`.
+/// Asserts that each input is denied with this code, and with the key beside the input. If `code`
+/// is `None`, asserts that each input passes.
 #[track_caller]
 fn assert_answers(code: Option<Code>, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());

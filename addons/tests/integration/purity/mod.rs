@@ -1,6 +1,6 @@
-//! Checks that the crate `addons` only decides: no dependency at any depth opens a socket,
-//! implements a protocol or keeps a database, and its sources use no file, socket, process, thread
-//! or task of the standard library and tokio.
+//! Checks that the crate `addons` only decides. No dependency at any depth opens a socket,
+//! implements a protocol or keeps a database. The sources of the crate use no file, socket,
+//! process, thread or task of the standard library and tokio.
 
 mod sources;
 

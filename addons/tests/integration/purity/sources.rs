@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Files, sockets, processes, threads and tasks. An import of a parent module counts as well, since
-/// code can name them through it.
+/// Files, sockets, processes, threads and tasks. An import of a parent module is forbidden as well,
+/// since code can name forbidden modules through it.
 const FORBIDDEN: [&str; 19] = [
     "std::fs",
     "std::process",
@@ -105,7 +105,7 @@ fn names_forbidden(path: &str) -> bool {
     FORBIDDEN.iter().any(|name| is_below(path, name))
 }
 
-/// Whether a path is a module that contains a forbidden name, or a glob import of one.
+/// Whether a path is a module that contains a forbidden name, or a glob import of such a module.
 fn leads_to_forbidden(path: &str) -> bool {
     let module = path.trim_end_matches("::*").trim_start_matches("::");
     FORBIDDEN.iter().any(|name| is_below(name, module))
@@ -175,7 +175,7 @@ fn an_addon_imports_no_other() {
         for file in files {
             let source = without_comments(&fs::read_to_string(&file).unwrap());
             for found in others.captures_iter(&source) {
-                assert_eq!(&found[1], addon, "imported by {}", file.display());
+                assert_eq!(&found[1], addon, "{} imports another addon", file.display());
             }
         }
     }

@@ -142,7 +142,7 @@ fn a_very_long_output_takes_little_memory() {
     );
     assert!(fine(&ran).contains("\nend\n"), "{}", fine(&ran));
     let grown = gateway.proxy.memory("VmRSS").saturating_sub(before);
-    assert!(grown < 20 * 1024, "grew by {grown} KiB");
+    assert!(grown < 20 * 1024, "memory grew by {grown} KiB");
 }
 
 #[test]

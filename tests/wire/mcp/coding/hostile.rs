@@ -127,7 +127,7 @@ fn a_malicious_sidecar_is_cut_off_and_other_servers_work() {
             text(&client.call("coding_bash", json!({ "command": "fine" })));
         }
         let grown = gateway.proxy.memory("VmRSS").saturating_sub(before);
-        assert!(grown < MOST_GROWTH, "grew by {grown} KiB");
+        assert!(grown < MOST_GROWTH, "memory grew by {grown} KiB");
     });
 }
 

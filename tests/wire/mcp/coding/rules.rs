@@ -118,7 +118,8 @@ fn built_in_definitions_need_no_acceptance() {
     let mut gateway = Gateway::start(&json!({ "mcpServers": { "coding": other.mount() } }));
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
     text(&client.call("coding_bash", json!({})));
-    // A pin of another definition exists, such as an older version of the proxy may have stored.
+    // The registry already has a pin of another definition, as if an older version of the proxy had
+    // stored it.
     let mcp = json!({ "mcpServers": { "coding": sidecar.mount() } });
     std::fs::write(gateway.proxy.path("config/mcp.yaml"), mcp.to_string()).unwrap();
     gateway.proxy.crash_and_restart();

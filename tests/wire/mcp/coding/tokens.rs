@@ -108,7 +108,11 @@ fn a_restarted_sidecar_is_checked_before_the_next_call() {
         text(&read("first"));
         let before = looks();
         text(&read("second"));
-        assert_eq!(looks(), before, "the connection is still open");
+        assert_eq!(
+            looks(),
+            before,
+            "a call on an open connection causes no check"
+        );
         assert_eq!(text(&read("last")), "bye\n");
         eventually("the connections are closed", SOON, || sidecar.open() == 0);
         text(&read("third"));

@@ -101,9 +101,9 @@ fn names_that_resemble_a_prompt_name_are_unknown() {
     });
 }
 
-/// The gateway does not rewrite URIs. It sends a URI that no server lists to the servers that
-/// declare the `resources` capability, byte for byte as the client sent it; policies judge the same
-/// bytes.
+/// The gateway does not rewrite URIs. If no server lists a URI, it sends the URI to the servers
+/// that declare the `resources` capability. Servers and policies get the bytes that the client
+/// sent.
 #[test]
 fn a_uri_that_resembles_a_resource_uri_is_neither_matched_nor_rewritten() {
     let uris = [

@@ -142,7 +142,7 @@ fn an_endless_answer_is_cut_off_and_other_servers_work() {
             assert!(ended.contains("\"error\""), "{name}: {ended}");
         }
         let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
-        assert!(grown < GROWTH, "{era:?}: grew by {grown} KiB");
+        assert!(grown < GROWTH, "{era:?}: memory grew by {grown} KiB");
     });
 }
 
@@ -198,7 +198,7 @@ fn an_endless_list_is_bounded_and_other_servers_work() {
     let asked = pages.load(Ordering::SeqCst);
     assert!(asked <= 100, "{asked} pages");
     let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
-    assert!(grown < GROWTH, "grew by {grown} KiB");
+    assert!(grown < GROWTH, "memory grew by {grown} KiB");
 }
 
 #[test]
@@ -262,8 +262,8 @@ fn a_flooding_stdio_server_is_bounded_and_other_servers_work() {
         assert!(is_answered, "{ended}");
         assert_others_go_on(&gateway);
         let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
-        assert!(grown < GROWTH, "{kind}: grew by {grown} KiB");
+        assert!(grown < GROWTH, "{kind}: memory grew by {grown} KiB");
         let log = gateway.proxy.log().len();
-        assert!(log < 2 << 20, "{kind}: {log} bytes of log");
+        assert!(log < 2 << 20, "{kind}: the log has {log} bytes");
     });
 }

@@ -19,7 +19,7 @@ pub use crate::support::SECOND;
 /// Time limit for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// JSON-RPC code of a call that a policy, the level or a pin denies.
+/// JSON-RPC code of a call that a policy, the security level or a changed definition denies.
 pub const DENIED: i64 = -32951;
 
 /// The two eras of the protocol.

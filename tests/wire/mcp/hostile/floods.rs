@@ -74,7 +74,7 @@ fn streams_are_bounded_for_each_container() {
     let limited = opened.iter().filter(|(_, status)| status == "429").count();
     assert_eq!((accepted, limited), (MOST, 200));
     let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
-    assert!(grown < GROWTH, "grew by {grown} KiB");
+    assert!(grown < GROWTH, "memory grew by {grown} KiB");
     let (_stream, status) = listen(&other, 0);
     assert_eq!(status, "200");
     text(&other.call("kb_read", json!({})));

@@ -1,5 +1,5 @@
-//! The network access of a stdio server in its sandbox: only to its `hosts`, on behalf of its
-//! container.
+//! The network access of a stdio server in its sandbox. The server reaches only its `hosts`, and
+//! the proxy attributes its requests to its container.
 
 use serde_json::json;
 
@@ -57,7 +57,8 @@ fn a_stdio_server_reaches_only_its_hosts_through_its_own_lease() {
     let gateway = Gateway::with(&json!({ "mcpServers": { "f": server } }), |setup| {
         let trusted = setup.dir().join("upstream-ca.pem");
         std::fs::write(trusted, &origin.ca_pem).unwrap();
-        // The allowlist of a container does not apply to its servers, nor `hosts` to the container.
+        // The container's allowlist does not apply to its servers. The `hosts` of a server do not
+        // apply to the container.
         setup.allowlist["domains"] = json!(["api.example.com"]);
         setup.proxy["upstream"]["hosts"]["api.example.com"] = origin.https.to_string().into();
         setup.proxy["upstream"]["hosts"]["other.example.com"] = origin.https.to_string().into();

@@ -107,7 +107,7 @@ fn data<'r>(response: &'r Value, key: &str) -> &'r str {
 }
 
 #[test]
-fn a_policy_that_is_undefined_slow_failing_or_asks_denies() {
+fn undefined_slow_failing_and_asking_policies_deny() {
     let server = McpServer::start(tools());
     let gateway = with_policy(&server, RULES);
     each_row(ERAS, |era| {
