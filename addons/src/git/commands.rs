@@ -14,7 +14,7 @@ const MAX_REFS: usize = 10_000;
 /// the report within a pkt-line.
 const MAX_NAME: usize = 1024;
 
-/// The most bytes of a ref name that a message shows.
+/// Limit on the bytes of a ref name in a message.
 const MAX_SHOWN: usize = 200;
 
 /// One ref update.

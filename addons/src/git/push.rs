@@ -111,7 +111,7 @@ struct CommandList {
 
 impl CommandList {
     /// Parses the complete lines up to the end of the list. `beginning` is all of the body so far,
-    /// with the bytes that were parsed before.
+    /// including the bytes that were parsed before.
     fn read(&mut self, beginning: &[u8]) -> Verdict {
         while !self.complete {
             let unread = beginning.get(self.read..).unwrap_or_default();
@@ -218,7 +218,7 @@ impl BodyJudge<Request> for JudgePush {
     }
 }
 
-/// Enforces the limit while a push streams. The bytes of the commands count towards it.
+/// Enforces the size limit while a push streams. The bytes of the commands count towards the limit.
 struct Pack {
     rules: PushRules,
     announced: Option<u64>,

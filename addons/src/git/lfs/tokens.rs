@@ -95,9 +95,10 @@ pub(super) fn keep(
     Some(placeholder)
 }
 
-/// Replaces placeholders in the header of a request over TLS by their tokens, if these are kept for
-/// the request's host and port and for the placeholder's field. Each placeholder works once. If one
-/// was replaced, records `git-lfs` as a credential of the flow.
+/// Replaces placeholders in the header of a request over TLS by their tokens. The token must have
+/// been kept for the request's host and port, and for the field that holds the placeholder. Each
+/// placeholder works once. If a placeholder was replaced, records `git-lfs` as a credential of the
+/// flow.
 pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let Some(container) = flow.known_container() else {
         return;
