@@ -20,6 +20,7 @@ const MAX_BODY: usize = 1 << 20;
 pub(super) struct Rest {
     pub(super) blocked: Patterns,
     pub(super) allowed: Patterns,
+    /// Whether a write that is not listed is denied.
     pub(super) writes_are_an_allowlist: bool,
     /// Whether repositories outside the container's list may be read, without a credential.
     pub(super) public_reads: bool,
