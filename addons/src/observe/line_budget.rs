@@ -118,7 +118,7 @@ impl Budget {
     }
 
     /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
-    /// space for another line in full, holds or counts its coarse form instead.
+    /// space for another line in full, folds the line's coarse form instead.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
         // Declared before the lock's guard, so that its text is freed after the lock is released.
         let mut key = written.fold_key();

@@ -188,8 +188,8 @@ fn span(span: &Span) -> Value {
 }
 
 /// The attributes of a span, each with its key in the audit line. The names are those of
-/// OpenTelemetry's semantic conventions; where these have none, the name begins with
-/// `unified_proxy`.
+/// OpenTelemetry's semantic conventions. If the conventions have no name for a key, the name begins
+/// with `unified_proxy`.
 const ATTRIBUTES: [(&str, &str); 15] = [
     ("unified_proxy.kind", "kind"),
     ("unified_proxy.outcome", "outcome"),
