@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_embed_a_guarded_one_are_not_dialled() {
+    fn addresses_that_embed_a_guarded_address_are_not_dialled() {
         each_row(
             [
                 "::ffff:10.0.0.1",
