@@ -24,9 +24,9 @@ impl Identity {
         Self { containers }
     }
 
-    /// Admits a flow if its lease has neither expired nor ended, and if `flow.claimed_id` and
-    /// `claimed`, the id that the request's head claims, are absent or the container's id. Removes
-    /// an expired lease.
+    /// Admits a flow if its lease has neither expired nor ended, and if no claimed id is another
+    /// container's. `claimed` is the id that the request's head claims; `flow.claimed_id` may have
+    /// another one. Removes an expired lease.
     fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);
