@@ -73,7 +73,7 @@ pub struct Order {
     pub before: &'static [&'static str],
 }
 
-/// One link of the chain. A hook that is not implemented passes the flow; an `Err`, a panic or a
+/// One link of the chain. A hook that is not implemented passes the flow. An `Err`, a panic or a
 /// missed deadline ends the flow.
 ///
 /// Requests pass the addons first to last, responses last to first. So the addon that injects

@@ -142,10 +142,11 @@ pub struct FlowStart {
     pub client: Client,
     /// The container id that is claimed by the head of a CONNECT, or of an HTTP request to the
     /// proxy's own DNS or MCP endpoint. Read with [`crate::identity::claimed_id`]. Only the source
-    /// identifies the container; a flow that claims another container is denied.
+    /// identifies the container. A flow that claims another container is denied.
     pub claimed_id: Option<Box<str>>,
-    /// The principal on whose behalf the flow runs. The engine sets it if it is known already, for
-    /// example from an earlier flow on the connection; otherwise the identity link finds it.
+    /// The principal on whose behalf the flow runs. The engine sets the principal if it is known
+    /// already, for example from an earlier flow on the connection. Otherwise the identity link
+    /// finds the principal.
     pub principal: Option<Principal>,
     /// Its destination or content.
     pub subject: Subject,

@@ -84,8 +84,7 @@ pub struct System {
 }
 
 /// A part of the appliance that works for one container. The lease, limits, credentials and audit
-/// of the container apply to the flows of this part; only its hosts differ from those of the
-/// container.
+/// of the container apply to the flows of this part. Only the hosts that it may reach are its own.
 #[derive(Debug)]
 pub struct Delegation {
     /// Its name, and the hosts that it may reach.
