@@ -259,8 +259,8 @@ fn names_repo(path: &Path, repo: &str) -> bool {
     named.eq_ignore_ascii_case(repo) && (rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The denial if a secret cannot be read or fetched. The client learns the entry's name only; the
-/// hint, which `explain` shows, has the reason.
+/// The denial if a secret cannot be read or fetched. The client learns the entry's name only. The
+/// hint, which only `explain` shows, has the reason.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");
     Denial::new(Code::CredentialUnavailable, sentence)

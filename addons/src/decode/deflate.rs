@@ -29,7 +29,8 @@ impl Inflate {
         self.is_done = false;
     }
 
-    /// Decodes at most to the end of the stream; then `is_done` is set, and input may be left.
+    /// Decodes at most to the end of the stream. At the end, sets `is_done`; some input may be
+    /// left.
     pub(super) fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
         let before = (self.state.total_in(), self.state.total_out());
         let status = self

@@ -155,7 +155,7 @@ impl Decoder {
     }
 
     /// Checks that the encoding ends with the body. Call it after [`next`](Self::next) has returned
-    /// `None`; it yields no further output. An empty body is complete in any encoding.
+    /// `None`. An empty body is complete in any encoding.
     pub fn end(&mut self) -> Result<(), Denial> {
         if self.fed == 0 || (self.failed.is_none() && self.encoding.is_complete()) {
             return Ok(());
