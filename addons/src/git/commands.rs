@@ -6,8 +6,8 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// The most refs that one push may update. The list stays in memory until the push is judged; real
-/// pushes update fewer.
+/// Limit on the refs that one push may update. The list stays in memory until the push is judged.
+/// Real pushes update fewer refs.
 const MAX_REFS: usize = 10_000;
 
 /// The longest ref name in bytes, four times what forges accept. The limit also keeps each line of

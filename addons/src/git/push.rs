@@ -15,11 +15,12 @@ use crate::contract::{
     names,
 };
 
-/// The most bytes of commands, which bounds the part of a push that is buffered.
+/// Limit on the bytes of commands. It bounds the part of a push that is buffered.
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
-/// The most bytes of commands that are kept for a report while a pack of unknown length streams:
-/// enough for more refs than real pushes update. The limit bounds the memory of slow pushes.
+/// Limit on the bytes of commands that are kept for a report while a pack of unknown length
+/// streams: enough for more refs than real pushes update. The limit bounds the memory of slow
+/// pushes.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";

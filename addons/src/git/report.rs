@@ -26,8 +26,8 @@ const SHORT_NAME: usize = 80;
 /// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
 const AROUND: usize = pkt_line::HEADER + 5;
 
-/// The most bytes of a denied push that are read and discarded, since git reads no answer before it
-/// has sent everything. It is the largest limit that a registration may set.
+/// Limit on the bytes of a denied push that are read and discarded. They are read because git reads
+/// no answer before it has sent everything. It is the largest limit that a registration may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
 /// Renders the denial as a report with its sentence for every ref. Returns the denial unchanged if

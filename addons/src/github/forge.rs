@@ -14,8 +14,8 @@ use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundEr
 
 /// How long an answer is cached. Limited, since repositories are renamed and issues move.
 const CACHE_LIFETIME: Duration = Duration::from_secs(600);
-/// The most cached answers of a lease. A full cache drops its expired answers. If none has expired,
-/// it drops all answers.
+/// Limit on the cached answers of a lease. A full cache drops its expired answers. If none has
+/// expired, it drops all answers.
 const CACHE_CAPACITY: usize = 4096;
 /// The longest node id in bytes that is looked up; a longer one counts as unknown.
 const MAX_ID: usize = 256;

@@ -13,7 +13,7 @@ use super::target;
 use super::writes::{self, Write};
 use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
 
-/// The most bytes of a write's body; GitHub accepts fewer.
+/// Limit on the bytes of a write's body. GitHub's own limit is lower.
 const MAX_BODY: usize = 1 << 20;
 
 /// The rules of the REST API.

@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use crate::contract::{Container, Flow, Host, Request, Scheme};
 
-/// The most tokens that a lease keeps, and the most bytes of all of them. The oldest are dropped;
-/// to transfer their files, the client must repeat the batch call.
+/// Limits on the tokens that a lease keeps: their number, and the sum of their bytes. The oldest
+/// tokens are dropped. To transfer their files, the client must repeat the batch call.
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
@@ -19,8 +19,8 @@ const KEPT_BYTES: usize = 4 * 1024 * 1024;
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
-/// The most placeholders that are looked up for one request: each look-up scans all tokens of the
-/// lease.
+/// Limit on the placeholders that are looked up for one request. Each look-up scans all tokens of
+/// the lease.
 const MAX_REDEEMED: usize = 8;
 
 /// The prefix of a placeholder. A placeholder works only as the whole value of a field.

@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::malformed;
 use crate::contract::Verdict;
 
-/// The most bytes of query text in one body; user content belongs in variables.
+/// Limit on the bytes of query text in one body. User content belongs in variables.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// The most tokens in one body, whitespace and commas included: five times as many as the longest
-/// queries of GitHub's command-line tool have.
+/// Limit on the tokens in one body, whitespace and commas included. The longest queries of GitHub's
+/// command-line tool have a fifth of it.
 const MAX_TOKENS: usize = 8_000;
 
 /// Limit on steps: each visited field and each filled-in value is one. A fragment counts once for
