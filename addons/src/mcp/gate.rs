@@ -318,7 +318,7 @@ impl Mcp {
     }
 
     /// Raises the container's level to the classification of the frame's tool. The level is on disk
-    /// before the message passes; if it cannot be written, the message is denied.
+    /// before the message passes. If the level cannot be written, the message is denied.
     async fn raise_level(
         &self,
         flow: &mut Flow,

@@ -19,7 +19,7 @@ pub(super) struct HiddenField<'f> {
     pub(super) has_default: bool,
 }
 
-/// The most definitions that are copied; further references stay unchanged.
+/// Limit on the definitions that are copied. References beyond it stay unchanged.
 const MAX_COPIES: usize = 64;
 
 /// The keywords that hold definitions.
