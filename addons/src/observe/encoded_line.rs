@@ -47,7 +47,7 @@ impl EncodedLine {
 const LONGEST_NUMBERS: usize = 129;
 
 impl FoldKey {
-    /// The most bytes of the line with any cost and count.
+    /// Upper bound on the length of the line in bytes, with any cost and count.
     pub(super) fn longest(&self) -> usize {
         self.head.len() + self.rest.len() + LONGEST_NUMBERS
     }

@@ -6,15 +6,15 @@ use std::time::SystemTime;
 
 use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
-/// The most bytes of a path and of a method in a line. A client chooses both, and must not fill the
-/// log with one line.
+/// Limits on the bytes of a path and of a method in a line. A client chooses both, and must not
+/// fill the log with one line.
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
 
-/// The most bytes of an MCP method in a line. The longest known method has 41.
+/// Limit on the bytes of an MCP method in a line. The longest known method has 41 bytes.
 const MAX_MCP_METHOD: usize = 64;
 
-/// The most bytes of a tool's name in a line. A server chooses the name.
+/// Limit on the bytes of a tool's name in a line. A server chooses the name.
 const MAX_TOOL: usize = 128;
 
 /// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]

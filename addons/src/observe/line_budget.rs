@@ -23,7 +23,7 @@ use super::window::{Amount, Window};
 /// The longest wait of a folded line until it is written.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// The most folded lines that are held in full, which bounds the work of writing them at once.
+/// Limit on the folded lines that are held in full. It bounds the work of writing them at once.
 const MAX_HELD: u32 = 512;
 
 /// The share of the bytes that is reserved for folded lines, as a divisor: a quarter.
@@ -38,7 +38,7 @@ pub(super) struct BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// The most bytes of folded lines that are held in full.
+    /// Limit on the bytes of folded lines that are held in full.
     fn folded_bytes(&self) -> u32 {
         self.bytes_per_minute.get() / FOLDED_SHARE
     }
@@ -252,7 +252,8 @@ mod tests {
             })
         }
 
-        /// The most bytes in any 60 seconds, either of the coarse lines or of the others.
+        /// The largest number of bytes in any 60 seconds, either of the coarse lines or of the
+        /// others.
         fn most_in_a_minute(&self, coarse: bool) -> usize {
             let lines = self.lines.lock();
             let lines = lines

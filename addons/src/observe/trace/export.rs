@@ -16,10 +16,10 @@ use tokio::time::{Instant, timeout_at};
 use super::{Collector, Span, SpanSink};
 use crate::contract::{Outbound, System, SystemPorts};
 
-/// The most spans that wait for a slow or unreachable collector; further ones are dropped and
+/// Limit on the spans that wait for a slow or unreachable collector. Further spans are dropped and
 /// counted.
 const WAITING: usize = 4096;
-/// The most spans in one request, and the longest time for which its first span waits for others.
+/// Limits on the spans in one request, and on the time for which its first span waits for others.
 const BATCH: usize = 512;
 const WAIT: Duration = Duration::from_secs(2);
 
