@@ -96,8 +96,8 @@ pub(crate) fn send_anonymously(flow: &mut Flow, request: &mut Request) {
 }
 
 /// Adds the sentence of a denial as the detail `message`, unless the denial has that detail.
-/// Clients of GitHub's APIs and git-lfs show it; without it, git-lfs reports a 403 as a wrong
-/// password.
+/// Clients of GitHub's APIs and git-lfs show this detail. Without it, git-lfs reports a 403 as a
+/// wrong password.
 pub(crate) fn with_message(denial: Denial) -> Denial {
     if denial.detail("message").is_some() {
         return denial;

@@ -24,9 +24,9 @@ impl Identity {
         Self { containers }
     }
 
-    /// Admits a flow if its lease has neither expired nor ended, and if `flow.claimed_id` and
-    /// `claimed`, the id that the request's head claims, are absent or the container's id. Removes
-    /// an expired lease.
+    /// Admits a flow if its lease has neither expired nor ended, and if it claims no other
+    /// container's id. `claimed`, the id in the request's head, and `flow.claimed_id` must each be
+    /// absent or the container's id. Removes an expired lease.
     fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);
@@ -105,7 +105,7 @@ fn take_claimed_id(headers: &mut HeaderMap) -> Option<Box<str>> {
 }
 
 /// Returns the id that `X-Container-Id` claims, also if the field name has `_` in place of `-`;
-/// `None` without such a field. Differing values are joined with commas; the result matches no
+/// `None` without such a field. Differing values are joined with commas. The result matches no
 /// container, since an id cannot contain a comma.
 #[must_use]
 pub fn claimed_id(headers: &HeaderMap) -> Option<Box<str>> {

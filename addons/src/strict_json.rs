@@ -47,8 +47,8 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
     whole(text, Strict)
 }
 
-/// Checks that a text is not ambiguous and has at most `most` values, without building a tree, and
-/// returns it. For JSON that is passed on as received.
+/// Checks, without building a tree, that a text is not ambiguous and has at most `most` values.
+/// Returns the text. For JSON that is passed on as received.
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
     let text = utf8(bytes)?;
     let left = Cell::new(Some(most));
@@ -64,7 +64,7 @@ pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError>
     text_at_most(most, bytes).map(|(_, values)| values)
 }
 
-/// The bytes as a text, and an upper bound on the number of its values, from counting commas and
+/// The bytes as a text, and an upper bound on the number of values: one, plus the commas and
 /// opening brackets outside strings. Does not check whether brackets match.
 fn text_at_most(most: usize, bytes: &[u8]) -> Result<(&str, usize), StrictJsonError> {
     let text = utf8(bytes)?;

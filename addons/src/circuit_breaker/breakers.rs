@@ -20,9 +20,9 @@ pub struct Breakers {
     /// The circuits of all containers together, for faults of connecting.
     pub(super) shared: Arc<Circuits>,
     leases: Arc<Mutex<Vec<LeaseCircuits>>>,
-    /// The number of circuits, shared and of leases.
+    /// The number of circuits in all maps: the shared map and those of the leases.
     circuit_count: Arc<AtomicUsize>,
-    /// The labels of the entries of the allowlist in force.
+    /// The labels of the current allowlist's entries.
     upstreams: Arc<Mutex<Vec<Arc<str>>>>,
     state: IntGaugeVec,
     failures: IntCounterVec,
@@ -87,7 +87,7 @@ impl Breakers {
         self.failures.with_label_values(&[upstream]).inc();
     }
 
-    /// The circuits of one container, for faulty responses. Owned by its lease.
+    /// The circuits of one container, for faulty responses. The container's lease owns them.
     pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<Circuits> {
         container.state_or_init(|| {
             let circuits = Arc::new(Circuits::new(Arc::clone(&self.circuit_count)));

@@ -24,11 +24,11 @@ const WHILE_PROBING: Duration = Duration::from_secs(1);
 /// When a circuit opens and closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Number of consecutive faults that open it.
+    /// Number of consecutive faults that open a circuit.
     pub failures: NonZeroU32,
-    /// How long it stays open before a probe may pass.
+    /// How long a circuit stays open before a probe may pass.
     pub recovery: Duration,
-    /// Number of successful flows that close it once it is half-open.
+    /// Number of successful flows that close a half-open circuit.
     pub successes: NonZeroU32,
 }
 
@@ -43,9 +43,9 @@ pub enum State {
     Open,
 }
 
-/// The circuits of endpoints with recent faults. Faults are counted for each endpoint: a client
-/// that connects to a closed port, or uses TLS at a port without it, must not deny the working
-/// endpoint of the host to others.
+/// The circuits of endpoints with recent faults. Faults are counted for each endpoint. A client
+/// that connects to a closed port of a host, or uses TLS at a clear-text port, must not open the
+/// circuit of the host's working endpoint.
 ///
 /// An endpoint without faults has no circuit, so usually there is nothing to look up.
 pub struct Circuits {
@@ -113,9 +113,9 @@ impl Circuits {
         }
     }
 
-    /// Like [`check`](Self::check), but a half-open circuit makes the flow its probe, or returns an
-    /// error with the retry delay if another flow is its probe. `Ok(None)` if the circuit is
-    /// closed.
+    /// Like [`check`](Self::check), but the flow becomes the probe of a half-open circuit. Returns
+    /// an error with the retry delay if the circuit already has a probe. `Ok(None)` if the circuit
+    /// is closed.
     pub fn admit(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -142,8 +142,8 @@ impl Circuits {
     }
 
     /// Counts a success of a flow that began at `began`. Removes a closed circuit, which resets its
-    /// count of faults, and a half-open one after enough successes. Flows that began before the
-    /// circuit was half-open do not count towards closing it.
+    /// count of faults. Removes a half-open circuit after enough successes. Flows that began before
+    /// the circuit was half-open do not count towards closing it.
     pub fn success(&self, endpoint: &Endpoint, began: Instant, thresholds: Thresholds) {
         let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(endpoint) else {
@@ -358,7 +358,7 @@ mod tests {
         for second in 30..35 {
             assert!(clock.admit(second).unwrap().is_some());
         }
-        // Dropping a probe from before the circuit reopened does not admit a second probe.
+        // Dropping a probe that began before the circuit reopened does not admit a second probe.
         let old = clock.admit(36).unwrap();
         clock.fails(36);
         let new = clock.admit(66).unwrap();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_from_before_a_circuit_opened_neither_close_nor_prolong_it() {
+    fn flows_that_began_before_a_circuit_opened_do_not_change_it() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(10));
         let endpoint = endpoint("api.example.com", 443);

@@ -2,11 +2,11 @@
 //!
 //! Only faults of the upstream count, never a denial. Faults of connecting do not depend on the
 //! container, so they are counted for all containers together. Faulty responses depend on the
-//! request, so they are counted for each container and open no circuit of another container.
+//! request, so they are counted for each container separately.
 //!
-//! A host without an allowlist entry has no circuit. Only the appliance's own requests and those of
-//! MCP mounts reach such a host, for example the token endpoint of a login: they are neither denied
-//! here nor counted.
+//! A host without an allowlist entry has no circuit. Only the appliance's own requests and requests
+//! of MCP mounts reach such a host, for example the token endpoint of a login. The circuit breaker
+//! neither denies nor counts these requests.
 
 mod breakers;
 mod circuits;
@@ -35,8 +35,8 @@ struct Probes {
     _held: Vec<Probe>,
 }
 
-/// Marks a flow whose fault another flow reports: if several flows waited for one connection, its
-/// failure counts once. The engine puts the mark into the flow's slots.
+/// Marks a flow whose fault another flow reports. If several flows waited for one connection that
+/// failed, the failure counts once. The engine puts the mark into the flow's slots.
 pub struct SharedFault;
 
 /// The scope of a fault.
@@ -89,8 +89,8 @@ impl CircuitBreaker {
         Ok(())
     }
 
-    /// Counts a response as a success of connecting and, depending on its status, as a fault (500
-    /// and above) or a success of responding.
+    /// Counts a response as a success of connecting. Also counts it as a faulty response (status
+    /// 500 and above) or as a successful one.
     fn answered(&self, flow: &mut Flow, status: u16) {
         let breakers = &self.breakers;
         let fails = status >= 500;

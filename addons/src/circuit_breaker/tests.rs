@@ -138,7 +138,7 @@ fn an_open_circuit_denies_at_once_with_the_time_to_wait() {
 }
 
 #[test]
-fn faults_of_connecting_count_for_all_and_responses_for_their_container_alone() {
+fn connect_faults_count_for_all_containers_and_faulty_responses_for_one() {
     use Code::*;
     each_row(
         [
@@ -178,7 +178,7 @@ fn a_fault_of_a_connection_that_several_flows_waited_for_counts_once() {
 }
 
 #[test]
-fn every_5xx_counts_and_any_other_status_resets() {
+fn every_5xx_counts_and_any_other_status_resets_the_count() {
     each_row(
         [
             (500, true),
@@ -219,7 +219,7 @@ fn a_probe_ends_with_the_response_head_or_with_its_flow() {
     breaker.begin(&mut probe).unwrap();
     let mut head = Response::new(StatusCode::OK, HeaderMap::new());
     verdict(breaker.addon.response(&mut probe, &mut head)).unwrap();
-    // The body of its response has not ended.
+    // The body of the probe's response has not ended.
     assert!(
         breaker
             .exchange(&web, RECOVERY + 2, End::Status(200))
@@ -243,7 +243,7 @@ fn a_dry_run_is_not_a_probe_and_counts_nothing() {
 }
 
 #[test]
-fn only_tunnels_with_passthrough_are_judged_and_their_connections_count() {
+fn only_passthrough_tunnels_are_judged_and_a_connection_counts_as_success() {
     let (breaker, web) = (breaker(1), container("web"));
     let tunnel = |host: &str, seconds| {
         let mut flow = flow_at(&web, Kind::Tunnel, seconds);
@@ -273,7 +273,7 @@ fn a_reload_keeps_the_circuits() {
 }
 
 #[test]
-fn requests_of_the_appliance_use_the_shared_circuit_alone() {
+fn requests_of_the_appliance_use_only_the_shared_circuit() {
     let (breaker, web) = (breaker(1), container("web"));
     let system = Arc::new(System {
         name: "token refresh".into(),
@@ -292,7 +292,7 @@ fn requests_of_the_appliance_use_the_shared_circuit_alone() {
 }
 
 #[test]
-fn metrics_have_the_worst_circuit_of_an_entry_and_its_faults() {
+fn metrics_show_the_worst_circuit_state_and_the_faults_of_an_entry() {
     let (breaker, web) = (breaker(2), container("web"));
     let shows = |value| {
         let line = format!("proxy_circuit_breaker_state{{upstream=\"*.example.com\"}} {value}");

@@ -73,11 +73,11 @@ pub struct Order {
     pub before: &'static [&'static str],
 }
 
-/// One link of the chain. A hook that is not implemented passes the flow; an `Err`, a panic or a
+/// One link of the chain. A hook that is not implemented passes the flow. An `Err`, a panic or a
 /// missed deadline ends the flow.
 ///
-/// Requests pass the addons first to last, responses last to first, so that the addon that injects
-/// secrets is the first to see a response that echoes them.
+/// Requests pass the addons first to last, responses last to first. So the addon that injects
+/// secrets is the first to see the response, and can remove secrets from it.
 pub trait Addon: Send + Sync {
     /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;

@@ -134,9 +134,9 @@ impl Chain {
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
-    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted. If all
-    /// addons pass the flow, denies with an internal error if no address is left, or if the flow
-    /// has no principal.
+    /// Judges the addresses of the flow's host. The only place where a [`Permit`] is minted. A flow
+    /// that all addons pass is still denied, with an internal error, if no address is left or if
+    /// the flow has no principal.
     pub async fn dial(
         &self,
         flow: &mut Flow,
@@ -248,8 +248,8 @@ impl Chain {
                             Some(limit) => Instant::now() + limit,
                             None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
                         };
-                        // Boxed, since few steps wait and the future of every request would carry
-                        // the space for it.
+                        // Boxed, since few steps wait. An unboxed wait would enlarge the future of
+                        // every request.
                         Box::pin(waits.hold(settle(future, until))).await
                     }
                 },

@@ -86,7 +86,7 @@ impl AuthMode {
 pub struct Repo {
     /// `owner/name` as it was registered; compare with [`Repo::is`].
     pub name: Box<str>,
-    /// The push limit of this repository in bytes; `None`: that of `git.push_limits`.
+    /// The push limit of this repository in bytes. `None`: the limit in `git.push_limits` applies.
     pub max_receive_pack_bytes: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ impl Repo {
 pub struct Container {
     /// The container's name.
     pub id: ContainerId,
-    /// The lease's id, different from that of any other lease, also of the same container.
+    /// The lease's id. No two leases have the same id, not even two of the same container.
     pub lease: LeaseId,
     /// The source of its connections.
     pub source: Source,

@@ -70,17 +70,17 @@ codes! {
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
-    /// The host is not on the list that applies: the allowlist, the container's own list, or the
-    /// list of the MCP server or other part of the proxy that sends the request (which also has
-    /// ports). Or a request to the MCP gateway has a `Host` or `Origin` that is not the gateway's.
+    /// The host is not on the allowlist, or not on the container's own list. Or the host or port is
+    /// not on the list of the MCP server, or other part of the proxy, that sends the request. Or a
+    /// request to the MCP gateway has a `Host` or `Origin` that is not the gateway's.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
     /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
     /// public address in clear text.
     AddressNotAllowed = "address_not_allowed", 403, Policy;
     /// The allowlist entry does not list the port.
     PortNotAllowed = "port_not_allowed", 403, Policy;
-    /// TRACE, TRACK, CONNECT in a tunnel, an unknown method, or one that an endpoint of the proxy
-    /// does not have.
+    /// TRACE, TRACK, CONNECT in a tunnel, an unknown method, or a method that the requested
+    /// endpoint of the proxy does not have.
     MethodNotAllowed = "method_not_allowed", 405, Policy;
     /// The allowlist entry has `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;

@@ -142,10 +142,11 @@ pub struct FlowStart {
     pub client: Client,
     /// The container id that is claimed by the head of a CONNECT, or of an HTTP request to the
     /// proxy's own DNS or MCP endpoint. Read with [`crate::identity::claimed_id`]. Only the source
-    /// identifies the container; a flow that claims another container is denied.
+    /// identifies the container. A flow that claims another container is denied.
     pub claimed_id: Option<Box<str>>,
-    /// The principal on whose behalf the flow runs. The engine sets it if it is known already, for
-    /// example from an earlier flow on the connection; otherwise the identity link finds it.
+    /// The principal on whose behalf the flow runs. The engine sets the principal if it is known
+    /// already, for example from an earlier flow on the connection. Otherwise the identity link
+    /// finds the principal.
     pub principal: Option<Principal>,
     /// Its destination or content.
     pub subject: Subject,
@@ -273,11 +274,11 @@ impl FlowStart {
     }
 }
 
-/// One flow on its way through the chain. It dereferences to its [`FlowStart`]; addons may add
-/// facts for the audit, and store values in slots.
+/// One flow on its way through the chain. It dereferences to its [`FlowStart`]. Addons may add
+/// facts for the audit and store values in slots.
 ///
-/// Addons can only read the start of a flow, and cannot swap the flow for another one, since the
-/// type that they get is unsized:
+/// Addons can only read the start of a flow. They cannot swap the flow for another one, since they
+/// get a reference to an unsized type:
 ///
 /// ```
 /// use addons::contract::{Flow, FlowStart, Principal, Subject};
@@ -326,7 +327,8 @@ impl FlowStart {
 pub struct Flow<Size: ?Sized = [()]> {
     pub(super) start: FlowStart,
     pub(super) record: Record,
-    /// The values in the slots. A list, since there are few; it has inline room for one box.
+    /// The values in the slots. A list, since a flow has few values. The first one is stored
+    /// inline.
     slots: SmallVec<[Box<dyn Any + Send + Sync>; 1]>,
     dry_run: Option<Box<Mutex<DryRun>>>,
     _unsized: Size,

@@ -33,15 +33,17 @@ pub enum AuthorityError {
     /// The text is empty.
     #[error("the host is empty")]
     Empty,
-    /// The A-label name is over 253 bytes long, or one of its labels over 63; or the text is too
-    /// long to convert.
+    /// The A-label name is longer than 253 bytes, one of its labels is longer than 63 bytes, or the
+    /// text is too long to convert.
     #[error("the host name is too long")]
     TooLong,
     /// A byte that is not allowed, or a label that is empty or begins or ends with a hyphen.
     #[error("the host name has an invalid character or label")]
     BadName,
-    /// One of: a name whose last label is a number, but which is no IPv4 address; brackets that do
-    /// not close or hold no IPv6 address; text other than a port after the brackets.
+    /// One of:
+    /// - a name whose last label is a number, but that is not an IPv4 address
+    /// - brackets that do not close, or that do not hold an IPv6 address
+    /// - text other than a port after the brackets
     #[error("the address is malformed")]
     BadAddress,
     /// The port is not a decimal number from 1 to 65535, or has a leading zero.

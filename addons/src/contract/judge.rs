@@ -40,16 +40,16 @@ pub trait BodyJudge<Head>: Send {
         false
     }
 
-    /// Whether the judge needs no more of a request's body. Called whenever bytes of a client's
-    /// unencoded body have arrived, with all bytes buffered so far, unless an earlier judge needs
-    /// more. If all judges return `true`, the rest of the body streams after the bytes that the
-    /// last judge returns.
+    /// Whether the judge needs no more of a request's body. Called with all bytes buffered so far
+    /// whenever bytes of a client's unencoded body have arrived. Not called if an earlier judge
+    /// needs more. If all judges return `true`, the rest of the body streams after the bytes that
+    /// the last judge returns.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
 
     /// Adapts a denial that the engine, or `has_enough`, made while the body was buffered. Many API
-    /// clients show people only one member of an error response, such as `message`; the judge adds
+    /// clients show people only one member of an error response, such as `message`. The judge adds
     /// that member to the denial.
     fn for_client(&self, denial: Denial) -> Denial {
         denial

@@ -25,7 +25,7 @@ impl LeaseId {
         format!("{:012x}", node & 0xffff_ffff_ffff)
     }
 
-    /// Parses the hyphenated lower-case form that `Display` writes; `None` for any other.
+    /// Parses the hyphenated lower-case form that `Display` writes; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let id = Uuid::try_parse(text).ok()?;

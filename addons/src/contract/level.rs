@@ -32,9 +32,9 @@ impl Level {
     }
 }
 
-/// The security level and the abort latch of a lease. MCP messages can only tighten them. They
-/// survive restarts, and an operator can reset them. A new lease begins at `Public`, with the latch
-/// clear.
+/// The security level and the abort latch of a lease. MCP messages can only raise the level and set
+/// the latch. Both survive restarts, and an operator can reset them. A new lease begins at
+/// `Public`, with the latch clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// The highest level of the data that the container may have read.

@@ -82,7 +82,7 @@ impl LiveFlow {
         self.completed = true;
     }
 
-    /// Marks the flow as ended normally. Its end is reported when it is dropped.
+    /// Marks the flow as ended normally. The end is reported when this value is dropped.
     pub fn complete(&mut self) {
         self.completed = true;
     }

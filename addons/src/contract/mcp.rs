@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The direction of a request or notification; for a response, that of its request.
+/// The direction of a request or notification. A response has the direction of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server, for example `tools/call`.
@@ -60,7 +60,7 @@ pub enum FrameBody {
 /// One JSON-RPC message between a client and one server, while it is judged.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The direction; for a response, that of its request.
+    /// The direction; for a response, the direction of its request.
     pub direction: Direction,
     /// The kind of message.
     pub kind: FrameKind,
@@ -191,8 +191,8 @@ impl Annotations {
 pub enum Pin {
     /// Equal to the first definition seen, or to the one that an operator accepted.
     Accepted,
-    /// Different from the accepted definition; or none was accepted, since the server has too many
-    /// tools.
+    /// Different from the accepted definition. Or no definition was accepted, since the server has
+    /// too many tools.
     Changed,
 }
 

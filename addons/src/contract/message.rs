@@ -126,7 +126,7 @@ impl Response {
     }
 
     /// Adds a filter of the messages that the upstream sends on a WebSocket opened by this
-    /// response. The engine calls `make` for each message and for each control frame; the new
+    /// response. The engine calls `make` for each message and for each control frame. The new
     /// filter gets the message or the frame's payload as one body. A denial closes the WebSocket.
     /// Filters run in the order in which they were added.
     pub fn filter_messages<F: BodyFilter + 'static>(

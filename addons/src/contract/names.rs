@@ -1,5 +1,5 @@
-//! Names of the addons, and of the parts of the engine that deny, as logs, the audit and `explain`
-//! show them.
+//! Names of the addons, and of the parts of the engine that deny flows. Logs, the audit and
+//! `explain` show these names.
 
 /// Counts flows.
 pub const METRICS: &str = "metrics";

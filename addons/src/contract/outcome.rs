@@ -7,9 +7,9 @@ use super::denial::Denial;
 /// How a flow ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The HTTP status of the response, or the response code of a DNS answer. A denied flow, except
-    /// of a DNS question, has the status of the denial's code, even if an [`Answer`](super::Answer)
-    /// replaced it. 0 if the flow ended without any of these.
+    /// The HTTP status of the response, or the response code of a DNS answer. A denied flow other
+    /// than a DNS question has the status of the denial's code, even if the client got the status
+    /// of an [`Answer`](super::Answer). 0 if the flow ended without a status or response code.
     pub status: u16,
     /// The denial that ended the flow; `None` for an addon's own answer, which is no refusal.
     pub denial: Option<Denial>,

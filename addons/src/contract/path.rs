@@ -9,8 +9,8 @@ use thiserror::Error;
 ///
 /// The normal form has unreserved characters decoded, other escapes in upper case, bytes other than
 /// printable ASCII escaped, and dot segments resolved. [`Path::ambiguity`] says why a server might
-/// read the path differently; an addon that judges the paths of a host denies requests with such a
-/// path.
+/// read the path differently. An addon that judges the paths of a host denies requests with an
+/// ambiguous path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     sent: Box<str>,

@@ -30,7 +30,7 @@ pub struct Unavailable;
 /// Finds leases in memory.
 pub trait Containers: Send + Sync {
     /// The lease at a source. An expired lease is found until it is removed, so that the next flow
-    /// is denied as expired; one that was deleted or replaced is not found.
+    /// is denied as expired. A deleted or replaced lease is not found.
     fn find(&self, source: &Source) -> Result<Option<Arc<Container>>, Unavailable>;
 
     /// Whether the registry can be read. Called for each flow whose container is known before the
@@ -189,7 +189,8 @@ pub enum EvaluatorError {
     Unavailable(String),
 }
 
-/// Facts about a lease that must survive a restart. Each is on disk before its future is ready.
+/// Facts about a lease that must survive a restart. When a method's future is ready, the fact is on
+/// disk.
 pub trait LeaseRecords: Send + Sync {
     /// Raises the security level of a lease; never lowers it.
     fn raise_level<'a>(
@@ -207,8 +208,8 @@ pub trait LeaseRecords: Send + Sync {
 /// Remembers the definitions of tools, to detect changes.
 pub trait Definitions: Send + Sync {
     /// Compares the digests of a server's tools with the accepted ones. Returns a pin for each, in
-    /// the same order. The first digest of a tool is accepted, and on disk before the future is
-    /// ready; a new tool beyond the engine's limit for a server counts as changed.
+    /// the same order. The first digest of a tool is accepted, and is on disk before the future is
+    /// ready. A new tool beyond the engine's limit for a server counts as changed.
     fn pin<'a>(
         &'a self,
         server: &'a str,
@@ -261,8 +262,8 @@ pub trait SecretFiles: Send + Sync {
     /// regular file or is larger than 1 MiB.
     fn read(&self, path: &Path, known: Option<&FileVersion>) -> io::Result<Option<SecretText>>;
 
-    /// Locks the file against other processes, by a lock file beside it, since every replacement is
-    /// a new inode. Waits up to 30 s; the error names the file.
+    /// Locks the file against other processes. The lock is a separate file beside it, since every
+    /// replacement is a new inode. Waits up to 30 s. The error names the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, String>;
 
     /// Creates the temporary file that will replace `path`. Call it before a one-time refresh token

@@ -1,4 +1,4 @@
-//! The client that sends a flow, and the principal on whose behalf it runs.
+//! The client that sends a flow, and the principal on whose behalf the flow runs.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -71,8 +71,7 @@ impl From<Arc<Container>> for Principal {
     }
 }
 
-/// A part of the appliance that sends requests, with the hosts that it may reach in place of those
-/// on the allowlist.
+/// A part of the appliance that sends requests. Its own list of hosts replaces the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
     /// Its name, in the audit.
@@ -85,8 +84,7 @@ pub struct System {
 }
 
 /// A part of the appliance that works for one container. The lease, limits, credentials and audit
-/// of the container apply to the flows of this part; only its hosts differ from those of the
-/// container.
+/// of the container apply to the flows of this part. Only the hosts that it may reach are its own.
 #[derive(Debug)]
 pub struct Delegation {
     /// Its name, and the hosts that it may reach.

@@ -5,16 +5,16 @@ use std::sync::OnceLock;
 
 /// One value of each type, made at its first use and kept until the map is dropped.
 ///
-/// Every request reads several values, and none is ever removed or replaced: a list that only
-/// grows is read without a lock or a reference count.
+/// Every request reads several values. No value is ever removed or replaced, so that reading needs
+/// neither a lock nor a reference count.
 #[derive(Default)]
 pub struct TypeMap(Link);
 
 /// The next place, if there is one yet.
 type Link = OnceLock<Box<Place>>;
 
-/// The place of a type, added before its value is made: a thread that makes a value blocks only
-/// threads that need a value of the same type.
+/// The place of a type. It is added before its value is made, so that a thread that makes a value
+/// blocks only threads that need a value of the same type.
 struct Place<V: ?Sized = dyn Any + Send + Sync> {
     next: Link,
     /// The type's id: comparing ids costs less than asking each value for its type.
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn making_one_value_may_use_another() {
+    fn making_a_value_may_use_another_value() {
         let map = TypeMap::default();
         assert_eq!(
             *map.get_or_init(|| u64::from(*map.get_or_init(|| 7_u32))),

@@ -22,12 +22,12 @@ pub(super) const MAX_WAITS: usize = 8192;
 /// Limit on the flows of one lease that wait at once.
 const MAX_WAITS_PER_LEASE: usize = 256;
 
-/// The `Retry-After` of a flow denied because too many wait.
+/// The `Retry-After` of a flow that is denied because too many flows wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 struct LeaseWaits(Arc<Semaphore>);
 
-/// The limits that a flow's waits count against: that of its lease and that of the chain.
+/// The two limits that a waiting flow counts against: the lease's limit and the chain's limit.
 pub(super) struct Waits<'c> {
     /// `None` for a flow without limits: a look-up, or a flow without a known container.
     lease: Option<Arc<LeaseHandle>>,

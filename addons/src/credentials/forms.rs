@@ -1,4 +1,4 @@
-//! The encodings in which a response may echo a secret.
+//! The encodings in which a response may contain a secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};

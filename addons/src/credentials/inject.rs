@@ -18,8 +18,8 @@ use crate::contract::{
 use crate::header_names::{folds_to, remove_fields};
 
 /// Limit on a request's wait for a token. Longer than the limits of the sources (GitHub 25 s; the
-/// lock of a token file 30 s, then a token endpoint 20 s), so that these fail first and the denial
-/// names the cause.
+/// lock of a token file 30 s, then a token endpoint 20 s), so that the source fails first and the
+/// denial names the cause.
 const TOKEN_LIMIT: Duration = Duration::from_secs(60);
 
 /// The credentials of one host, for any of its ports.
@@ -78,8 +78,8 @@ impl HostCredentials {
         }
     }
 
-    /// The credentials for the request. Every kind except `set_headers` sets `Authorization`; of
-    /// several such credentials, only the first is chosen.
+    /// The credentials for the request. Every kind except `set_headers` sets `Authorization`. If
+    /// several credentials set it, only the first of them is chosen.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -110,7 +110,7 @@ impl HostCredentials {
             placeholder::refuse(flow, request)?;
         }
         self.client_credentials.remove_from(request);
-        // Echoes cannot be found in an encoded body, and decoding costs time.
+        // Secrets cannot be found in an encoded body, and decoding costs time.
         let identity = HeaderValue::from_static("identity");
         request.headers.insert(ACCEPT_ENCODING, identity);
         let prepared = self.prepared()?;
@@ -148,7 +148,7 @@ impl HostCredentials {
             }
         }
         if !guarded.scrubbers.is_empty() {
-            // Echoes cannot be found in messages that an extension compresses.
+            // Secrets cannot be found in messages that an extension compresses.
             remove_fields(&mut request.headers, |name| {
                 folds_to(name, "sec-websocket-extensions")
             });
@@ -259,8 +259,8 @@ fn names_repo(path: &Path, repo: &str) -> bool {
     named.eq_ignore_ascii_case(repo) && (rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The denial if a secret cannot be read or fetched. The client learns the entry's name only; the
-/// hint, which `explain` shows, has the reason.
+/// The denial if a secret cannot be read or fetched. The client learns the entry's name only. The
+/// hint, which only `explain` shows, has the reason.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");
     Denial::new(Code::CredentialUnavailable, sentence)

@@ -1,5 +1,6 @@
-//! Injects secrets into requests after every other addon has passed them, and scrubs echoes of the
-//! secrets from responses before any other addon sees them. Containers never see a secret.
+//! Injects secrets into requests after every other addon has passed the request. Scrubs echoes
+//! (copies of the secrets, also encoded ones) from responses before any other addon sees the
+//! response. Containers never see a secret.
 
 mod clean;
 mod endpoints;
@@ -87,7 +88,8 @@ pub struct Credentials {
     endpoints: Endpoints,
 }
 
-/// The scrubbers for a response, and the injected tokens: a 401 is reported to their sources.
+/// The scrubbers for a response, and the injected tokens. A 401 is reported to the source of each
+/// token.
 struct Guarded {
     scrubbers: SmallVec<[Arc<Scrubber>; 1]>,
     injected: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,

@@ -1,4 +1,4 @@
-//! Replaces every echo of a secret while a response streams.
+//! Replaces every echo of a secret (a copy in any of its encodings) while a response streams.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::contract::{BodyFilter, BodyOut, Verdict};
 /// Finds and replaces every form of each secret in a set. It has no `Debug` on purpose.
 pub(super) struct Scrubber {
     automaton: AhoCorasick,
-    /// The forms, sorted, to check whether a text is the beginning of one.
+    /// The forms, sorted, to check whether a text is the beginning of a form.
     forms: Vec<Zeroizing<Vec<u8>>>,
     /// The replacement of each form.
     replacements: Vec<Bytes>,
-    /// Whether a form begins with the byte that is the index.
+    /// For each byte value, whether a form begins with it.
     begins: [bool; 256],
     longest: usize,
     shortest: usize,
@@ -121,7 +121,7 @@ impl Scrubber {
         found.map_or(data.len(), |at| from + at)
     }
 
-    /// Whether a form starts with the text and is longer.
+    /// Whether the text is the beginning of a longer form.
     fn begins_a_form(&self, text: &[u8]) -> bool {
         let at = self.forms.partition_point(|form| form.as_slice() <= text);
         self.forms

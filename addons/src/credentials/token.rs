@@ -58,9 +58,9 @@ pub trait TokenSource: Send + Sync {
 }
 
 impl Token {
-    /// Prepares a token. Echoes of it become `[REDACTED:name]`, as do those of `replaced`, earlier
-    /// tokens that may still be valid. Fails if the token is empty, too long or has bytes that a
-    /// header value must not contain.
+    /// Prepares a token. `replaced` are earlier tokens that may still be valid. In responses,
+    /// `[REDACTED:name]` replaces the token and the earlier ones. Fails if the token is empty, too
+    /// long or has bytes that a header value must not contain.
     pub fn new<'a>(
         name: &str,
         secret: &'a str,

@@ -38,8 +38,8 @@ impl TokenSources {
         })
     }
 
-    /// Builds the credentials of the entries. `is_git` distinguishes git hosts, which take an App's
-    /// token as a basic password, from their APIs, which take it as a bearer token. Reads token
+    /// Builds the credentials of the entries. `is_git` tells git hosts from their APIs. A git host
+    /// takes an App's token as a basic password, an API takes it as a bearer token. Reads token
     /// files, so it may block.
     pub fn credentials(
         &self,

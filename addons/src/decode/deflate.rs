@@ -4,8 +4,8 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::{CORRUPT, Encoding, Fault, Progress, TRAILING};
 
-/// An upper bound for the state of miniz_oxide, in bytes: a window of 32 KiB and three tables. Its
-/// fields are private.
+/// An upper bound for the state of miniz_oxide, in bytes: a window of 32 KiB and three tables. Not
+/// computed with `size_of`, since the fields are private.
 pub(super) const INFLATE_MEMORY: usize = 64 * 1024;
 
 /// A decoder of deflate streams.
@@ -29,7 +29,8 @@ impl Inflate {
         self.is_done = false;
     }
 
-    /// Decodes at most to the end of the stream; then `is_done` is set, and input may be left.
+    /// Decodes at most to the end of the stream. At the end, sets `is_done`; some input may be
+    /// left.
     pub(super) fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
         let before = (self.state.total_in(), self.state.total_out());
         let status = self
@@ -45,8 +46,8 @@ impl Inflate {
     }
 }
 
-/// The encoding `deflate`: zlib, or the raw stream that some servers send. The first two bytes
-/// distinguish them.
+/// The encoding `deflate`: zlib, or the raw stream that some servers send. The first two bytes tell
+/// which of the two it is.
 pub(super) struct Deflate {
     first: Option<u8>,
     stream: Option<Inflate>,

@@ -24,7 +24,7 @@ const MAX_PIECE: usize = 16 * 1024;
 /// Limit on the encoded bytes that the decoder reads between two checks of the share of padding.
 const MAX_STEP: usize = 16 * 1024;
 
-/// The encoded bytes of a body that may be padding in any case: headers and flushes need far less.
+/// The encoded bytes that may be padding in a body of any size: headers and flushes need far less.
 /// Limiting padding limits CPU time: decoding an empty deflate block of 10 bits builds tables,
 /// which takes 2 µs in a test build (`a_padded_bomb_is_decoded_in_less_than_a_second`).
 const FREE_BYTES: u64 = 64 * 1024;
@@ -46,7 +46,7 @@ pub struct Decoder {
     failed: Option<Fault>,
 }
 
-/// The direction of a body: more is refused from a client than from an upstream.
+/// The direction of a body. The limits for requests are stricter than those for responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A request: gzip, br and zstd, with windows of at most 4 MiB.
@@ -95,8 +95,8 @@ trait Encoding: Send {
 impl Decoder {
     /// Makes the decoder for the `Content-Encoding` of a head; `None` for a plain body.
     ///
-    /// Denies an unknown encoding, more than one encoding, and `deflate` on requests with
-    /// `unsupported_encoding`: a body that cannot be decoded, or only by a guess, cannot be
+    /// Denies with `unsupported_encoding` an unknown encoding, more than one encoding, and a
+    /// request with `deflate`. A body that cannot be decoded, or only by a guess, cannot be
     /// inspected.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
@@ -155,7 +155,7 @@ impl Decoder {
     }
 
     /// Checks that the encoding ends with the body. Call it after [`next`](Self::next) has returned
-    /// `None`; it yields no further output. An empty body is complete in any encoding.
+    /// `None`. An empty body is complete in any encoding.
     pub fn end(&mut self) -> Result<(), Denial> {
         if self.fed == 0 || (self.failed.is_none() && self.encoding.is_complete()) {
             return Ok(());
@@ -164,7 +164,7 @@ impl Decoder {
     }
 
     /// An upper bound on the bytes that the decoder allocates at any time: window, tables and
-    /// buffers, without the chunk that was fed. The value is constant; hardly any of it is
+    /// buffers, without the chunk that was fed. The value is constant. Hardly any of this memory is
     /// allocated before the first call of [`next`](Self::next).
     pub fn memory(&self) -> usize {
         self.out.len().saturating_add(self.encoding.memory())

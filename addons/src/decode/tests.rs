@@ -69,7 +69,7 @@ fn text() -> Vec<u8> {
 }
 
 #[test]
-fn an_unknown_encoding_and_more_than_one_are_denied() {
+fn an_unknown_encoding_and_several_encodings_are_denied() {
     each_row(
         ["compress", "gzip, br", "gzip, gzip", "aws-chunked", "dcb"],
         |name| {

@@ -153,9 +153,11 @@ impl Encoding for Zstd {
         self.part == Part::Descriptor && self.waiting.is_empty()
     }
 
-    /// The sum of two ring buffers, since a buffer that grows is copied into a larger one, even for
-    /// a block that is then found to be over its limit; the tables, literals and sequences of a
-    /// block; and two copies of the block.
+    /// The sum of:
+    /// - two ring buffers, since a buffer that grows is copied into a larger one, even for a block
+    ///   that is then found to be over its limit
+    /// - the tables, literals and sequences of a block
+    /// - two copies of the block
     fn memory(&self) -> usize {
         let ring = |window: usize| window + 2 * MAX_BLOCK;
         let sequences = 0x17eff * 12;

@@ -6,15 +6,15 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// The most refs that one push may update. The list stays in memory until the push is judged; real
-/// pushes update fewer.
+/// Limit on the refs that one push may update. The list stays in memory until the push is judged.
+/// Real pushes update fewer refs.
 const MAX_REFS: usize = 10_000;
 
 /// The longest ref name in bytes, four times what forges accept. The limit also keeps each line of
 /// the report within a pkt-line.
 const MAX_NAME: usize = 1024;
 
-/// The most bytes of a ref name that a message shows.
+/// Limit on the bytes of a ref name in a message.
 const MAX_SHOWN: usize = 200;
 
 /// One ref update.

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn git_operations_are_counted_and_denied_pushes_by_their_reason() {
+    fn git_operations_are_counted_and_denied_pushes_are_counted_by_reason() {
         let registry = Registry::new();
         let metrics = GitMetrics::new(&registry).unwrap();
         let refs = Operation::Refs { push: true };

@@ -87,9 +87,9 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// Classifies a request by its method and by `rest`, the path in the repository. GET and HEAD read
-/// unless they open a WebSocket; any other request is denied as a write unless it is one of git or
-/// git-lfs.
+/// Classifies a request by its method and by `rest`, the path in the repository. GET and HEAD are
+/// reads unless they open a WebSocket. Any other request is denied as a write unless it belongs to
+/// the protocol of git or git-lfs.
 pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
     let reads = matches!(request.method, Method::GET | Method::HEAD) && !request.websocket;
     let posts = request.method == Method::POST;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn dumb_and_webdav_writes_and_web_forms_are_refused() {
+    fn dumb_http_and_webdav_writes_and_web_forms_are_refused() {
         each_row(
             [
                 ("PUT", "/objects/ab/cdef"),

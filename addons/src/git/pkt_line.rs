@@ -19,9 +19,11 @@ pub(super) enum Frame {
 
 /// Parses the header at the beginning of `bytes`; `None` if it is incomplete.
 ///
-/// Refuses a length that is not four hex digits or is above git's limit, and the lengths 0001 to
-/// 0004: 0001 to 0003 are undefined in the commands of a push, and some servers end the list of
-/// commands at such a frame; 0004 is an empty line, which cannot be a command.
+/// Refuses:
+/// - a length that is not four hex digits or is above git's limit
+/// - 0001 to 0003: they are undefined in the commands of a push, and some servers end the list of
+///   commands at such a frame
+/// - 0004: an empty line, which cannot be a command
 pub(super) fn header(bytes: &[u8]) -> Result<Option<Frame>, Denial> {
     let Some(digits) = bytes.first_chunk::<HEADER>() else {
         return Ok(None);

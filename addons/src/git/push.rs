@@ -15,11 +15,12 @@ use crate::contract::{
     names,
 };
 
-/// The most bytes of commands, which bounds the part of a push that is buffered.
+/// Limit on the bytes of commands. It bounds the part of a push that is buffered.
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
-/// The most bytes of commands that are kept for a report while a pack of unknown length streams:
-/// enough for more refs than real pushes update. The limit bounds the memory of slow pushes.
+/// Limit on the bytes of commands that are kept for a report while a pack of unknown length
+/// streams: enough for more refs than real pushes update. The limit bounds the memory of slow
+/// pushes.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
@@ -111,7 +112,7 @@ struct CommandList {
 
 impl CommandList {
     /// Parses the complete lines up to the end of the list. `beginning` is all of the body so far,
-    /// with the bytes that were parsed before.
+    /// including the bytes that were parsed before.
     fn read(&mut self, beginning: &[u8]) -> Verdict {
         while !self.complete {
             let unread = beginning.get(self.read..).unwrap_or_default();
@@ -218,7 +219,7 @@ impl BodyJudge<Request> for JudgePush {
     }
 }
 
-/// Enforces the limit while a push streams. The bytes of the commands count towards it.
+/// Enforces the size limit while a push streams. The bytes of the commands count towards the limit.
 struct Pack {
     rules: PushRules,
     announced: Option<u64>,

@@ -10,8 +10,8 @@ use crate::contract::{Answer, Buffered, Denial};
 const REPORT: u8 = 1;
 const REMOTE: u8 = 2;
 
-/// The largest report is this many times the commands, or [`FREE_BYTES`], whichever is more: a
-/// small request must not cause a large response.
+/// A report has at most this many times the bytes of the commands, or [`FREE_BYTES`] if that is
+/// more. A small request must not cause a large response.
 const MAX_FACTOR: usize = 3;
 const FREE_BYTES: usize = 64 * 1024;
 
@@ -19,15 +19,15 @@ const FREE_BYTES: usize = 64 * 1024;
 /// 87 bytes long, with its two ids, so short lines stay within [`MAX_FACTOR`].
 const SHORT_LINE: usize = 120;
 
-/// The longest name in such a line in bytes. If a name is cut, git warns of a status for an unknown
-/// ref.
+/// The longest name in a short line, in bytes. If a name is cut, git warns of a status for an
+/// unknown ref.
 const SHORT_NAME: usize = 80;
 
 /// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
 const AROUND: usize = pkt_line::HEADER + 5;
 
-/// The most bytes of a denied push that are read and discarded, since git reads no answer before it
-/// has sent everything. It is the largest limit that a registration may set.
+/// Limit on the bytes of a denied push that are read and discarded. They are read because git reads
+/// no answer before it has sent everything. It is the largest limit that a registration may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
 /// Renders the denial as a report with its sentence for every ref. Returns the denial unchanged if
@@ -190,7 +190,7 @@ mod tests {
                 let most = FREE_BYTES.max(MAX_FACTOR * request);
                 assert!(report.len() <= most, "{refs} of {name}: {}", report.len());
                 let told = report.windows(3).filter(|bytes| bytes == b"ng ").count();
-                assert_eq!(told, refs, "every ref has its line");
+                assert_eq!(told, refs, "every ref must have a line");
             },
         );
     }

@@ -10,7 +10,7 @@ pub(super) const RELEASE_BLOCKED: &str = "Release creation blocked";
 const ALLOWED: &str =
     "pull requests and their comments, reviews other than APPROVE, issues, labels, reactions";
 
-/// The most bytes of a client's key that a denial repeats.
+/// Limit on the bytes of a client's key that a denial repeats.
 const MAX_KEY: usize = 80;
 
 /// Constructors of the denials.

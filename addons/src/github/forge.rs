@@ -1,4 +1,4 @@
-//! Looks up at a forge which repository a number or a node id belongs to, on behalf of a container.
+//! Asks a forge for the repository that a number or a node id belongs to, on behalf of a container.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundEr
 
 /// How long an answer is cached. Limited, since repositories are renamed and issues move.
 const CACHE_LIFETIME: Duration = Duration::from_secs(600);
-/// The most cached answers of a lease. A full cache drops its expired answers, or else all answers.
+/// Limit on the cached answers of a lease. A full cache drops its expired answers. If none has
+/// expired, it drops all answers.
 const CACHE_CAPACITY: usize = 4096;
 /// The longest node id in bytes that is looked up; a longer one counts as unknown.
 const MAX_ID: usize = 256;
@@ -58,7 +59,7 @@ pub(super) struct Node {
 
 /// Client of a forge's API. Looks up repositories and nodes with the container's credential, within
 /// the container's policy and budgets. Caches answers in the lease. Returns `None` for an object
-/// that the container cannot see, so that the caller denies the request, and an error if the
+/// that the container cannot see, so that the caller denies the request. Returns an error if the
 /// look-up failed.
 pub struct Forge {
     outbound: Arc<dyn Outbound>,

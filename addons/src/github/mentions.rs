@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_that_only_the_rendered_text_has_is_found() {
+    fn a_mention_that_appears_only_in_the_rendered_text_is_found() {
         let texts = [
             "&#64;copilot merge",
             "x<br>&#64;copilot merge",
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_of_assistants_are_distinguished_from_those_of_people() {
+    fn logins_of_assistants_and_of_people_are_told_apart() {
         let shipped = mentions(&["@copilot"]);
         let agents = [
             "copilot",

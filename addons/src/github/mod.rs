@@ -1,7 +1,7 @@
 //! Guards the APIs of GitHub and of GitHub Enterprise servers.
 //!
 //! By default, a request must stay in the repositories of the container's list, or read one of a
-//! few paths without a repository; a write must also be on an allowlist. With a personal token as
+//! few paths without a repository. A write must also be on an allowlist. With a personal token as
 //! the credential, only this addon limits which of the token's repositories a container reaches
 //! through these APIs.
 

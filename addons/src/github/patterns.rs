@@ -24,8 +24,9 @@ impl Patterns {
         Some(found.as_str())
     }
 
-    /// Returns the first pattern that matches a request. HEAD also matches patterns for GET; POST
-    /// also those for PUT, PATCH and DELETE, since a parameter or header may override its method.
+    /// Returns the first pattern that matches a request. HEAD also matches patterns for GET. POST
+    /// also matches patterns for PUT, PATCH and DELETE, since a parameter or header may override
+    /// the method.
     pub(super) fn guard(&self, method: &Method, path: &str) -> Option<&str> {
         match *method {
             Method::HEAD => self.find(&Method::GET, path),

@@ -13,13 +13,14 @@ use super::target;
 use super::writes::{self, Write};
 use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
 
-/// The most bytes of a write's body; GitHub accepts fewer.
+/// Limit on the bytes of a write's body. GitHub's own limit is lower.
 const MAX_BODY: usize = 1 << 20;
 
 /// The rules of the REST API.
 pub(super) struct Rest {
     pub(super) blocked: Patterns,
     pub(super) allowed: Patterns,
+    /// Whether a write that is not listed is denied.
     pub(super) writes_are_an_allowlist: bool,
     /// Whether repositories outside the container's list may be read, without a credential.
     pub(super) public_reads: bool,

@@ -29,7 +29,7 @@ pub struct GithubSettings {
     pub blocked: Patterns,
     /// `policy.allowed_api_patterns`
     pub allowed: Patterns,
-    /// Whether `policy.github_writes` is `allowlist`; `blocklist` otherwise.
+    /// Whether `policy.github_writes` is `allowlist`. If not, it is `blocklist`.
     pub writes_are_an_allowlist: bool,
     /// Whether `git.public_reads` is `allow`.
     pub public_reads: bool,

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn every_write_has_a_list_of_keys_and_denies_any_other() {
+    fn every_write_has_a_list_of_keys_and_denies_any_other_key() {
         let mut wrong = Vec::new();
         for write in ALLOWED {
             let allowed = keys(&write.body);

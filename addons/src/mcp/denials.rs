@@ -50,7 +50,7 @@ impl Target {
         self.detailed(denial.with("decision", DENY_CONTINUE), reason)
     }
 
-    /// The denial of a message on which a policy decides `deny_abort`; that decision sets the
+    /// The denial of a message on which a policy decides `deny_abort`. That decision sets the
     /// container's abort latch. While the latch is set, tool calls and answers to servers get the
     /// same denial.
     pub(super) fn abort(&self, reason: &str) -> Denial {

@@ -69,7 +69,7 @@ impl Mcp {
         }
         match frame.direction {
             Direction::ToServer => Ok(()),
-            // Messages of a classified tool are as confidential as its result.
+            // A tool's messages to the client are as confidential as its result.
             Direction::ToClient => self.raise_level(flow, &container, &target, frame).await,
         }
     }
@@ -95,8 +95,8 @@ impl Mcp {
         // While a policy or a person decided, another message may have raised the level or set the
         // abort latch.
         self.admit(flow, &call)?;
-        // Before the call runs: log messages and requests of a classified tool are as confidential
-        // as its result, and may arrive outside the call.
+        // Before the call runs. The tool's log messages and requests are as confidential as its
+        // result, and may arrive outside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
         flow.put_slot(CalledTool(call.definition));
@@ -222,8 +222,8 @@ impl Mcp {
         }
     }
 
-    /// Denies a client's answer to a server if the tool call during which the server asked would
-    /// now be denied. Outside a tool call, only the abort latch denies it.
+    /// Denies a client's answer to a server's question. If the server asked during a tool call, the
+    /// answer is denied if the call would now be denied. Otherwise only the abort latch denies it.
     fn admit_answer(
         &self,
         flow: &mut Flow,
@@ -318,7 +318,7 @@ impl Mcp {
     }
 
     /// Raises the container's level to the classification of the frame's tool. The level is on disk
-    /// before the message passes; if it cannot be written, the message is denied.
+    /// before the message passes. If the level cannot be written, the message is denied.
     async fn raise_level(
         &self,
         flow: &mut Flow,

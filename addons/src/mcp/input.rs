@@ -76,8 +76,8 @@ impl Question<'_> {
         Ok(input)
     }
 
-    /// The params of the request. If the request is judged, `redacted` replaces them; for a tool
-    /// call, only the arguments.
+    /// The params of the request. If the request is judged, `redacted` replaces the params, or for
+    /// a tool call only the arguments.
     fn params(&self, redacted: Option<&RawValue>) -> Result<Option<Cow<'_, RawValue>>, Denial> {
         let (Some(redacted), None) = (redacted, self.response) else {
             return Ok(self.params.map(Cow::Borrowed));

@@ -15,8 +15,8 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 /// Methods of requests that servers send to clients, in all protocol revisions.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
-/// The most questions to the client in one answer. Short policies are evaluated on the connection's
-/// thread, so many questions would delay other connections.
+/// Limit on the questions to the client in one answer. Short policies are evaluated on the
+/// connection's thread, so many questions would delay other connections.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {

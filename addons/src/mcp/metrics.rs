@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-/// The most tools that have a separate label. Calls of further tools are counted as `other`, since
-/// a server may list an unbounded number of names.
+/// Limit on the tools that have a separate label. Calls of further tools are counted as `other`,
+/// since a server may list an unbounded number of names.
 const MAX_TOOLS: usize = 1000;
 
 /// Metrics of tool calls. Created once and kept over reloads.

@@ -47,8 +47,8 @@ impl McpSettings {
 
 impl OverrideRule {
     /// How specific the entry is for a container; `None` if no pattern matches. 0 for an entry
-    /// without patterns. Otherwise the best matching pattern counts: by its characters besides `*`,
-    /// and highest if it is the exact id.
+    /// without patterns. Otherwise the most specific of the matching patterns counts: the exact id,
+    /// or else the pattern with the most characters besides `*`.
     fn specificity(&self, id: &str) -> Option<usize> {
         if self.containers.is_empty() {
             return Some(0);
@@ -99,8 +99,8 @@ impl OverrideRule {
         }
     }
 
-    /// The effective hints: each is the operator's, unless the server's is stricter or the operator
-    /// sets none.
+    /// The effective hints: each is the operator's hint, unless the server's hint is stricter or
+    /// the operator sets none.
     pub(super) fn annotations(&self, server: Annotations) -> Annotations {
         let said = |key: &str| self.annotations.get(key).and_then(Value::as_bool);
         let hint = |server, key, strict| stricter(server, said(key), strict);

@@ -17,8 +17,8 @@ use crate::contract::{
 impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
-    /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides;
-    /// without `frame`, and in a dry run, the message is denied.
+    /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
+    /// Without `frame`, and in a dry run, the message is denied.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
@@ -119,8 +119,8 @@ impl Mcp {
         }
     }
 
-    /// Sets the container's abort latch in memory and on disk; in a dry run, does nothing. If the
-    /// latch cannot be written to disk, logs an error; the latch then holds until a restart.
+    /// Sets the container's abort latch in memory and on disk. Does nothing in a dry run. If the
+    /// latch cannot be written to disk, logs an error. The latch then holds until a restart.
     async fn latch(&self, flow: &Flow, container: &Arc<Container>) {
         let stored = flow.effect(|| {
             // Before the write, so that no other call of the container passes meanwhile.

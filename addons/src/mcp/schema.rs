@@ -19,7 +19,7 @@ pub(super) struct HiddenField<'f> {
     pub(super) has_default: bool,
 }
 
-/// The most definitions that are copied; further references stay unchanged.
+/// Limit on the definitions that are copied. References beyond it stay unchanged.
 const MAX_COPIES: usize = 64;
 
 /// The keywords that hold definitions.
@@ -166,8 +166,8 @@ impl<'f> Editor<'_, '_, 'f> {
         Node::Object(edited)
     }
 
-    /// Removes the branches that no caller can satisfy, because they require a hidden field without
-    /// a default, and edits the others. `None` if no branch is left.
+    /// Removes the branches that require a hidden field without a default, since no caller can
+    /// satisfy them. Edits the other branches. `None` if no branch is left.
     fn edit_branches<'s>(
         &mut self,
         branches: &Node<'s>,
@@ -213,7 +213,7 @@ impl<'f> Editor<'_, '_, 'f> {
     }
 
     /// Removes the entries of hidden fields, since the caller cannot decide whether these fields
-    /// are present, and edits the others.
+    /// are present. Edits the entries of other fields.
     fn edit_dependencies<'s>(
         &mut self,
         dependencies: &Node<'s>,

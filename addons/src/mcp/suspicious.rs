@@ -1,13 +1,13 @@
-//! Detects texts of servers that look like instructions to a model. They are flagged in the audit
-//! and relayed: attackers would easily evade a rule that denied them.
+//! Detects texts of servers that look like instructions to a model. Such texts are flagged in the
+//! audit and relayed, since attackers would easily evade a rule that denied them.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-/// Number of bytes that are searched at the beginning of a result, of an error's message and of its
-/// data.
+/// Number of bytes that are searched at the beginning of a result, of an error's message and of an
+/// error's data.
 const SEARCHED: usize = 64 * 1024;
 
 /// Phrases that ordinary results of tools do not contain, in lower case.

@@ -13,7 +13,8 @@ use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, names};
 
-/// The audit log. Made once and kept over reloads.
+/// The audit log. Made once and kept over reloads. If a container is over its budget, equal lines
+/// are folded into one line with a count.
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_has_its_code_addon_and_rule_and_no_absent_keys() {
+    fn a_denial_has_its_code_addon_and_rule_and_no_keys_for_absent_values() {
         let (audit, log, _) = audit(10);
         let mut flow = flow(Kind::Dns, "evil.example.com");
         flow.start_mut().client = crate::contract::Client::default();
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folded_line_has_the_time_of_its_first_flow_and_the_bytes_of_all() {
+    fn a_folded_line_has_the_time_of_its_first_flow_and_the_bytes_of_all_flows() {
         let (audit, log, live) = audit(1);
         let web = container("web");
         for (millis, bytes) in [(1, 0), (7, 10), (8, 20), (1234, u64::MAX)] {
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_with_any_difference_are_not_folded() {
+    fn lines_with_different_fold_keys_are_not_folded() {
         let changes: [fn(&mut Flow); 8] = [
             |_| {},
             |flow| flow.record_mut().method = Some("PUT".into()),
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_over_the_budget_of_one_container_do_not_fold_those_of_another() {
+    fn a_container_over_its_budget_does_not_fold_the_lines_of_another() {
         let (audit, log, _) = audit(1);
         let (web, db) = (container("web"), container("db"));
         for _ in 0..100 {

@@ -6,8 +6,8 @@ use super::json::{beginning, excerpt, host, member, optional, socket_address};
 use super::line::{AuditLine, Cost, McpLine};
 
 /// The initial capacity in bytes, which suffices for most lines. A line has at most 11 KiB besides
-/// the operator's own names: a path of 1 KiB and a policy's reason of 512 bytes, each byte of which
-/// may become an escape of six bytes; no other member that a client or a server chooses is long.
+/// the operator's own names. Its longest members are a path of 1 KiB and a policy's reason of 512
+/// bytes, and each byte of these may become an escape of six bytes.
 const TYPICAL_LENGTH: usize = 512;
 
 /// The JSON of a line.
@@ -21,8 +21,8 @@ pub(super) struct EncodedLine {
     cost_at: Range<usize>,
 }
 
-/// A line without its cost, split into the part that differs between flows and the rest, which is
-/// the key for folding.
+/// A line without its cost, split into the part that differs between flows and the rest. The rest
+/// is the key for folding.
 pub(super) struct FoldKey {
     /// `ts` and `flow`.
     pub(super) head: Vec<u8>,
@@ -47,7 +47,7 @@ impl EncodedLine {
 const LONGEST_NUMBERS: usize = 129;
 
 impl FoldKey {
-    /// The most bytes of the line with any cost and count.
+    /// Upper bound on the length of the line in bytes, with any cost and count.
     pub(super) fn longest(&self) -> usize {
         self.head.len() + self.rest.len() + LONGEST_NUMBERS
     }

@@ -6,15 +6,15 @@ use std::time::SystemTime;
 
 use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
-/// The most bytes of a path and of a method in a line. A client chooses both, and must not fill the
-/// log with one line.
+/// Limits on the bytes of a path and of a method in a line. A client chooses both, and must not
+/// fill the log with one line.
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
 
-/// The most bytes of an MCP method in a line. The longest known method has 41.
+/// Limit on the bytes of an MCP method in a line. The longest known method has 41 bytes.
 const MAX_MCP_METHOD: usize = 64;
 
-/// The most bytes of a tool's name in a line. A server chooses the name.
+/// Limit on the bytes of a tool's name in a line. A server chooses the name.
 const MAX_TOOL: usize = 128;
 
 /// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]
@@ -34,7 +34,7 @@ pub(super) struct AuditLine<'a> {
     pub(super) client: Option<IpAddr>,
     /// The method, or the DNS record type.
     pub(super) method: Option<Excerpt<'a>>,
-    /// The host of the request; `None` in a coarse line.
+    /// The host of the request; `None` in a coarse line: see [`AuditLine::coarse`].
     pub(super) host: Option<&'a Host>,
     /// The port of the request.
     pub(super) port: u16,
@@ -46,7 +46,7 @@ pub(super) struct AuditLine<'a> {
     pub(super) outcome: &'static str,
     /// The code of the denial.
     pub(super) code: Option<&'static str>,
-    /// The addon that denied it.
+    /// The addon that denied the flow.
     pub(super) addon: Option<&'static str>,
     /// The rule or entry that decided.
     pub(super) rule: Option<&'a str>,
@@ -63,7 +63,7 @@ pub(super) struct AuditLine<'a> {
 /// The facts of one MCP message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct McpLine<'a> {
-    /// The server that it went to or came from.
+    /// The server that the message went to or came from.
     pub(super) server: Option<&'a str>,
     /// The tool that was called, by the name that the server gives it.
     pub(super) tool: Option<Excerpt<'a>>,

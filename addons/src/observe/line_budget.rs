@@ -23,7 +23,7 @@ use super::window::{Amount, Window};
 /// The longest wait of a folded line until it is written.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// The most folded lines that are held in full, which bounds the work of writing them at once.
+/// Limit on the folded lines that are held in full. It bounds the work of writing them at once.
 const MAX_HELD: u32 = 512;
 
 /// The share of the bytes that is reserved for folded lines, as a divisor: a quarter.
@@ -38,7 +38,7 @@ pub(super) struct BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// The most bytes of folded lines that are held in full.
+    /// Limit on the bytes of folded lines that are held in full.
     fn folded_bytes(&self) -> u32 {
         self.bytes_per_minute.get() / FOLDED_SHARE
     }
@@ -118,7 +118,7 @@ impl Budget {
     }
 
     /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
-    /// space for another line in full, holds or counts its coarse form instead.
+    /// space for another line in full, folds the line's coarse form instead.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
         // Declared before the lock's guard, so that its text is freed after the lock is released.
         let mut key = written.fold_key();
@@ -252,7 +252,8 @@ mod tests {
             })
         }
 
-        /// The most bytes in any 60 seconds, either of the coarse lines or of the others.
+        /// The largest number of bytes in any 60 seconds, either of the coarse lines or of the
+        /// others.
         fn most_in_a_minute(&self, coarse: bool) -> usize {
             let lines = self.lines.lock();
             let lines = lines

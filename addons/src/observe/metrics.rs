@@ -105,8 +105,8 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Creates the new series of a configuration with 0: those of the allowlist's entries, by
-    /// label, and of the credentials, by name.
+    /// Creates the series of a configuration that are missing, with 0: one for the label of each
+    /// allowlist entry, and one for the name of each credential.
     pub fn create_configured<'c>(
         &self,
         upstreams: impl Iterator<Item = &'c str>,
@@ -195,7 +195,7 @@ fn known<'a>(labels: &[&'a str], text: Option<&str>) -> &'a str {
     found.copied().unwrap_or("other")
 }
 
-/// The `status` label. An upstream chooses the status, so only registered ones get their own
+/// The `status` label. An upstream chooses the status, so only registered statuses get their own
 /// series.
 fn status_label(status: Option<&StatusCode>) -> &str {
     match status {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_clients_nor_upstreams_create_labels() {
+    fn clients_and_upstreams_create_no_labels() {
         let (metrics, registry) = metrics();
         for n in 0..50 {
             finish(

@@ -9,11 +9,11 @@ const GB: u64 = 1 << 30;
 
 /// Enough for 100 flows per second with a line each.
 const LINES_PER_MINUTE: NonZeroU32 = at_least_one(6000);
-/// Enough for that many lines of 350 bytes, a common length.
+/// Enough for 6000 lines of 350 bytes, a common length.
 const BYTES_PER_MINUTE: NonZeroU32 = at_least_one(2 << 20);
 
-/// The limits of one container in the log. The appliance's own flows have the same limits, and so
-/// have those of all unknown sources together.
+/// The limits of one container in the log. The same limits apply to the appliance's own flows
+/// together, and to the flows of all unknown sources together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
     /// Lines in any minute. Up to 512 folded lines come on top, and coarse lines: one for each

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Whole seconds before the present one that a sum includes: 60 consecutive seconds touch at most
-/// 61 of them.
+/// Number of seconds before the current one that a sum includes. Any 60 seconds touch at most 61
+/// seconds of the clock.
 const REACH: u64 = 60;
 
 /// Lines and bytes written, by second.

@@ -48,7 +48,8 @@ const PRIVATE: [IpNet; 7] = [
     v6([0xfc00_0000, 0, 0, 0], 7),
 ];
 
-/// Metadata services of clouds within the private ranges; they return a machine's credentials.
+/// Metadata services of clouds within the private ranges. Such a service returns a machine's
+/// credentials.
 const METADATA: [IpNet; 3] = [
     v4([100, 100, 100, 200], 32),
     v6([0xfd00_0ec2, 0, 0, 0], 32),
@@ -94,7 +95,7 @@ impl AddressGuard {
     }
 
     /// Whether a DNS answer may contain the address. `ports` are the ports at which the host may be
-    /// dialled; an address that is one of our own listeners at one of these ports is refused.
+    /// dialled. An address that is one of our own listeners at one of these ports is refused.
     pub(super) fn may_answer(&self, address: IpAddr, ports: &[u16]) -> bool {
         let ours = |ip| {
             let mut ports = ports.iter();
@@ -132,7 +133,7 @@ fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         }
         // NAT64 with a local prefix: RFC 6052, section 2.2, puts the IPv4 address after 48, 56, 64
         // or 96 bits, around a zero byte. The length of the prefix is unknown here, so all four
-        // places are judged; a place whose first byte is zero holds no address.
+        // places are judged. A place whose first byte is zero holds no address.
         [0x64, 0xff9b, 1, ..] => {
             let [.., a, b, _, c, d, e, f, _, _, _] = address.octets();
             let real = |inner: Ipv4Addr| (inner.octets()[0] != 0).then_some(inner);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_embed_a_guarded_one_are_not_dialled() {
+    fn addresses_that_embed_a_guarded_address_are_not_dialled() {
         each_row(
             [
                 "::ffff:10.0.0.1",

@@ -1,5 +1,4 @@
-//! Judges a flow by its allowlist entry and its container: host, level, port, WebSocket; and by its
-//! method.
+//! Judges a flow's host, security level, port, WebSocket upgrade and method.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -91,7 +90,8 @@ fn not_listed(host: &Host) -> Denial {
     denial.rule("allowlist")
 }
 
-/// Whether the guard denies the host even if it is listed; a hint to list it would be useless.
+/// Whether the guard denies the host even if it is listed. Then a hint to list the host would be
+/// useless.
 fn is_guarded(flow: &Flow, guard: &AddressGuard) -> bool {
     match flow.host() {
         Host::Name(_) => false,

@@ -43,9 +43,9 @@ impl Policy {
         }
     }
 
-    /// Permits the host and the port of a flow. For a delegation, its own list of hosts decides;
-    /// for any other principal the allowlist, which must also permit a WebSocket if the flow opens
-    /// one.
+    /// Permits the host and the port of a flow. For a delegation, its own list of hosts decides.
+    /// For any other principal, the allowlist decides. The allowlist must also permit a WebSocket
+    /// if the flow opens one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
             return permit_own_destination(flow, &delegation.system);

@@ -36,9 +36,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether, because of this rule, the verdict on requests to hosts of the pattern may depend on
-    /// their method or path, so that TLS to these hosts must be decrypted: the rule denies some
-    /// requests, or allows some of those that one of the `later` rules would deny.
+    /// Whether this rule can make the verdict on a request to a host of the pattern depend on the
+    /// request's method or path. TLS to these hosts must then be decrypted. Such a rule has methods
+    /// or paths. It denies some requests, or allows some that one of the `later` rules would deny.
     pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
         let denies_others = |rule: &Self| {
             let mut hosts = self.hosts.iter();
@@ -68,9 +68,9 @@ impl Rule {
         self.methods.is_empty() && self.paths.is_empty()
     }
 
-    /// Whether the rule matches the method. HEAD counts as GET. Since frameworks let a form field of
-    /// a POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
-    /// allow.
+    /// Whether the rule matches the method. HEAD counts as GET. Frameworks let a form field of a
+    /// POST override the method. So a POST also counts as PUT, PATCH and DELETE in rules that deny
+    /// or ask.
     fn matches_method(&self, method: &Method) -> bool {
         let stands_for: &[Method] = match *method {
             Method::HEAD => &[Method::GET],
@@ -122,8 +122,9 @@ impl Rules {
         rules.any(|rule| !rule.paths.is_empty() && rule.matches_host(host))
     }
 
-    /// Judges a tunnel. Its requests are not known yet, so a rule with methods or paths cannot
-    /// decide: one that allows leaves the decision to the requests, and others are skipped.
+    /// Judges a tunnel. The requests in it are not known yet, so a rule with methods or paths
+    /// cannot decide. If such a rule allows, the tunnel passes, and its requests are judged later.
+    /// If such a rule denies or asks, it is skipped.
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
         let first = self.0.iter().find(|rule| {
             let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
@@ -222,7 +223,7 @@ mod tests {
                 ("DELETE", "api.example.com", "/projects/1", Some(RuleDenied)),
                 ("GET", "www.example.com", "/projects/1", Some(RuleDenied)),
                 ("HEAD", "www.example.com", "/projects/1", Some(RuleDenied)),
-                // A form field may make it a DELETE, and no earlier rule allows it.
+                // A form field may turn the POST into a DELETE.
                 ("POST", "www.example.com", "/projects/1", Some(RuleDenied)),
                 ("PUT", "www.example.com", "/projects/1", None),
                 ("DELETE", "www.example.com", "/other", None),

@@ -180,8 +180,8 @@ impl Buckets {
         });
     }
 
-    /// The tokens of each upstream: those of its bucket with the fewest. An upstream has several
-    /// buckets if hosts that match its entry have their own limits.
+    /// The tokens of each upstream: the lowest number in any of the upstream's buckets. An upstream
+    /// has several buckets if hosts that match its entry have their own limits.
     fn tokens(&self) -> HashMap<Box<str>, u32> {
         let mut lowest = HashMap::new();
         for bucket in self.buckets.load().values() {

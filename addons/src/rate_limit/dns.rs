@@ -15,8 +15,8 @@ use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// For this long after a name was counted, its repetition skips the map of counted names, unless
-/// another name was counted in between.
+/// For this long after a name was counted, the same name is not looked up in the map of counted
+/// names again, unless another name was counted in between.
 const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// The limits of a lease's DNS questions and names.
@@ -91,8 +91,8 @@ struct Names {
 }
 
 impl Names {
-    /// Counts a name, or renews the time of one that is counted. If `most` other names are counted,
-    /// the error is the time to wait.
+    /// Counts a name. If the name is counted already, renews its time. If `most` other names are
+    /// counted, the error is the time to wait.
     fn see(&mut self, host: &Host, now: Instant, most: usize) -> Result<(), Duration> {
         if let Some((last, at)) = &self.last
             && last == host
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_do_not_count_as_questions_and_addresses_not_as_names() {
+    fn tunnels_do_not_count_as_questions_and_addresses_do_not_count_as_names() {
         let (limit, container) = (limit(1, 1), container("web"));
         for _ in 0..10 {
             assert_eq!(tunnel(&limit, &container, "a.example.com", 0), None);

@@ -119,8 +119,8 @@ impl Addon for RateLimit {
         self.count_name(flow, &query.name, true).into()
     }
 
-    /// Counts requests and notifications of the container. Those of a server are not counted, since
-    /// they would use up the container's budget.
+    /// Counts requests and notifications of the container. Messages from a server are not counted,
+    /// since they would use up the container's budget.
     fn mcp_request<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
         match frame.direction {
             Direction::ToServer => self.count_request(flow).into(),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_series_go_when_its_lease_ends() {
+    fn the_series_of_a_container_is_removed_when_its_lease_ends() {
         let rejections = Rejections::new(&Registry::new()).unwrap();
         let (ended, dropped, holding) = (container("web"), container("db"), container("job"));
         for container in [&ended, &dropped, &holding] {

@@ -59,8 +59,8 @@ impl RequestLimits {
         }
     }
 
-    /// The name and rate of the bucket that a request draws from. It is the entry's bucket, unless
-    /// the limit of the host has a narrower pattern than the entry; such a limit has its own
+    /// The name and rate of the bucket that a request draws from. This is the entry's bucket,
+    /// unless the limit of the host has a narrower pattern than the entry. Such a limit has its own
     /// bucket.
     pub(super) fn bucket_of<'a>(
         &'a self,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_applies_by_host_pattern_and_a_narrower_one_has_its_own_bucket() {
+    fn a_limit_applies_by_host_pattern_and_a_narrower_pattern_has_its_own_bucket() {
         let limits = limits(
             rate(SLOW, 10),
             &[
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_to_a_server_draw_from_its_bucket_and_messages_from_a_server_from_none() {
+    fn messages_to_a_server_are_limited_and_messages_from_a_server_are_not() {
         let limits = limits(rate(SLOW, 5), &[]);
         let web = container("web");
         let passed = |server: Option<&str>, frame: fn(&str) -> Frame| {

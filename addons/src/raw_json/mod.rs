@@ -25,7 +25,7 @@ pub enum RawJsonError {
     /// The value is not an object.
     #[error("it is not an object")]
     NotAnObject,
-    /// An object has a key twice; which value counts depends on the parser.
+    /// An object has a key twice. Which value counts depends on the parser.
     #[error("duplicate key in an object")]
     DuplicateKey,
     /// Nested deeper than [`MAX_NESTING`](crate::strict_json::MAX_NESTING).

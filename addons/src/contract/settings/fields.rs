@@ -106,8 +106,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reports the unclaimed keys of each mapping with fixed keys, at the node and below it; below an
-/// unclaimed key, none.
+/// Reports the unclaimed keys of each mapping with fixed keys, at the node and below it. Does not
+/// report keys below an unclaimed key.
 pub(super) fn refuse_unknown_keys(node: &Node, path: &str, report: FileReport<'_>) {
     match &node.value {
         Value::Scalar(_) | Value::Refused => {}

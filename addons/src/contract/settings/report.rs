@@ -60,8 +60,8 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The errors of all files, sorted by file and line. Never empty. Of each file, at most 100 errors,
-/// and one more that says that not all are shown.
+/// The errors of all files, sorted by file and line. Never empty. Has at most 100 errors for each
+/// file, and one more that says that not all are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 

@@ -3,8 +3,8 @@
 use http::Method;
 use regex::{Regex, RegexBuilder};
 
-/// Limit on the memory of one compiled pattern, in bytes; a typical pattern takes a hundredth.
-/// Matching takes linear time in the length of the path, whatever the pattern.
+/// Limit on the memory of one compiled pattern, in bytes. A typical pattern takes a hundredth of
+/// it. Matching takes linear time in the length of the path, whatever the pattern.
 const PATTERN_BYTES: usize = 1 << 20;
 /// The limit for a pattern that ignores letter case, in bytes. Larger, since each letter becomes a
 /// character class.
@@ -43,7 +43,7 @@ impl PathPattern {
                 "is not accepted: the compiled pattern would be larger than 1 MB".to_owned()
             }
             error => {
-                // The message has several lines and quotes the pattern; the last line is the
+                // The message has several lines and quotes the pattern. Only its last line is the
                 // reason.
                 let message = error.to_string();
                 let reason = message.lines().last().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Reads values from the tree and collects every error.
 //!
 //! A reader that finds an error reports it and returns `None`. The caller goes on with a default,
-//! so that all errors are found; the configuration is refused at the end. No message quotes an
+//! so that all errors are found. The configuration is refused at the end. No message quotes an
 //! unparsed value, since that might be a misplaced secret.
 
 use std::fmt::Display;

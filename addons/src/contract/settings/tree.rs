@@ -122,8 +122,8 @@ pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken>
 }
 
 /// Advice for a text that begins with `*`, which YAML parses as an alias; `None` if the text at
-/// `place` does not begin so. The advice shows the text only if it is a host pattern, since any
-/// other text may be a secret.
+/// `place` does not begin with `*`. The advice shows the text only if it is a host pattern, since
+/// any other text may be a secret.
 fn unquoted_star(text: &str, place: Place) -> Option<String> {
     let line = text.lines().nth(place.line.checked_sub(1)?)?;
     let from = line.char_indices().nth(place.column.checked_sub(1)?)?.0;
@@ -146,8 +146,8 @@ enum Frame {
         place: Place,
         entries: Vec<(Key, Node)>,
         lines: HashMap<String, usize>,
-        /// The key whose value comes next, and whether the pair is kept: duplicate and merge keys
-        /// are not.
+        /// The key whose value comes next, and whether the pair is kept. A pair with a duplicate
+        /// key or a merge key is dropped.
         pending: Option<(Key, bool)>,
     },
 }

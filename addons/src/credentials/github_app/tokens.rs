@@ -21,8 +21,8 @@ use crate::credentials::{Fetched, Token, TokenSource};
 
 /// A token is replaced this long before it expires. GitHub's tokens last an hour.
 const AHEAD: Duration = Duration::from_secs(300);
-/// Pause after a failure before another token is requested for the lease, and the age below which a
-/// token is kept after a 401.
+/// Pause after a failure before another token is requested for the lease. Also the age below which
+/// a token is kept after a 401.
 const BACK_OFF: Duration = Duration::from_secs(10);
 /// Time limit for minting one token, over all its requests to GitHub. Shorter than the 60 s for
 /// which a client's request waits, so that minting fails first and the denial names the cause.
@@ -94,8 +94,8 @@ impl AppTokens {
     }
 
     /// Waits until no other flow mints a token for the lease, then returns the lease's token. If
-    /// the lease has no valid token, mints one, or returns the error of the last attempt if that
-    /// failed less than `BACK_OFF` ago.
+    /// the lease has no valid token, mints one. If an attempt failed less than `BACK_OFF` ago,
+    /// returns its error instead.
     async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
         let slot = self.slot(container);
         let guard = Arc::clone(&slot.minting).lock_owned().await;
@@ -166,10 +166,9 @@ impl AppTokens {
     }
 
     /// The container's repositories that belong to the installation's owner. Requests the owner
-    /// from GitHub only if the container has repositories of several owners. If the repositories
-    /// have a single owner who is not the installation's, GitHub refuses the token request, or
-    /// [`Installation::minted`] refuses the token, since it is not for the container's
-    /// repositories.
+    /// from GitHub only if the container has repositories of several owners. A single owner is not
+    /// compared with the installation's owner. If they differ, GitHub refuses the token request, or
+    /// [`Installation::minted`] refuses the token.
     async fn repos<'c>(
         &self,
         container: &'c Container,
@@ -278,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_sent_until_it_expires_and_is_due_for_replacement_before() {
+    fn a_token_is_sent_until_it_expires_and_is_due_for_replacement_earlier() {
         each_row(
             [
                 (AHEAD * 2, true, false),

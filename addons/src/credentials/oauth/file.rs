@@ -60,7 +60,7 @@ impl Login {
         }
     }
 
-    /// Reads the tokens of a file. Fails if the file has no object for the tokens, or if that object
+    /// Reads the tokens of a file. Fails if the file has no object for the tokens, or if the object
     /// has neither an access token nor a refresh token.
     pub fn tokens(&self, file: &TokenFile) -> Result<Tokens, String> {
         let keys = self.keys();
@@ -92,11 +92,15 @@ impl Login {
         })
     }
 
-    /// Returns the file after a refresh. The access token and its expiry come from the answer, and
-    /// so does the refresh token if the answer has one; an unknown expiry is removed. `id_token`,
-    /// `scope` and `token_type` come from the answer if the file has the field already or is
-    /// Gemini's. Codex files get `last_refresh`. All other fields are kept. `None` if the answer
-    /// has no access token, or if the file has no object for the tokens.
+    /// Returns the file after a refresh:
+    /// - The access token and its expiry come from the answer. An unknown expiry is removed.
+    /// - The refresh token comes from the answer if the answer has one.
+    /// - `id_token`, `scope` and `token_type` come from the answer if the file has the field
+    ///   already or is Gemini's.
+    /// - A Codex file gets `last_refresh`.
+    /// - All other fields are kept.
+    ///
+    /// `None` if the answer has no access token, or if the file has no object for the tokens.
     pub(super) fn updated(
         &self,
         file: &TokenFile,

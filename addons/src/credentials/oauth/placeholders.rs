@@ -79,9 +79,9 @@ impl Login {
         answers
     }
 
-    /// The JSON body of the answer from `endpoint` for the credential `name`. The JWTs of a token
-    /// answer name `account`, the account id in the login's token file, or a placeholder if it is
-    /// `None`.
+    /// The JSON body of the answer from `endpoint` for the credential `name`. `account` is the
+    /// account id in the login's token file. The JWTs of a token answer name the account, or a
+    /// placeholder if `account` is `None`.
     pub(in crate::credentials) fn answer(
         &self,
         endpoint: LoginEndpoint,

@@ -13,14 +13,15 @@ use crate::credentials::{Fetched, Token};
 /// A token is refreshed this long before it expires, so that it does not expire during a request.
 const AHEAD: Duration = Duration::from_secs(300);
 /// The first and the longest age that a refreshed token must reach before it is refreshed again,
-/// unless it has expired: a host that answers every request with a 401 must not make us flood the
-/// token endpoint. The age doubles after each refresh that did not end the 401s.
+/// unless it has expired. Without this pause, a host that answers every request with a 401 would
+/// make the proxy flood the token endpoint. The age doubles after each refresh that did not end the
+/// 401s.
 const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// Time between checks of the token file for changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The first and the longest wait after a failed refresh. Each further failure doubles the wait.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// Limit on the replaced tokens that are kept, so that they are scrubbed from responses.
+/// Limit on the replaced tokens that are kept. Kept tokens are still scrubbed from responses.
 const MAX_REPLACED: usize = 4;
 
 /// The state of the token file, the tokens in use, and the result of the last refresh.
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_sent_until_it_expires_and_is_due_for_refresh_before() {
+    fn a_token_is_sent_until_it_expires_and_is_due_for_refresh_earlier() {
         let now = OffsetDateTime::now_utc();
         each_row(
             [

@@ -84,7 +84,7 @@ fn a_refresh_updates_the_tokens_of_each_format_and_keeps_other_fields() {
 }
 
 #[test]
-fn a_refresh_token_that_is_not_rotated_stays() {
+fn a_refresh_token_that_the_answer_does_not_replace_is_kept() {
     let (login, file) = (login(Provider::Gemini), parse(&files()[1].1));
     each_row(
         [
@@ -189,7 +189,7 @@ fn errors_about_a_malformed_token_file_do_not_quote_it() {
 }
 
 #[test]
-fn a_token_url_is_https_a_name_and_a_path() {
+fn a_token_url_has_https_a_host_name_and_a_path() {
     each_row(
         [
             "http://a.example/token",
@@ -251,7 +251,7 @@ fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
     );
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     each_row(["access_token", "id_token"], |key| {
-        // Without `account_id`, the account is that of the claims.
+        // Without `account_id`, the account comes from the claims.
         let file = json!({ "tokens": { "access_token": answer[key] } });
         let tokens = codex.tokens(&parse(&file)).unwrap();
         assert_eq!(tokens.account.as_deref(), Some("acct-77"), "{key}");
@@ -259,7 +259,7 @@ fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
 }
 
 #[test]
-fn placeholders_of_claude_have_the_prefixes_of_its_tokens() {
+fn placeholders_for_claude_have_the_prefixes_of_claude_tokens() {
     let file = Provider::Claude.placeholder_file("claude", "", None);
     let login = &file["claudeAiOauth"];
     let begins = |key: &str, with| login[key].as_str().unwrap().starts_with(with);

@@ -152,8 +152,8 @@ impl CredentialSettings {
 }
 
 impl CredentialEntry {
-    /// The warning for a basic or bearer token of a git forge: all containers share it, and it has
-    /// all rights of its owner.
+    /// The warning for a basic or bearer token of a git forge: all containers share the token, and
+    /// it has all rights of its owner.
     fn personal_token(&self, forges: &[ForgeHosts]) -> Option<String> {
         let is_token = matches!(
             self.kind,
@@ -188,7 +188,8 @@ impl CredentialEntry {
     }
 }
 
-/// Warns of all inactive entries in one line: most installations use a few of the shipped ones.
+/// Warns of all inactive entries in one line: most installations use only a few of the shipped
+/// entries.
 fn warn_of_inactive(report: FileReport<'_>, inactive: &[(String, String)]) {
     let entries = inactive.iter().map(|(name, variables)| {
         let variables = if variables.is_empty() {

@@ -26,7 +26,7 @@ fn sends_key(credential: Credential, flow: &mut Flow, path: &str) -> bool {
 }
 
 #[test]
-fn the_secret_is_added_in_the_form_of_its_kind() {
+fn a_secret_is_added_in_the_form_of_the_credentials_kind() {
     let encoded = STANDARD.encode(format!("x-access-token:{SECRET}"));
     let bearer = CredentialKind::Bearer(source(SECRET));
     for (credential, field, value) in [

@@ -17,8 +17,8 @@ pub(super) struct BatchJudge {
 }
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so that the
-/// server gets no unknown member, nor one in another letter case: some servers match names without
-/// regard to case.
+/// server gets no unknown member. A member in another letter case is unknown too, since some
+/// servers match names without regard to case.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,

@@ -39,8 +39,8 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, upload_limit: Option<
 }
 
 /// Rewrites the body of a batch call's response, so that it leads only to allowed hosts and holds
-/// no token. Denies a compressed one. Responses of other flows, and those with a status other than
-/// 200, pass unchanged.
+/// no token. Denies a compressed body. Responses of other flows, and responses with a status other
+/// than 200, pass unchanged.
 pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reachable>) -> Verdict {
     if flow.find_slot::<BatchCall>().is_none() || response.status != StatusCode::OK {
         return Ok(());

@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use crate::contract::{Container, Flow, Host, Request, Scheme};
 
-/// The most tokens that a lease keeps, and the most bytes of all of them. The oldest are dropped;
-/// to transfer their files, the client must repeat the batch call.
+/// Limits on the tokens that a lease keeps: their number, and the sum of their bytes. The oldest
+/// tokens are dropped. To transfer their files, the client must repeat the batch call.
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
@@ -19,8 +19,8 @@ const KEPT_BYTES: usize = 4 * 1024 * 1024;
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
-/// The most placeholders that are looked up for one request: each look-up scans all tokens of the
-/// lease.
+/// Limit on the placeholders that are looked up for one request. Each look-up scans all tokens of
+/// the lease.
 const MAX_REDEEMED: usize = 8;
 
 /// The prefix of a placeholder. A placeholder works only as the whole value of a field.
@@ -95,9 +95,10 @@ pub(super) fn keep(
     Some(placeholder)
 }
 
-/// Replaces placeholders in the header of a request over TLS by their tokens, if these are kept for
-/// the request's host and port and for the placeholder's field. Each placeholder works once. If one
-/// was replaced, records `git-lfs` as a credential of the flow.
+/// Replaces placeholders in the header of a request over TLS by their tokens. The token must have
+/// been kept for the request's host and port, and for the field that holds the placeholder. Each
+/// placeholder works once. If a placeholder was replaced, records `git-lfs` as a credential of the
+/// flow.
 pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let Some(container) = flow.known_container() else {
         return;

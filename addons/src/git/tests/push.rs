@@ -162,7 +162,7 @@ fn denials_have_their_documented_sentences() {
 }
 
 #[test]
-fn a_denial_is_reported_for_every_ref_or_by_its_status() {
+fn a_denial_is_reported_for_every_ref_or_sent_as_a_status() {
     let body = commands(&[(ID, "refs/heads/a"), (ZERO, "refs/heads/b")]);
     let denial = send(rules(), &[&body]).1.unwrap_err();
     let answer = denial.answer().unwrap();
@@ -278,8 +278,9 @@ fn assert_quick(pieces: &[&[u8]]) {
     assert!(took < Duration::from_millis(50), "{took:?}");
 }
 
-/// Sends about 1 MiB of each input that might be slow, in one piece, and its first 100 000 bytes
-/// one by one: the shortest lines, many commands, the longest line, and flush packets.
+/// Sends about 1 MiB of each input that might be slow: the shortest lines, many commands, the
+/// longest line, and flush packets. Each input is sent in one piece, then its first 100 000 bytes
+/// are sent one by one.
 #[test]
 fn one_mebibyte_is_judged_quickly() {
     let shortest = "0005a".repeat((1 << 20) / 5);

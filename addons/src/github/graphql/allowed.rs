@@ -6,7 +6,7 @@
 //!
 //! - `agentAssignment` starts an agent, in any repository that it names.
 //! - `issueTemplate` takes labels and assignees from a file that is not part of the request.
-//! - `parentIssueId` also changes the parent issue; the REST write that does this is not permitted
+//! - `parentIssueId` also changes the parent issue. The REST write that does this is not permitted
 //!   either.
 //! - `maintainerCanModify` of an existing pull request opens the branch of a fork to pushes. A new
 //!   pull request may have it, since both its branches belong to this repository.

@@ -5,17 +5,18 @@ use serde_json::Value;
 use super::malformed;
 use crate::contract::Verdict;
 
-/// The most bytes of query text in one body; user content belongs in variables.
+/// Limit on the bytes of query text in one body. User content belongs in variables.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// The most tokens in one body, whitespace and commas included: five times as many as the longest
-/// queries of GitHub's command-line tool have.
+/// Limit on the tokens in one body, whitespace and commas included. The longest queries of GitHub's
+/// command-line tool have a fifth of it.
 const MAX_TOKENS: usize = 8_000;
 
-/// The most fields visited and values filled in; fragments count once for each use.
+/// Limit on steps: each visited field and each filled-in value is one. A fragment counts once for
+/// each use.
 const MAX_STEPS: usize = 50_000;
 
-/// The most bytes of values filled in; variables count once for each use.
+/// Limit on the bytes of filled-in values. A variable counts once for each use.
 const MAX_FILLED: usize = 2 * super::MAX_BODY;
 
 /// The remaining budget, shared by all requests of one body. Spending more than is left is an
@@ -54,12 +55,12 @@ impl Budget {
         spend(&mut self.tokens, count, "the queries have too many tokens")
     }
 
-    /// Spends a field visited, or a value filled in.
+    /// Spends one step, for a visited field or a filled-in value.
     pub(super) fn spend_step(&mut self) -> Verdict {
         spend(&mut self.steps, 1, "the query is too complex to judge")
     }
 
-    /// Spends the bytes of a value filled in.
+    /// Spends the bytes of a filled-in value.
     pub(super) fn spend_bytes(&mut self, bytes: usize) -> Verdict {
         spend(&mut self.filled, bytes, "the query is too complex to judge")
     }

@@ -10,8 +10,8 @@ pub(super) enum Place {
     Inside,
     /// A connection of a repository's object to objects outside of it.
     Connection,
-    /// A person, an organization, another repository: only fields without a selection may be read,
-    /// and those in [`NAMES`] if they have no arguments.
+    /// A person, an organization, another repository. Fields without a selection may be read. A
+    /// field with a selection may be read only if it is in [`NAMES`] and has no arguments.
     Outside,
     /// The schema of the API.
     Schema,

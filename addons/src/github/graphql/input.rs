@@ -22,7 +22,7 @@ impl<'a> Variables<'a> {
         Self { given, defaults }
     }
 
-    /// Returns a value with its variables filled in, as the server does; a variable without a value
+    /// Returns a value with its variables filled in, as the server does. A variable without a value
     /// becomes null. Numbers and booleans in the query's text become `true`, since no rule depends
     /// on them.
     pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, Denial> {

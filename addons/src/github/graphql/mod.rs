@@ -24,13 +24,13 @@ use named_nodes::NamedNodes;
 use selection::Walk;
 use syntax::OperationKind;
 
-/// The most bytes of one body.
+/// Limit on the bytes of one body.
 pub(super) const MAX_BODY: usize = 1 << 20;
 
-/// The most JSON values in one body, variables included.
+/// Limit on the JSON values in one body, variables included.
 const MAX_VALUES: usize = 20_000;
 
-/// The most requests in one body. GitHub itself accepts no batches.
+/// Limit on the requests in one body. GitHub itself accepts no batches.
 const MAX_BATCH: usize = 16;
 
 /// Judges a body: one request or a list of them. Returns the nodes that the body names by id. The

@@ -6,9 +6,12 @@ use super::allowed::ALLOWED;
 use crate::contract::{Code, Container, Denial};
 use crate::github::denials::{Denials, PR_MERGE_BLOCKED};
 
-/// Mutations that are denied even if the configuration allows them: they merge or change the merge
-/// queue or auto-merge, write refs without the checks of the push policy, dismiss a review, move an
-/// issue to another repository, or create, delete or reconfigure a repository or its protection.
+/// Mutations that are denied even if the configuration allows them. They do one of:
+/// - merge, or change the merge queue or auto-merge
+/// - write refs without the checks of the push policy
+/// - dismiss a review
+/// - move an issue to another repository
+/// - create, delete or reconfigure a repository or its protection
 const BLOCKED: &[&str] = &[
     "archiveRepository",
     "cloneTemplateRepository",

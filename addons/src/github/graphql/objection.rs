@@ -11,9 +11,9 @@ use crate::github::mentions::Mentions;
 /// The only argument of GitHub's mutations.
 const ARGUMENT: &str = "input";
 
-/// The first objection to the arguments of a mutation. A mutation that is not in `ALLOWED` (added
-/// by the configuration, or any with `github_writes: blocklist`) may have any argument and field;
-/// its strings are checked all the same.
+/// The first objection to the arguments of a mutation. A mutation that is not in `ALLOWED` gets
+/// here only if the configuration adds it or has `github_writes: blocklist`. It may have any
+/// argument and field, but its strings are checked.
 pub(super) fn objection(
     mutation: &str,
     arguments: &Map<String, Value>,

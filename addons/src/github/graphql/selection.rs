@@ -36,8 +36,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Judges the root fields of a mutation. Their results are judged as objects of an authorized
-    /// repository.
+    /// Judges the root fields of a mutation. The result of each root field is judged as an object
+    /// of an authorized repository.
     pub(super) fn mutation(
         &mut self,
         selections: &'a [Selection],

@@ -46,8 +46,8 @@ pub struct ExposedTool {
 pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
-    /// Builds the view of a container, in the order of `listings`. Of the tools with the same
-    /// exposed name, one that the operator renamed takes precedence, otherwise the first.
+    /// Builds the view of a container, in the order of `listings`. If several tools have the same
+    /// exposed name, keeps the first one that the operator renamed, otherwise the first.
     #[must_use]
     pub fn of(settings: &McpSettings, container: &Container, listings: &[Listing]) -> Self {
         let count = listings.iter().map(|(_, tools)| tools.len()).sum();

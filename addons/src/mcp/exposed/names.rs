@@ -7,7 +7,7 @@ use crate::raw_json::sha256_hex;
 
 /// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
-/// The most problems of one view that are reported; a server's list can have thousands.
+/// Limit on the problems that are reported for one view. A server's list can cause thousands.
 const MAX_PROBLEMS: usize = 100;
 
 /// Returns the exposed name: the server's own name after the server's prefix, cut to

@@ -18,7 +18,7 @@ const KNOWN_METHODS: [&str; 5] = [
     "elicitation/create",
     "sampling/createMessage",
 ];
-/// The most bundles of one file. Few, since each call may have to wait for every bundle.
+/// Limit on the bundles of one file. It is low, since each call may have to wait for every bundle.
 const MAX_BUNDLES: usize = 32;
 
 /// Reads `policies`.

@@ -1,4 +1,4 @@
-//! Reads files of the polis gateway; a warning for each key names its native equivalent.
+//! Reads files of the polis gateway. A warning for each of its keys names the native equivalent.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

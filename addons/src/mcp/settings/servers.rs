@@ -19,13 +19,13 @@ use crate::contract::{Authority, Endpoint, Host, Scheme};
 const RESERVED: [&str; 2] = ["policy", "loop"];
 /// Default time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The smallest plain number that is read as milliseconds; a smaller one is read as seconds. Some
-/// clients write milliseconds, others seconds.
+/// The smallest plain number that is read as milliseconds. A smaller number is read as seconds.
+/// Some clients write milliseconds, others seconds.
 const FIRST_MILLISECONDS: u64 = 1000;
 /// The longest name of a server in bytes. The name is the prefix of exposed names, which have at
 /// most 64 bytes.
 const MAX_NAME: usize = 48;
-/// The most servers of one file.
+/// Limit on the servers of one file.
 const MAX_SERVERS: usize = 256;
 /// Keys that MCP clients read in a server's entry, and that have no effect in a gateway.
 const OF_CLIENTS: [&str; 19] = [

@@ -377,7 +377,7 @@ proptest! {
 
     // Feature: unified-sidecar, Property 13: Environment Variable Expansion
     #[test]
-    fn variables_are_expanded_and_missing_ones_named(value in "[ -~]{0,24}", set in any::<bool>()) {
+    fn variables_are_expanded_and_missing_variables_are_named(value in "[ -~]{0,24}", set in any::<bool>()) {
         let text = "version: 1\nmcpServers: { a: { command: x, env: { K: \"${SECRET}\" } } }";
         let env = [("SECRET", value.as_str())];
         match read_with(text, if set { &env } else { &[] }) {

@@ -184,8 +184,8 @@ pub struct OverrideRule {
     pub defaults: Vec<(Arc<str>, Injected)>,
     /// The operator's `openWorldHint`; a stricter hint of the server takes precedence.
     pub open_world: Option<bool>,
-    /// The operator's title and hints. They replace those of the definition, except a hint for
-    /// which the server's value is stricter.
+    /// The operator's title and hints. They replace the title and hints of the definition, except a
+    /// hint for which the server's value is stricter.
     pub annotations: serde_json::Map<String, Value>,
     /// The confidentiality of the tool's results.
     pub classification: Level,

@@ -95,7 +95,7 @@ fn a_long_name_is_cut_and_stays_unique() {
 }
 
 #[test]
-fn a_colliding_name_belongs_to_the_renamed_tool_then_to_the_first() {
+fn a_name_of_several_tools_belongs_to_the_renamed_tool_or_else_the_first() {
     let mut first = (*server("a")).clone();
     first.prefix = "".into();
     let taken = (Arc::new(first), named("a", &["kb_x", "kb_y"]).1);
@@ -133,7 +133,10 @@ fn ambiguous_looking_names_are_left_out_and_reported() {
     );
     let renamed = overriding("kb", "seаrch", renamed("search"));
     let exposed = view(&renamed, &[named("kb", &["seаrch"])]);
-    assert!(exposed.find("search").is_some(), "the operator named it");
+    assert!(
+        exposed.find("search").is_some(),
+        "the operator chose the name"
+    );
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn an_override_changes_the_listed_definition() {
 }
 
 #[test]
-fn a_servers_hint_replaces_the_operators_only_if_stricter() {
+fn a_servers_hint_replaces_the_operators_hint_only_if_it_is_stricter() {
     let cases = [
         (None, json!({}), Some(true), Some(true)),
         (Some(false), json!({}), None, Some(false)),

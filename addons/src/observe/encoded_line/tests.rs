@@ -136,7 +136,7 @@ fn longest_is_the_length_with_the_largest_numbers() {
 }
 
 #[test]
-fn a_line_encoded_from_its_fold_key_is_the_same() {
+fn a_line_encoded_from_its_fold_key_equals_the_original_line() {
     let cost = Cost {
         bytes_out: 70_000,
         ..Cost::default()
@@ -323,7 +323,7 @@ proptest! {
 
     /// Up to the end of the year 9999, the last one in RFC 3339.
     #[test]
-    fn times_are_those_of_rfc_3339(second in 0..253_402_300_800_u64, millisecond in 0..1000_u64) {
+    fn times_are_written_as_rfc_3339(second in 0..253_402_300_800_u64, millisecond in 0..1000_u64) {
         const RFC_3339: &[BorrowedFormatItem<'_>] = format_description!(
             "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z"
         );

@@ -16,10 +16,10 @@ use tokio::time::{Instant, timeout_at};
 use super::{Collector, Span, SpanSink};
 use crate::contract::{Outbound, System, SystemPorts};
 
-/// The most spans that wait for a slow or unreachable collector; further ones are dropped and
+/// Limit on the spans that wait for a slow or unreachable collector. Further spans are dropped and
 /// counted.
 const WAITING: usize = 4096;
-/// The most spans in one request, and the longest time for which its first span waits for others.
+/// Limits on the spans in one request, and on the time for which its first span waits for others.
 const BATCH: usize = 512;
 const WAIT: Duration = Duration::from_secs(2);
 
@@ -188,8 +188,8 @@ fn span(span: &Span) -> Value {
 }
 
 /// The attributes of a span, each with its key in the audit line. The names are those of
-/// OpenTelemetry's semantic conventions; where these have none, the name begins with
-/// `unified_proxy`.
+/// OpenTelemetry's semantic conventions. If the conventions have no name for a key, the name begins
+/// with `unified_proxy`.
 const ATTRIBUTES: [(&str, &str); 15] = [
     ("unified_proxy.kind", "kind"),
     ("unified_proxy.outcome", "outcome"),

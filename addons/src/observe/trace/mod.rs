@@ -1,4 +1,4 @@
-//! Makes a span of every flow of a container, in the trace of its client.
+//! Makes a span of every flow of a container, in the trace of the client.
 
 mod collector;
 mod export;
@@ -48,7 +48,7 @@ pub struct Span {
 }
 
 /// Makes a span of every flow of a container. For a request with W3C trace context, the span is a
-/// child of the client's span and becomes the parent of the upstream's. The span is not exported if
+/// child of the client's span and the parent of the upstream's span. The span is not exported if
 /// the context is not sampled. A request without context starts a trace, and is sent unchanged.
 pub struct Trace {
     sink: Arc<dyn SpanSink>,
@@ -97,8 +97,9 @@ impl Addon for Trace {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // Without a container, no span: an unknown source has no trace, and the appliance's own
-        // requests include those that export spans, which would cause further spans.
+        // A flow without a container has no span. An unknown source has no trace. The appliance's
+        // own requests include the exports of spans, and a span for an export would cause another
+        // export.
         if flow.known_container().is_none() {
             return;
         }

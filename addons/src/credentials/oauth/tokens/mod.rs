@@ -37,8 +37,8 @@ pub struct OauthTokens {
 
 impl OauthTokens {
     /// Reads the token file; blocks. `others` may include the former version of an entry that a
-    /// reload changed. Its refresh may still be under way, so entries with the same file share the
-    /// refresh lock.
+    /// reload changed. A refresh of the former version may still be under way, so entries with the
+    /// same file share the refresh lock.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -160,8 +160,8 @@ impl OauthTokens {
         Ok(())
     }
 
-    /// Prepares the tokens of a file to be sent. The outer error says why the file has none, the
-    /// inner one why the access token is unusable.
+    /// Prepares the tokens of a file to be sent. The outer error says why the file has no tokens,
+    /// the inner error why the access token is unusable.
     fn ready(&self, file: TokenFile) -> Result<(CurrentTokens, Result<(), String>), String> {
         let tokens = self.login().tokens(&file)?;
         let earlier = self.known.lock().earlier();
@@ -182,7 +182,7 @@ impl OauthTokens {
         Ok((CurrentTokens::of(file, tokens, token), usable))
     }
 
-    /// Waits for a token: reads the file, and refreshes the login if that yields none.
+    /// Waits for a token: reads the file, and refreshes the login if the file has no valid token.
     async fn wait(self: &Arc<Self>) -> Fetched {
         let file_access = self.file_access().await;
         if self.known.lock().is_fresh() {

@@ -62,8 +62,9 @@ impl OauthTokens {
         }
     }
 
-    /// The refresh request; `None` if none is due. If the tokens in use are not in the file yet,
-    /// writes them instead and returns `None`: a further refresh could lose them. Blocks.
+    /// The refresh request; `None` if no refresh is due. If the tokens in use are not in the file
+    /// yet, writes the file instead and returns `None`, since a further refresh could lose these
+    /// tokens. Blocks.
     pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
         self.reread();
         let (refresh, unwritten) = {

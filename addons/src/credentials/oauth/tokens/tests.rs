@@ -240,7 +240,7 @@ fn the_current_token_is_sent_while_its_file_is_read() {
 }
 
 #[test]
-fn entries_with_the_same_file_share_its_refresh_lock() {
+fn entries_with_the_same_token_file_share_a_refresh_lock() {
     const LINK: &str = "/logins/link";
     let login = start();
     login.files.link(Path::new(PATH), Path::new(LINK));
@@ -255,7 +255,7 @@ fn entries_with_the_same_file_share_its_refresh_lock() {
 }
 
 #[test]
-fn concurrent_flows_wait_for_one_refresh_that_outlives_them() {
+fn concurrent_flows_wait_for_one_refresh_that_survives_a_disconnect() {
     let login = start();
     let container = container("web");
     let fetch = || {

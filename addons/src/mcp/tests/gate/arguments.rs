@@ -75,7 +75,7 @@ fn two_thousand_spellings_of_a_hidden_field_are_removed_within_200_ms() {
 }
 
 #[tokio::test]
-async fn a_declared_field_that_differs_from_a_hidden_one_only_in_case_passes() {
+async fn a_declared_field_that_differs_from_a_hidden_field_only_in_case_passes() {
     let gate = gate(with_rule(rule(&["id"], &[])));
     let schema = json!({ "properties": { "id": {}, "ID": {} } });
     let definition = tool(json!({ "name": "fetch", "inputSchema": schema }).to_string());

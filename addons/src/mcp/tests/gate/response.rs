@@ -109,7 +109,11 @@ async fn a_result_is_denied_until_its_level_is_stored() {
     for _ in 0..2 {
         let (_, judged) = gate.answer(ok(json!({}))).await;
         assert_eq!(code(&judged), Some(Code::RegistryUnavailable));
-        assert_eq!(gate.web.level(), Level::Secret, "it is raised in memory");
+        assert_eq!(
+            gate.web.level(),
+            Level::Secret,
+            "the level is raised in memory"
+        );
     }
     gate.addon.ports.records = Arc::clone(&gate.records) as _;
     for _ in 0..2 {
@@ -126,7 +130,7 @@ async fn a_result_is_denied_until_its_level_is_stored() {
 }
 
 #[tokio::test]
-async fn the_call_after_a_classified_one_is_judged_at_the_new_level() {
+async fn the_call_after_a_classified_call_is_judged_at_the_new_level() {
     let gate = gate(with_rule(classified(Level::Confidential)));
     gate.answer(ok(json!({}))).await.1.unwrap();
     let judged = gate.fetch(json!({})).await;
@@ -239,7 +243,7 @@ async fn a_denied_result_does_not_reach_the_client() {
 }
 
 #[tokio::test]
-async fn a_redacted_outcome_replaces_that_of_the_server() {
+async fn a_redacted_outcome_replaces_the_servers_outcome() {
     let gate = about_responses(Effect::Redact(raw(r#"{"content":[]}"#)));
     let (_, judged) = gate.answer(ok(json!({ "content": [1], "x": 2 }))).await;
     assert_eq!(result(&judged.unwrap()), json!({ "content": [] }));
@@ -248,7 +252,7 @@ async fn a_redacted_outcome_replaces_that_of_the_server() {
     assert_eq!(
         code(&judged),
         Some(Code::PolicyEvaluatorError),
-        "a result replaces an error"
+        "a result must not replace an error"
     );
     let gate = about_responses(Effect::Redact(raw(r#"{"code":1,"message":"***"}"#)));
     let (_, judged) = gate.answer(error(1, "words")).await;

@@ -117,7 +117,7 @@ async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
 }
 
 #[tokio::test]
-async fn a_clients_answer_passes_only_if_its_call_would_still_pass() {
+async fn a_clients_answer_passes_only_if_the_tool_call_would_still_pass() {
     let closed = r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#;
     for (latched, level, definition, expected) in [
         (false, Level::Public, Some(tool(FETCH)), None),
