@@ -41,8 +41,8 @@ const WAIT: Duration = Duration::from_millis(1500);
 /// Timeout for the proxy to notice that a client has disconnected.
 const NOTICED: Duration = Duration::from_secs(4);
 
-/// An addon that delays flows to `held.example.com` by [`WAIT`] and flows to `long.example.com` by
-/// a minute, and then denies them.
+/// An addon that denies flows after a delay: [`WAIT`] for `held.example.com`, a minute for
+/// `long.example.com`.
 #[derive(Default)]
 struct Waiter {
     begun: AtomicUsize,

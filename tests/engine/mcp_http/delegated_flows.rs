@@ -1,5 +1,5 @@
-//! Requests of a mount pass the chain as flows, and go only to the mount's server. The flows belong
-//! to the container, or to no container if the mount is shared.
+//! Requests of the gateway to a mounted MCP server pass the chain as flows, and go only to that
+//! server. The flows belong to the container, or to no container if the mount is shared.
 
 use std::time::Duration;
 

@@ -309,7 +309,7 @@ async fn the_stream_of_unsolicited_messages_is_read_and_resumed() {
 }
 
 #[tokio::test]
-async fn an_invalid_response_is_an_error_that_describes_it() {
+async fn the_error_for_an_invalid_response_describes_the_response() {
     let server = Server::legacy(|seen| {
         let answer = |text: &str| Scripted::typed("application/json", text);
         match seen.message["params"]["name"].as_str().unwrap() {

@@ -224,7 +224,7 @@ impl Fixture {
     /// Returns the error of opening a session; panics if the session opens.
     pub async fn cannot_open(&self, version: Version) -> MountError {
         let opened = self.transport().open(self.opening(version).0).await;
-        opened.map(drop).expect_err("it opened")
+        opened.map(drop).expect_err("the session opened")
     }
 
     /// A permit for a request.

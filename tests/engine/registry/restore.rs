@@ -32,7 +32,7 @@ async fn a_restore_moves_a_damaged_file_aside() {
     assert!(offline::check(&fixture.file()).is_err());
 
     let restored = offline::restore(&fixture.file(), &backup).unwrap();
-    let aside = restored.moved_to.expect("moved aside");
+    let aside = restored.moved_to.expect("the damaged file is moved aside");
     assert_eq!(fs::read(aside).unwrap(), GARBAGE);
     fixture.becomes(true).await;
     assert!(fixture.at(A).is_some());
