@@ -1,6 +1,6 @@
-//! Coding agents as npm installs them, with a new home directory and the files of `sandbox-files`.
-//! They converse through the real binary with stand-ins for their APIs, which must get the real
-//! credential.
+//! Coding agents as npm installs them, with a new home directory and the files that the command
+//! `sandbox-files` writes. They converse through the real binary with stand-ins for their APIs,
+//! which must get the real credential.
 
 mod packages;
 mod stand_ins;
