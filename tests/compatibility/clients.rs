@@ -11,9 +11,9 @@ pub const DENIED_HOST: &str = "denied.example.com";
 /// Exit code of `timeout` if the program took too long.
 const TIMED_OUT: i32 = 124;
 
-/// Code that precedes every script. In PATH, programs that were installed for the tests precede the
-/// machine's, and the toolchain's Cargo precedes rustup's, which would look for a toolchain in
-/// `HOME`.
+/// Code that precedes every script. In PATH, programs that were installed for the tests precede
+/// those of the machine. The toolchain's Cargo precedes rustup's, which would look for a toolchain
+/// in `HOME`.
 const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modules/.bin:$PATH\"
     export GIT_TERMINAL_PROMPT=0
     export OPENAI_API_KEY=$KEY OPENAI_BASE_URL=https://$HOST/v1
