@@ -1,5 +1,5 @@
-"""The programs with which the product is compared. The HTTP proxies verify the origin's certificate, and write no access
-log unless their name says so; all but squid keep connections to the origin alive."""
+"""The programs with which the product is compared. The HTTP proxies verify the origin's certificate. A proxy writes an
+access log only if its name says so. All proxies but squid keep connections to the origin alive."""
 
 import getpass
 import os

@@ -79,13 +79,13 @@ pub struct Load {
     /// Bytes of each response body.
     #[arg(long, default_value_t = 1024)]
     size: usize,
-    /// The host of the requests, if they have only one.
+    /// The host of all requests, if `--hosts` is 1.
     #[arg(long, default_value = "api.example.com")]
     host: String,
     /// Number of different host names, for `tunnels` and `idle`.
     #[arg(long, default_value_t = 1)]
     hosts: usize,
-    /// The number in the first of these names.
+    /// The number in the first host name, if `--hosts` is larger than 1.
     #[arg(long, default_value_t = 0)]
     first_host: usize,
 }
