@@ -101,8 +101,9 @@ impl Client {
         Self { with, ..self }
     }
 
-    /// Runs the script with an allowed host, for which it must succeed, and with a denied one, for
-    /// which it must fail without a timeout. Returns the part of the denial that the script prints.
+    /// Runs the script with an allowed host, where it must succeed. Then runs it with a denied
+    /// host, where it must fail before the timeout. Returns the part of the denial that the script
+    /// prints.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
         let allowed = place.run(&self.script(self.host, tools));
         assert_eq!(allowed.code, Some(0), "{allowed:?}");

@@ -33,8 +33,8 @@ fn janitor(fixture: &Fixture, name: &str) -> u32 {
     pids.find(is_it).unwrap()
 }
 
-/// Waits until a sandbox is unregistered, and asserts that its first process, link, firewall rules
-/// and routes no longer exist. Then waits up to 2 s for the removal of its state.
+/// Waits until a sandbox is unregistered, and asserts that the sandbox's first process, link,
+/// firewall rules and routes no longer exist. Then waits up to 2 s for the removal of its state.
 fn assert_gone(fixture: &Fixture, name: &str, sandbox: &Sandbox) {
     eventually(&format!("{name} is unregistered"), SOON, || {
         fixture.registration(name).is_none()

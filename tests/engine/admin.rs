@@ -407,7 +407,7 @@ async fn the_eleventh_write_of_a_second_gets_429_and_reads_pass() {
 }
 
 #[tokio::test]
-async fn if_the_registry_cannot_be_read_calls_get_503_and_health_is_degraded() {
+async fn calls_get_503_and_health_is_degraded_while_the_registry_is_unreadable() {
     let server = Server::start();
     assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
     let file = server.directory.path().join(FILE_NAME);

@@ -282,8 +282,8 @@ fn post(target: &str, host: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
 }
 
-/// The head of a request and the first 60,000 bytes of its body, which are more than the proxy
-/// reads before the verdict.
+/// The head of a request and the first 60,000 bytes of its body: more than the proxy reads before
+/// the verdict.
 fn upload(target: &str, host: &str) -> Vec<u8> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n");
     [head.into_bytes(), vec![b'x'; 60_000]].concat()

@@ -237,8 +237,8 @@ async fn raise_level_and_latch_return_after_the_write_is_on_disk() {
 /// The variable's value is the registry's directory.
 const VICTIM: &str = "REGISTRY_TEST_VICTIM";
 
-/// Registers one container after the other until the process is killed, and prints each after its
-/// registration.
+/// Registers containers one after the other until the process is killed. Prints each container
+/// after its registration.
 async fn register_until_killed(directory: &Path) {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     for number in 0_u16.. {

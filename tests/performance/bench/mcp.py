@@ -160,8 +160,8 @@ def bar(measured, idle_loads):
             rows.append((f"p50 in ms, {load.name}", ours, "≤", 5))
             continue
         if " 1 connection" in load.name:
-            # CPU time has no limit here, since most of it wakes cores: even a call of the bare server takes three
-            # times as much as with 8 connections.
+            # CPU time has no limit here, since most of it wakes cores: even on the bare server, a call takes three
+            # times the CPU time of a call with 8 connections.
             rows.append((f"p50 added in µs, {load.name}", (ours - bare) * 1e3, "≤", 150))
         else:
             rows.append((f"CPU µs each, {load.name}", load.figure("product", "cpu_us_each"), "≤", 60))

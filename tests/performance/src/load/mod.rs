@@ -73,7 +73,8 @@ pub struct Load {
     /// Number of requests after which the load ends, instead of a time.
     #[arg(long)]
     requests: Option<u64>,
-    /// Requests per second, at fixed times; latency counts from the time at which each was due.
+    /// Requests per second, at fixed times; latency counts from the time at which each request was
+    /// due.
     #[arg(long)]
     rate: Option<f64>,
     /// Bytes of each response body.
