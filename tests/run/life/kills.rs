@@ -19,7 +19,7 @@ const COMMAND: &str = "trap '' HUP INT TERM USR1 USR2; setsid sh -c 'trap \"\" H
     sleep 1002 & echo ready; while :; do sleep 0.2; done";
 
 #[test]
-fn killing_any_process_of_run_ends_the_sandbox_within_a_second() {
+fn if_any_process_of_run_is_killed_the_sandbox_ends_within_a_second() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
