@@ -39,7 +39,10 @@ fn assert_gone(fixture: &Fixture, name: &str, sandbox: &Sandbox) {
     eventually(&format!("{name} is unregistered"), SOON, || {
         fixture.registration(name).is_none()
     });
-    assert!(!runs(sandbox.init), "unregistered while its processes run");
+    assert!(
+        !runs(sandbox.init),
+        "the sandbox was unregistered while its processes ran"
+    );
     let left = fixture.host.sh("nft list tables; ip -brief link; ip route");
     assert!(!left.contains(&sandbox.device), "{left}");
     let state = fixture.state_of(name);

@@ -262,7 +262,10 @@ impl Fixture {
         let gone = Instant::now();
         drop(client);
         while self.waiter.abandoned.load(Ordering::SeqCst) == 0 {
-            assert!(gone.elapsed() < NOTICED, "the proxy did not notice");
+            assert!(
+                gone.elapsed() < NOTICED,
+                "the proxy did not notice that the client disconnected"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         gone.elapsed()

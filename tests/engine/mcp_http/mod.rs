@@ -192,7 +192,7 @@ impl Fixture {
     pub fn transport(&self) -> HttpTransport {
         let server = &self.servers.servers["kb"];
         let ServerKind::Http(settings) = &server.kind else {
-            panic!("not over HTTP");
+            panic!("kb is not mounted over HTTP");
         };
         HttpTransport::new(self.parts.clone(), server, settings)
     }

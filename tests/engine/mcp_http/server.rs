@@ -205,7 +205,7 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("no {method} came: {:?}", self.seen());
+        panic!("no {method} arrived: {:?}", self.seen());
     }
 }
 
