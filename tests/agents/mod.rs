@@ -1,6 +1,6 @@
-//! Coding agents as npm installs them, with a new home directory and the files of `sandbox-files`.
-//! They converse through the real binary with stand-ins for their APIs, which must get the real
-//! credential.
+//! Coding agents as npm installs them, with a new home directory and the files that the command
+//! `sandbox-files` writes. They converse through the real binary with stand-ins for their APIs,
+//! which must get the real credential.
 
 mod packages;
 mod stand_ins;
@@ -28,8 +28,8 @@ const PLACEHOLDER: &str = "up-placeholder-";
 /// Limit on the time of a run through the proxy, as a multiple of the time through a relay that
 /// only copies bytes.
 const MAX_SLOWDOWN: f64 = 1.5;
-/// Limit on the runs through the proxy, and on those through the relay. The fastest run of each is
-/// compared, because other load on the machine slows runs down.
+/// Largest number of runs through the proxy, and of runs through the relay. The fastest run of each
+/// is compared, because other load on the machine slows runs down.
 const ROUNDS: u32 = 3;
 /// Time limit of an agent, in seconds.
 const TIMEOUT: &str = "90";
@@ -203,8 +203,9 @@ impl<'a> Sandbox<'a> {
     }
 }
 
-/// Runs an agent through the proxy and through the relay. Asserts its reply, that no secret leaked,
-/// and that it takes at most [`MAX_SLOWDOWN`] times as long through the proxy.
+/// Runs an agent through the proxy and through the relay. Asserts that the agent prints the reply,
+/// that no secret leaked, and that the agent takes at most [`MAX_SLOWDOWN`] times as long through
+/// the proxy.
 fn converses(agent: &Agent) {
     let Some(programs) = packages::programs(agent.name) else {
         return;

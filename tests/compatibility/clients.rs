@@ -11,9 +11,9 @@ pub const DENIED_HOST: &str = "denied.example.com";
 /// Exit code of `timeout` if the program took too long.
 const TIMED_OUT: i32 = 124;
 
-/// Code that precedes every script. In PATH, programs that were installed for the tests precede the
-/// machine's, and the toolchain's Cargo precedes rustup's, which would look for a toolchain in
-/// `HOME`.
+/// Code that precedes every script. In PATH, programs that were installed for the tests precede
+/// those of the machine. The toolchain's Cargo precedes rustup's, which would look for a toolchain
+/// in `HOME`.
 const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modules/.bin:$PATH\"
     export GIT_TERMINAL_PROMPT=0
     export OPENAI_API_KEY=$KEY OPENAI_BASE_URL=https://$HOST/v1
@@ -101,8 +101,9 @@ impl Client {
         Self { with, ..self }
     }
 
-    /// Runs the script with an allowed host, for which it must succeed, and with a denied one, for
-    /// which it must fail without a timeout. Returns the part of the denial that the script prints.
+    /// Runs the script with an allowed host, where it must succeed. Then runs it with a denied
+    /// host, where it must fail before the timeout. Returns the part of the denial that the script
+    /// prints.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
         let allowed = place.run(&self.script(self.host, tools));
         assert_eq!(allowed.code, Some(0), "{allowed:?}");

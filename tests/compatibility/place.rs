@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 pub struct Place<'a> {
     /// Variables of a client besides `PATH` and `HOME`; empty if the place sets them itself.
     pub environment: Vec<(String, String)>,
-    /// Makes the command that runs the given program with its arguments there, in a
-    /// directory that the program may write to.
+    /// Makes the command that runs a program at this place. The arguments are a directory that the
+    /// program may write to, and the program with its own arguments.
     pub start: &'a dyn Fn(&Path, &[&str]) -> Command,
 }
 

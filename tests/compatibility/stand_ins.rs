@@ -32,7 +32,7 @@ pub fn credentials() -> [Value; 2] {
 }
 
 /// Replies of the APIs, as lists of events, to requests with the real credential. A request without
-/// it gets a 401; `None` for other paths.
+/// that credential gets a 401. Returns `None` for other paths.
 pub fn answer(seen: &Seen, _body: &str) -> Option<(u16, Value)> {
     let (credential, reply) = match seen.target.as_str() {
         "/v1/chat/completions" => (seen.header("authorization"), completions()),

@@ -26,7 +26,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the listeners on a machine; with `resolver` also UDP port 53, which must be free.
+    /// Opens the listeners on a machine. With `resolver`, also listens on UDP port 53, which must
+    /// be free.
     pub fn on(machine: &Machine, resolver: bool) -> Self {
         machine.run(|| {
             let tcp = TCP.map(|port| TcpListener::bind(("::", port)).unwrap());
@@ -109,7 +110,8 @@ fn try_all(target: IpAddr) -> Vec<String> {
     };
     let udp = UdpSocket::bind((any, 0)).unwrap();
     for port in UDP.into_iter().chain([53]) {
-        // Sending may fail because there is no route, which also prevents the attempt.
+        // Sending fails if there is no route. The packet then does not leave, so the error is
+        // ignored.
         let _ = udp.send_to(b"out", (target, port));
     }
     if let IpAddr::V4(target) = target {

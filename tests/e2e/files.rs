@@ -1,4 +1,5 @@
-//! Environment and placeholders in a sandbox, and paths of the host that options open to it.
+//! Environment and placeholders in a sandbox, and paths of the host that options open to the
+//! sandbox.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};

@@ -1,5 +1,6 @@
-//! Packets that a sandbox cannot send even as root in its network namespace, because the firewall
-//! is on the host's side of the link.
+//! Packets that a sandbox cannot send, even as root in its network namespace, because the firewall
+//! is on the host's side of the link. Also the admin socket, files and processes of the host, which
+//! a sandbox does not see.
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
@@ -157,8 +158,8 @@ fn packets_with_another_ip_or_mac_address_are_dropped() {
 }
 
 #[test]
-fn a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host() {
-    if !can_run("a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host") {
+fn a_sandbox_does_not_see_the_admin_socket_or_files_and_processes_of_the_host() {
+    if !can_run("a_sandbox_does_not_see_the_admin_socket_or_files_and_processes_of_the_host") {
         return;
     }
     let fixture = Fixture::start();

@@ -33,13 +33,16 @@ fn janitor(fixture: &Fixture, name: &str) -> u32 {
     pids.find(is_it).unwrap()
 }
 
-/// Waits until a sandbox is unregistered, and asserts that its first process, link, firewall rules
-/// and routes no longer exist. Then waits up to 2 s for the removal of its state.
+/// Waits until a sandbox is unregistered, and asserts that the sandbox's first process, link,
+/// firewall rules and routes no longer exist. Then waits up to 2 s for the removal of its state.
 fn assert_gone(fixture: &Fixture, name: &str, sandbox: &Sandbox) {
     eventually(&format!("{name} is unregistered"), SOON, || {
         fixture.registration(name).is_none()
     });
-    assert!(!runs(sandbox.init), "unregistered while its processes run");
+    assert!(
+        !runs(sandbox.init),
+        "the sandbox was unregistered while its processes ran"
+    );
     let left = fixture.host.sh("nft list tables; ip -brief link; ip route");
     assert!(!left.contains(&sandbox.device), "{left}");
     let state = fixture.state_of(name);

@@ -58,8 +58,8 @@ impl Machine {
         self.holder.as_ref().unwrap().id()
     }
 
-    /// Runs `body` on a thread in the namespace. Sockets that it opens, and threads and processes
-    /// that it starts, belong to the namespace.
+    /// Runs `body` on a thread in the namespace. Sockets that `body` opens, and threads and
+    /// processes that it starts, belong to the namespace.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {

@@ -95,7 +95,7 @@ fn a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named() {
 }
 
 /// Network namespaces stand in for the containers, with the addresses, names and variables of the
-/// file.
+/// compose file.
 #[test]
 fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     if !can_run("a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway") {
@@ -126,7 +126,7 @@ fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
     setup.containers = vec![(inside.to_string(), "sandbox".to_owned())];
     // The compose file mounts the shipped proxy.yaml, so the proxy has the default addresses.
     let shipped = yaml(&fs::read_to_string(root.join("config/proxy.yaml")).unwrap());
-    assert_eq!(shipped.get("listen"), None, "the defaults");
+    assert_eq!(shipped.get("listen"), None, "`listen` in proxy.yaml");
     let admin = setup.proxy["listen"]["admin"].clone();
     setup.proxy["listen"] = json!({ "admin": admin });
     servers.mount(&setup.dir().join("config"));

@@ -1,5 +1,5 @@
-//! Runs `tests/security/redteam-sandbox.sh` in sandboxes of `scripts/sandbox` and of `run`. The
-//! targets outside record every packet and connection that arrives; none may arrive.
+//! Runs `tests/security/redteam-sandbox.sh` in sandboxes of `scripts/sandbox` and of the command
+//! `run`. The targets outside record every packet and connection that arrives; none may arrive.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -8,7 +8,7 @@ use crate::support::{SOON, eventually};
 
 const ADDRESS: &str = "198.18.7.2";
 const BURST: usize = 60;
-/// More than the burst and the tokens that are refilled while the requests are sent.
+/// More requests than the tokens of the burst and the tokens that are refilled meanwhile.
 const REQUESTS: usize = 150;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The admin API over a real Unix socket: its bodies, statuses and errors, on which clients rely.
+//! The admin API over a real Unix socket: the bodies, statuses and errors on which clients rely.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -276,7 +276,7 @@ async fn a_container_is_registered_shown_and_unregistered() {
 }
 
 #[tokio::test]
-async fn a_registration_returns_the_socket_once_it_is_open_and_fails_if_it_cannot_be_opened() {
+async fn a_registration_returns_its_open_socket_and_fails_if_the_socket_cannot_be_opened() {
     let server = Server::start();
     let mut wanted = server.registry.subscribe_listeners();
     tokio::spawn(async move {
@@ -304,7 +304,7 @@ async fn a_registration_returns_the_socket_once_it_is_open_and_fails_if_it_canno
 }
 
 #[tokio::test]
-async fn a_wrong_body_is_400_with_its_reason() {
+async fn a_wrong_body_gets_400_and_the_reason() {
     let server = Server::start();
     let missing = server
         .call("POST", CONTAINERS, r#"{"container_id":"c1"}"#)
@@ -407,7 +407,7 @@ async fn the_eleventh_write_of_a_second_gets_429_and_reads_pass() {
 }
 
 #[tokio::test]
-async fn a_registry_that_cannot_be_read_is_503_and_degraded() {
+async fn calls_get_503_and_health_is_degraded_while_the_registry_is_unreadable() {
     let server = Server::start();
     assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
     let file = server.directory.path().join(FILE_NAME);
@@ -525,7 +525,7 @@ async fn an_mcp_request_is_sent_on_behalf_of_a_registered_container() {
 }
 
 #[tokio::test]
-async fn accepting_a_tool_definition_succeeds_or_is_an_error_with_its_reason() {
+async fn accepting_a_tool_definition_succeeds_or_fails_with_a_reason() {
     let server = Server::start();
     let accept = async |path: &str| {
         let path = format!("/internal/mcp/definitions/{path}/accept");
@@ -591,7 +591,7 @@ async fn flows_are_listed_newest_first_and_streamed_as_they_end() {
     // The shutdown does not wait for the open stream.
     server.shutdown.cancel();
     let stopped = tokio::time::timeout(Duration::from_secs(1), server.serving).await;
-    stopped.expect("stopped").unwrap();
+    stopped.expect("the server stops").unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! The tables of building blocks in ARCHITECTURE.md have exactly the crates that the manifests
-//! have, and the sources use each of them.
+//! Checks that the tables of building blocks in ARCHITECTURE.md name exactly the crates of the
+//! manifests, and that the sources use every crate.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,8 +32,8 @@ fn dependencies(manifest: &str, heading: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The crates in the tables of building blocks. The last column has the reason, the column before
-/// it names the crates; parentheses there say where a crate is used.
+/// The crates in the tables of building blocks. The last column has the reason. The column before
+/// it names the crates; text in parentheses, which says where a crate is used, is left out.
 fn explained(document: &str) -> BTreeSet<String> {
     let name = Regex::new(r"[a-z][\w-]*").unwrap();
     let aside = Regex::new(r"\(.*?\)").unwrap();
@@ -60,7 +60,7 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// The crates that no path in `text` begins with.
+/// The crates that `text` does not use: no path in it begins with their names.
 fn unused(crates: BTreeSet<String>, text: &str) -> Vec<String> {
     let begins = |name: &String| {
         let path = format!(r"(^|[^\w:]|[^:]:|\W::){}::", name.replace('-', "_"));

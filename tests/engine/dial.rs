@@ -29,8 +29,8 @@ async fn permit_of(chain: &Chain, principal: Principal, address: SocketAddr) -> 
     chain.dial(&mut start.begin(), vec![address]).await.unwrap()
 }
 
-/// A listener whose accept queue is full, so that connecting to it hangs, and the connections that
-/// fill the queue.
+/// A listener whose accept queue is full, so that connecting to it hangs. Also returns the
+/// connections that fill the queue.
 async fn full_listener() -> (Vec<tokio::net::TcpStream>, TcpListener, SocketAddr) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

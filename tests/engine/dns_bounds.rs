@@ -39,8 +39,9 @@ async fn responses_to_unknown_sources_are_rate_limited() {
     );
 }
 
-/// A thread floods the server with queries of one container for different names that the nameserver
-/// does not answer. Meanwhile, the other container queries names that the nameserver answers.
+/// A thread floods the server with queries of one container. Each is for another name, and the
+/// nameserver answers none of them. Meanwhile, another container queries names that the nameserver
+/// answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_from_one_container_does_not_delay_the_answers_of_another() {
     let fixture = DnsFixture::open().await;
@@ -205,7 +206,7 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
+fn no_packet_stops_the_server_and_no_packet_of_an_unknown_source_is_amplified() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (fixture, known, unknown) = runtime.block_on(async {
         let fixture = DnsFixture::open().await;
@@ -219,7 +220,8 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
         failure_persistence: None,
         ..Cases::with_cases(400)
     };
-    // A response may arrive late, so its id is the number of its packet.
+    // A response may arrive late. Each packet has its number as id, so the response shows to which
+    // packet it belongs.
     let lengths = RefCell::new(Vec::new());
     let run = TestRunner::new(cases).run(&packets(), |mut packet| {
         let id = (lengths.borrow().len() as u16).to_be_bytes();
@@ -230,7 +232,7 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
             if let Some(answer) = receive_datagram(&unknown, Duration::from_millis(2)).await {
                 let id = u16::from_be_bytes([answer[0], answer[1]]);
                 prop_assert!(answer.len() <= lengths.borrow()[usize::from(id)]);
-                prop_assert_eq!(&answer[6..12], [0; 6], "no records");
+                prop_assert_eq!(&answer[6..12], [0; 6], "the response has records");
             }
             known.send(&packet).await.unwrap();
             Ok(())
@@ -243,7 +245,7 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_an_unknown_source() {
             .is_some()
         {}
         let answer = ask_message(&known, &question("www.example.com", RecordType::A)).await;
-        assert_eq!(answer.answers.len(), 1, "still serving");
+        assert_eq!(answer.answers.len(), 1, "the server stopped answering");
         fixture.shutdown.cancel();
         timeout(Duration::from_secs(6), fixture.served)
             .await

@@ -205,7 +205,7 @@ fn root(of: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn no_folder_of_the_engine_imports_from_one_above_it() {
+fn no_folder_of_the_engine_imports_from_a_layer_above_it() {
     let sources = Sources::read(&root("src"));
     let layer = |module: &Module| {
         let folder = module.first()?;

@@ -45,7 +45,7 @@ fn zone() -> Nameserver {
     })
 }
 
-/// A flow that passed its first phase, with the permit to resolve its host.
+/// A tunnel that the chain has permitted, with the permit to resolve its host.
 pub async fn permitted(chain: &Chain, host: &str) -> (OwnedFlow, ResolvePermit) {
     let host = Host::parse(host).unwrap();
     let client = Client {
@@ -110,7 +110,10 @@ async fn hosts_resolve_to_the_addresses_to_dial() {
         },
     )
     .await;
-    assert!(nameserver.tcp_questions() > 0, "TCP on truncation");
+    assert!(
+        nameserver.tcp_questions() > 0,
+        "no query over TCP after a truncated response"
+    );
 }
 
 #[tokio::test]
@@ -177,9 +180,9 @@ async fn identical_queries_are_sent_once_and_then_cached() {
             .iter()
             .all(|answer| answer.as_ref().unwrap().records.len() == 1)
     );
-    assert_eq!(nameserver.questions(), 1, "at the same time");
+    assert_eq!(nameserver.questions(), 1, "concurrent queries");
     ask().await.unwrap();
-    assert_eq!(nameserver.questions(), 1, "later");
+    assert_eq!(nameserver.questions(), 1, "a query for a cached name");
 }
 
 #[tokio::test]

@@ -41,8 +41,8 @@ const WAIT: Duration = Duration::from_millis(1500);
 /// Timeout for the proxy to notice that a client has disconnected.
 const NOTICED: Duration = Duration::from_secs(4);
 
-/// An addon that delays flows to `held.example.com` by [`WAIT`] and flows to `long.example.com` by
-/// a minute, and then denies them.
+/// An addon that denies flows after a delay: [`WAIT`] for `held.example.com`, a minute for
+/// `long.example.com`.
 #[derive(Default)]
 struct Waiter {
     begun: AtomicUsize,
@@ -262,7 +262,10 @@ impl Fixture {
         let gone = Instant::now();
         drop(client);
         while self.waiter.abandoned.load(Ordering::SeqCst) == 0 {
-            assert!(gone.elapsed() < NOTICED, "the proxy did not notice");
+            assert!(
+                gone.elapsed() < NOTICED,
+                "the proxy did not notice that the client disconnected"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         gone.elapsed()
@@ -282,8 +285,8 @@ fn post(target: &str, host: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
 }
 
-/// The head of a request and the first 60,000 bytes of its body, which are more than the proxy
-/// reads before the verdict.
+/// The head of a request and the first 60,000 bytes of its body: more than the proxy reads before
+/// the verdict.
 fn upload(target: &str, host: &str) -> Vec<u8> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n");
     [head.into_bytes(), vec![b'x'; 60_000]].concat()

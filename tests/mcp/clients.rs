@@ -1,5 +1,5 @@
-//! Real clients with real servers: each client lists the tools and calls one of each server, over
-//! each transport that it supports. `docs/mcp-compatibility.md` has the results.
+//! Real clients with real servers: each client lists the tools and calls one tool of each server,
+//! over each transport that the client supports. `docs/mcp-compatibility.md` has the results.
 
 use std::fs;
 
@@ -64,7 +64,7 @@ pub struct Client {
 
 #[derive(Clone, Copy, Debug)]
 enum Runtime {
-    /// The environment with this version of the SDK.
+    /// The virtual environment with this version of the SDK.
     Python(u8),
     Node,
 }

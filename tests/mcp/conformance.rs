@@ -1,4 +1,4 @@
-//! Compares the suite's results with and without the gateway.
+//! Compares the results of the official conformance suite with and without the gateway.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::suite::{Check, Checks, REVISIONS, Run, client_scenarios};
 use crate::support::{Origin, SOON, closed_address, eventually};
 use crate::tools::Tools;
 
-/// Mounts a server without a prefix, since the suite knows the names of its tools.
+/// Mounts a server without a prefix, since the suite knows the names of the server's tools.
 fn alone(mut mount: Value) -> Value {
     mount["prefix"] = "".into();
     json!({ "mcpServers": { "everything": mount } })
@@ -109,7 +109,7 @@ fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
 /// Time limit for the client in a scenario, longer than that of the suite, which is 20 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
-/// Guards against a suite that stops at the first refused connection, which would report no
+/// Guards against a suite that stops at the first refused connection: it would report no
 /// difference.
 #[test]
 fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
@@ -129,8 +129,8 @@ fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     });
 }
 
-/// The names of the checks' scenarios. Those of tasks are left out: they are not scored, and some
-/// of their checks succeed without any server.
+/// The names of the checks' scenarios. The scenarios of tasks are left out: they are not scored,
+/// and some of their checks succeed without any server.
 fn scenarios<'a>(checks: impl Iterator<Item = &'a Check>) -> BTreeSet<&'a str> {
     let names = checks.map(|(scenario, _)| scenario.as_str());
     names.filter(|name| !name.starts_with("tasks-")).collect()

@@ -1,18 +1,19 @@
-//! Compares the differences between the suite's results with and without the gateway with
-//! `expected-differences.txt`.
+//! Checks that the conformance suite has other results with the gateway than without it only where
+//! `expected-differences.txt` has a line.
 
 use crate::suite::{Check, Checks};
 
 const FILE: &str = include_str!("expected-differences.txt");
 const SUCCESS: &str = "SUCCESS";
 const FAILURE: &str = "FAILURE";
-/// Replaces the check in a line whose scenario is not run.
+/// Stands in place of the check in a line for a scenario that is not run.
 const NOT_TRIED: &str = "not tried";
 
 /// The two parties that the gateway connects.
 #[derive(Clone, Copy, Debug)]
 pub enum Leg {
-    /// The suite and a server of both eras that is mounted over HTTP.
+    /// The suite and a server that is mounted over HTTP. The server supports both protocol eras:
+    /// with a handshake (2025-11-25) and without one (2026-07-28).
     Http,
     /// The suite and the same server on stdio.
     Stdio,
@@ -128,8 +129,8 @@ pub fn succeeds(statuses: &[String]) -> bool {
     statuses.iter().all(|status| status == SUCCESS)
 }
 
-/// The checks that succeed without the gateway, but fail or are made less often with it; and the
-/// checks that are made only with it and fail.
+/// The checks that succeed without the gateway, but with it do not succeed or are made less often.
+/// Also the checks that are made only with the gateway, and fail.
 pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
     let mut found = Vec::new();
     for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {

@@ -73,7 +73,7 @@ def lay_out(root, binary):
     if libraries:
         print(f"not as in the image: linked dynamically, {len(libraries)} libraries were copied", flush=True)
     else:
-        require(held <= LIMIT_BYTES, f"the image holds {held / 1e6:.1f} MB, at most {LIMIT_BYTES / 1e6:.1f}")
+        require(held <= LIMIT_BYTES, f"the image holds {held / 1e6:.1f} MB, and at most {LIMIT_BYTES / 1e6:.1f} MB are allowed")
 
 
 def enter_namespaces(root):
@@ -143,7 +143,7 @@ def serve(root):
     require(ask_dns("example.com") == NXDOMAIN, "DNS denies a name that is not listed")
     require("domain_not_allowed" in ask_proxy("http://example.com/"), "the proxy denies a host that is not listed")
     public = (root / "certs/ca-bundle.pem").read_text().count("BEGIN CERTIFICATE")
-    require(public > 100, f"{public} roots and our CA are in certs_dir")
+    require(public > 100, f"{public} certificates, the proxy's CA among them, are in certs_dir")
 
     server.send_signal(signal.SIGTERM)
     require(server.wait(timeout=15) == 0, "SIGTERM ends the server with exit code 0")

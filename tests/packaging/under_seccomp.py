@@ -3,7 +3,7 @@
     python3 under_seccomp.py PROFILE COMMAND…
 
 Applies the rules that an engine applies to a container without capabilities on this machine. Needs
-libseccomp's Python module (Debian: python3-seccomp) and, to load a filter, no_new_privs, which it sets.
+libseccomp's Python module (Debian: python3-seccomp). Sets no_new_privs, which a user without privileges needs to load a filter.
 """
 
 import ctypes

@@ -89,7 +89,8 @@ fn cut(secret: &str) -> String {
     format!("'[{first}]{rest}'")
 }
 
-/// Asserts that the API got the real secret and no placeholder, and the sandbox no real secret.
+/// Asserts that the API got the real secret and no placeholder, and that the sandbox did not get
+/// the secret.
 fn assert_nothing_leaked(ran: &Ran, person: &Person, bodies: &str) {
     let seen = format!("{:?}{bodies}", person.origin.seen());
     assert!(seen.contains(SECRET), "{seen}");

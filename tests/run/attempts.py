@@ -8,7 +8,7 @@ def report(name, held, said=""):
 
 
 def fails(name, attempt, *codes):
-    """Reports an attempt, which must raise an OSError; if `codes` are given, with one of them."""
+    """Reports an attempt, which must raise an OSError; if `codes` are given, with one of these errors."""
     try:
         said = attempt()
     except OSError as error:

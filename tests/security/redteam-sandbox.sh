@@ -11,7 +11,7 @@
 #   --target IPV4    an address outside that accepts connections (default: 1.1.1.1)
 #   --target6 IPV6   the same for IPv6 (default: 2606:4700:4700::1111)
 #   --allowed HOST   a host on the sandbox's allowlist (default: api.github.com)
-#   --denied HOST    a host that is not on it (default: redteam.example.org)
+#   --denied HOST    a host that is not on this list (default: redteam.example.org)
 # shellcheck disable=SC2016 # single quotes: the inner bash expands these texts
 set -u
 
@@ -119,7 +119,7 @@ ask() {
         echo "$status ${code:-}"' - "$proxy_host" "$proxy_port" "$1" </dev/null 2>/dev/null
 }
 
-# The attempt is held only if the proxy itself refused the request. A failure of the upstream means that
+# The attempt counts as held only if the proxy itself refused the request. A failure of the upstream means that
 # the proxy sent the request.
 denied_by_proxy() {
     local name="$1" answer
@@ -180,7 +180,7 @@ names() {
         case "$answer" in
         '') skipped "resolve-$name" "the resolver ${resolver:-(none)} does not answer" ;;
         *" 0") held "resolve-$name" ;;
-        *) opened "resolve-$name" "it has an address" ;;
+        *) opened "resolve-$name" "the name has an address" ;;
         esac
     done
 }
@@ -219,7 +219,7 @@ processes() {
         if kill -0 "$pid" 2>/dev/null && [[ ! -e "/proc/$pid" ]]; then reachable+="$pid "; fi
     done
     if [[ -z "$reachable" ]]; then held signals-to-processes-outside; else opened signals-to-processes-outside "$reachable"; fi
-    attempt root-of-process-1 "its root has another /etc/hostname" bash -c '[[ -e /proc/1/root/proc/1 && ! /proc/1/root/. -ef /. ]]'
+    attempt root-of-process-1 "process 1 has another root directory" bash -c '[[ -e /proc/1/root/proc/1 && ! /proc/1/root/. -ef /. ]]'
     if [[ -n "$descriptors" ]]; then opened inherited-descriptors "$descriptors"; else held inherited-descriptors; fi
     for pid in CapEff CapPrm CapBnd; do
         [[ "$kind" != docker ]] || continue
@@ -265,7 +265,7 @@ project() {
     fi
     for path in .git/hooks/pre-commit .git/config .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
         .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml; do
-        # These take effect only if the project already has them.
+        # These files take effect only if the project already has them.
         if [[ "$path" =~ ^(.husky|.githooks|.pre-commit-config.yaml)$ ]]; then
             if [[ -e "$path" ]] && writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi
             continue
@@ -282,9 +282,9 @@ project() {
     done
     for path in .git .git/hooks .vscode .claude .cursor .idea; do
         if [[ ! -e "$path" ]]; then
-            skipped "rename-$path" "it is not there"
+            skipped "rename-$path" "the path does not exist"
         elif mv -T "$path" .redteam-renamed 2>/dev/null; then
-            opened "rename-$path" "it could be renamed"
+            opened "rename-$path" "the path could be renamed"
             mv -T .redteam-renamed "$path"
         else
             held "rename-$path"

@@ -23,8 +23,8 @@ impl Certificates {
     pub fn new() -> Self {
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // The CA needs a distinct subject: OpenSSL takes a leaf whose subject equals its issuer's
-        // for self-signed.
+        // The CA needs a distinct subject: OpenSSL considers a leaf self-signed if its subject
+        // equals its issuer's.
         ca.distinguished_name
             .push(DnType::CommonName, "The origin's CA");
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();

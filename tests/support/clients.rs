@@ -128,7 +128,8 @@ impl Proxy {
         command
             .env("GH_TOKEN", placeholder)
             .env("GH_CONFIG_DIR", self.path("gh"))
-            // gh caches responses here for a day; those of another test's origin must not be used.
+            // gh caches responses in `TMPDIR` for a day. A test must not get responses of another
+            // test's origin.
             .env("TMPDIR", self.path(""))
             .env("XDG_CACHE_HOME", self.path("gh"))
             .env("GH_PROMPT_DISABLED", "1");

@@ -153,7 +153,7 @@ fn copy_config(
         ),
         ("upstream_ca: null", format!("upstream_ca: {}", json!(ca))),
     ] {
-        assert!(text.contains(from), "{from} in {text}");
+        assert!(text.contains(from), "{from} is not in {text}");
         text = text.replacen(from, &to, 1);
     }
     let gateway: Vec<_> = gateway.iter().map(ToString::to_string).collect();

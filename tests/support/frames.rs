@@ -91,8 +91,7 @@ pub fn read_until_pong(stream: &mut impl Read) -> bool {
     }
 }
 
-/// Reads frames until the peer's SETTINGS, which is not an acknowledgement, and returns its
-/// parameters.
+/// Reads frames until a SETTINGS that is not an acknowledgement, and returns the parameters in it.
 pub fn read_settings(stream: &mut impl Read) -> BTreeMap<u16, u32> {
     loop {
         let (kind, flags, payload) = read_frame(stream).unwrap();

@@ -1,5 +1,5 @@
-//! A stand-in for GitHub's GraphQL API, sufficient for `gh` to show and open a pull request and to
-//! comment on an issue, and for the proxy to look up the repositories of node ids.
+//! A stand-in for GitHub's GraphQL API. With it, `gh` can show and open a pull request and comment
+//! on an issue, and the proxy can look up the repositories of node ids.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -40,9 +40,9 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
     with_header(response, "content-type", "application/json")
 }
 
-/// The node with this id: the user `LOGIN` for `U_LOGIN`, the repository `acme/NAME` for `R_NAME`,
-/// and for other kinds an object of `acme/NAME`, where digits at the end of `NAME` are ignored.
-/// Null if `NAME` is `gone` or the id has no `_`.
+/// The node with this id. `U_LOGIN` is the user `LOGIN`, and `R_NAME` is the repository
+/// `acme/NAME`. An id with other letters before `_NAME` is an object in `acme/NAME`; digits at the
+/// end of `NAME` are ignored. Null if `gone` follows the `_`, or if the id has no `_`.
 fn owner_of(id: &Value) -> Value {
     let id = id.as_str().unwrap();
     match id.split_once('_') {

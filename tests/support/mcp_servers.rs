@@ -45,8 +45,8 @@ pub fn assert_reached(said: &str) {
     }
 }
 
-/// An MCP server over HTTP, and the settings that mount it and a second one over stdio, with a
-/// policy that denies their tool `erase`.
+/// An MCP server over HTTP, and the settings of a gateway. The settings mount this server and a
+/// second one over stdio; their policy denies calls of the tool `erase`.
 pub struct McpServers {
     dir: TempDir,
     http: Child,

@@ -82,8 +82,8 @@ struct State {
     asked: Mutex<Vec<(Transport, String)>>,
 }
 
-/// Answers from a table of addresses that tests may change, or from a function of name and type;
-/// remembers the questions that reached it.
+/// A nameserver that answers from a table of addresses, which tests may change, or from a function
+/// of name and type. It remembers the questions that reached it.
 pub struct Nameserver {
     pub address: SocketAddr,
     state: Arc<State>,
@@ -107,8 +107,8 @@ impl Nameserver {
             zone: Box::new(zone),
             asked: Mutex::default(),
         });
-        // TCP needs the port that the kernel chose for UDP; if another process has it, both sockets
-        // are bound again.
+        // TCP needs the port that the kernel chose for UDP; if another process has this port for
+        // TCP, both sockets are bound again.
         let (udp, tcp) = std::iter::repeat_with(|| {
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
             let tcp = TcpListener::bind(udp.local_addr().unwrap());

@@ -279,8 +279,8 @@ where
     shared.open.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// A TCP server that runs a test's function on each connection, for upstreams that an HTTP library
-/// cannot act as.
+/// A TCP server that runs a test's function on each connection. It stands in for upstreams whose
+/// bytes no HTTP library would send.
 pub struct RawOrigin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,

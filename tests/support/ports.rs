@@ -10,8 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use socket2::{Domain, Socket, Type};
 
 /// An address on 127.0.0.1 whose port is free for UDP and TCP. The port is below the kernel's
-/// ephemeral range, so that it is free again when a proxy restarts. No two calls get the same
-/// port, neither in this process nor in others of the same network namespace that still run.
+/// ephemeral range, so that it is free again when a proxy restarts. While the process of a call
+/// runs, no other call returns the same port, in this or in any other process of the network
+/// namespace.
 pub fn free_address() -> SocketAddr {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

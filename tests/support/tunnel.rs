@@ -213,6 +213,9 @@ pub fn assert_closes(stream: &mut impl Read) {
     assert_eq!(String::from_utf8_lossy(&rest), "");
     let timed_out = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
     if let Err(error) = read {
-        assert!(!timed_out.contains(&error.kind()), "it is still open");
+        assert!(
+            !timed_out.contains(&error.kind()),
+            "the connection is still open"
+        );
     }
 }

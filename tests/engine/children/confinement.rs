@@ -11,7 +11,7 @@ use unified_proxy::mcp::*;
 use super::fixture::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confined_server_sees_neither_the_proxy_nor_the_machine_and_reaches_nothing() {
+async fn a_confined_server_sees_no_file_of_the_proxy_and_reaches_no_address() {
     let shown = tempfile::tempdir().unwrap();
     let root = std::fs::canonicalize(shown.path()).unwrap();
     let (read, write) = (root.join("read"), root.join("write"));

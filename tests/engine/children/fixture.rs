@@ -258,9 +258,9 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
     }
 }
 
-/// Settings of the Python test server. `mode` lists the protocol eras that the server supports
-/// (`legacy`, `modern`). For a server without `modern`, it may also say how the server responds to
-/// `server/discover` (`silent`, `strict`).
+/// Settings of the Python test server. `mode` lists the protocol eras that the server supports:
+/// `legacy` (the revisions before 2026-07-28) and `modern` (2026-07-28). Without `modern`, `mode`
+/// may also say how the server responds to `server/discover` (`silent`, `strict`).
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }
@@ -314,7 +314,7 @@ pub fn is_running(marker: &str) -> bool {
     lines.any(|line| has(&line))
 }
 
-/// Checks a condition every 20 ms until it holds; false if it does not within `limit`.
+/// Checks a condition every 20 ms until it holds. Returns false if it does not hold within `limit`.
 pub async fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let until = tokio::time::Instant::now() + limit;
     while !holds() {

@@ -1,4 +1,5 @@
-//! MCP servers that flood the proxy or write invalid messages, and the limit on processes.
+//! MCP servers that flood the proxy or write invalid messages, and the limit on the processes of a
+//! lease.
 
 use std::time::Duration;
 

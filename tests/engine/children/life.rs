@@ -1,4 +1,4 @@
-//! Start and end of MCP server processes, which leave no process and no descriptor behind.
+//! Start and end of MCP servers as processes. After the end, no process and no descriptor is left.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -96,8 +96,8 @@ async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again(
     assert_eq!(echoed.unwrap(), json!({}));
 }
 
-/// Environment variable. If it is set, this test program is the appliance that the test kills; the
-/// value is on the command line of every process that the appliance starts.
+/// Environment variable. If it is set, this test program is the appliance that the test kills. The
+/// variable's value is on the command line of every process that the appliance starts.
 const MARKER: &str = "APPLIANCE_TEST_MARKER";
 
 /// The appliance that [`a_killed_appliance_leaves_no_child`] starts and kills. Does nothing if the

@@ -140,7 +140,7 @@ fn property_7_an_exit_is_reported_with_its_code_and_other_processes_keep_running
             let mut take = |_: &[u8]| ControlFlow::Continue(Duration::ZERO);
             let limit = Duration::from_secs(10);
             let read = tokio::time::timeout(limit, manager.read_loop(&mut take)).await;
-            prop_assert!(read.is_ok(), "the output ends with the process");
+            prop_assert!(read.is_ok(), "the output did not end with the process");
             prop_assert!(tokio::time::timeout(limit, manager.ended()).await.is_ok());
             let expected = if by_signal { 137 } else { i32::from(code) };
             prop_assert_eq!(manager.exit_code(), Some(expected));
@@ -153,10 +153,10 @@ fn property_7_an_exit_is_reported_with_its_code_and_other_processes_keep_running
     });
 }
 
-// Feature: unified-sidecar, Property 15: a shutdown ends every process within its time and leaves
-// no orphan.
+// Feature: unified-sidecar, Property 15: a shutdown ends every process within the time limit and
+// leaves no orphan.
 #[test]
-fn property_15_a_stop_ends_every_process_within_its_time() {
+fn property_15_a_stop_ends_every_process_within_the_time_limit() {
     let behaviour = prop::sample::select(vec![
         "cat",
         "trap '' TERM HUP; while :; do sleep 7; done",

@@ -1,5 +1,6 @@
-"""An MCP server on stdio with a tool for each behaviour that tests need. Arguments: the mode, which
-names the eras and the behaviour, and optionally a marker for the command line."""
+"""An MCP server on stdio with a tool for each behaviour that tests need. The first argument, the
+mode, names the protocol eras that the server supports and how it responds to `server/discover`. An
+optional second argument only marks the command line."""
 
 import json
 import os
@@ -116,7 +117,7 @@ def call(id, name, arguments, meta):
         flood(arguments["kind"])
         text(id, "done")
     elif name == "daemon":
-        # The process leaves its parent and its process group, if the kernel allows it.
+        # `sleep` runs in a new session, and its parent exits at once.
         script = "import os,subprocess,sys; os.setsid(); subprocess.Popen(['sleep', sys.argv[1]])"
         subprocess.run([sys.executable, "-c", script, arguments["seconds"]], check=False)
         text(id, "started")

@@ -34,7 +34,7 @@ async fn a_stdio_server_is_addressed_in_the_clients_era_if_it_supports_it() {
             let echoed = fixture.call(&pooled, "echo", json!({"a": 1})).await;
             assert_eq!(echoed.unwrap(), json!({"a": 1}), "{mode}");
             let again = fixture.session("t", client).await.unwrap();
-            assert!(Arc::ptr_eq(&pooled, &again), "pooled");
+            assert!(Arc::ptr_eq(&pooled, &again), "the session was not pooled");
             let tools_again = again.catalog.tools().await.unwrap();
             assert!(Arc::ptr_eq(&tools, &tools_again));
             let mount = fixture.mounts.find(fixture.container(), "t").unwrap();
@@ -59,13 +59,13 @@ async fn progress_and_questions_of_a_server_reach_their_call() {
         .await;
     assert_eq!(done.unwrap(), json!("done"));
     let Some(Event::Notification { method, .. }) = receiver.recv().await else {
-        panic!("progress");
+        panic!("no progress notification");
     };
     assert_eq!(&*method, "notifications/progress");
     let (events, mut receiver) = mpsc::channel(16);
     let answering = async {
         let Some(Event::Request { method, reply, .. }) = receiver.recv().await else {
-            panic!("a question");
+            panic!("no request of the server");
         };
         assert_eq!(&*method, "elicitation/create");
         let answer = serde_json::value::to_raw_value(&json!({"action": "accept"})).unwrap();
@@ -99,7 +99,7 @@ async fn a_server_that_cannot_start_is_dead_and_its_health_has_the_reason() {
     ]);
     let failed = fixture.session("gone", Version::V2025_11_25).await;
     let Err(MountError::CannotStart(why)) = failed.map(drop) else {
-        panic!("it cannot start");
+        panic!("the error is not that the server cannot start");
     };
     assert!(why.contains("/no/such/program"), "{why}");
     let health = |name: &str| {
@@ -114,11 +114,11 @@ async fn a_server_that_cannot_start_is_dead_and_its_health_has_the_reason() {
     fixture.session("t", Version::V2025_11_25).await.unwrap();
     assert_eq!(health("t").state, MountState::Ready);
     let again = fixture.session("gone", Version::V2025_11_25).await;
-    assert!(again.is_err(), "not started again at once");
+    assert!(again.is_err(), "the server was started again at once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_sessions_of_unchanged_servers_and_ends_those_of_the_others() {
+async fn a_reload_ends_only_the_sessions_of_changed_and_removed_servers() {
     let fixture = Fixture::new(vec![
         mounted("same", python("legacy")),
         mounted("changed", python("legacy")),

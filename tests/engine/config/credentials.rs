@@ -146,7 +146,7 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
 }
 
 #[test]
-fn github_app_credentials_get_the_api_of_their_host_and_oauth_ones_their_entry() {
+fn github_app_credentials_use_the_api_of_their_host_and_oauth_credentials_their_entry() {
     let config = load_files(&[
         (
             "policy.yaml",
@@ -201,7 +201,7 @@ credentials:
 }
 
 #[test]
-fn a_credential_for_a_host_that_the_allowlist_denies_is_warned_of() {
+fn a_credential_for_a_host_that_the_allowlist_denies_causes_a_warning() {
     let config = load_files(&[
         (
             "allowlist.yaml",
@@ -229,7 +229,7 @@ credentials:
 }
 
 #[test]
-fn a_token_for_all_containers_on_a_git_host_is_warned_of() {
+fn a_token_for_all_containers_on_a_git_host_causes_a_warning() {
     let warnings = |kind: &str| {
         let yaml =
             format!("version: 1\ncredentials:\n  - {{ name: a, hosts: [github.com], {kind} }}\n");
@@ -284,7 +284,7 @@ fn unset_and_malformed_variables_are_refused_by_name() {
 }
 
 #[test]
-fn an_empty_secret_makes_its_entry_inactive_and_is_named() {
+fn an_entry_with_an_empty_secret_is_inactive_and_named_in_a_warning() {
     let config = load_one(
         "credentials.yaml",
         r#"

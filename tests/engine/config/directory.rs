@@ -1,4 +1,4 @@
-//! Errors of the directory, and errors that concern several files.
+//! Errors of the configuration directory, and errors that concern several files.
 
 use std::fs;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn the_json_of_mcp_clients_is_read_as_mcp_yaml() {
 }
 
 #[test]
-fn a_yaml_file_that_is_not_read_is_warned_about() {
+fn a_yaml_file_that_is_not_read_causes_a_warning() {
     let config = load_files(&[("allowlist.yml", b"")]).unwrap();
     assert!(config.warnings[0].starts_with("\"allowlist.yml\" is not read"));
 }

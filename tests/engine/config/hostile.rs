@@ -40,7 +40,7 @@ fn bombs_are_refused_quickly() {
     });
 }
 
-/// CPU time of this thread so far, which other load of the machine does not lengthen.
+/// CPU time of this thread so far. Other load on the machine does not increase it.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Values of the files, and defaults, as fields of the configuration.
+//! The fields of the configuration have the values of the files, or their defaults.
 
 use std::path::Path;
 use std::time::Duration;

@@ -93,8 +93,8 @@ impl DnsFixture {
         socket.connect(self.address).await.unwrap()
     }
 
-    /// Runs dig from a source address. Returns the status, `none` without a response, and the data
-    /// of the answers.
+    /// Runs dig from a source address. Returns the status and the data of the answers. The status
+    /// is `none` if no response came.
     pub async fn dig(&self, source: &str, arguments: &str) -> (String, Vec<String>) {
         let port = self.address.port().to_string();
         let mut command = Command::new("dig");

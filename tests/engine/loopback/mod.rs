@@ -166,7 +166,8 @@ impl Addon for Policy {
     }
 }
 
-/// A chain of identity and an addon that applies the allowlist and treats some names specially.
+/// A chain of two links: one identifies containers, the other applies the allowlist and treats some
+/// names specially.
 pub fn chain(containers: &Arc<FakeContainers>, log: &Log) -> Arc<Chain> {
     let links = vec![
         Link::Identity(Arc::new(Identity(Arc::clone(containers)))),

@@ -71,7 +71,7 @@ async fn a_flood_of_notifications_is_read_slowly_and_dropped() {
     let note =
         json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}});
     let Part::Send(flood) = event(&note) else {
-        panic!("an event is sent");
+        panic!("an event is not a Part::Send");
     };
     let server =
         Server::legacy(move |_| Scripted::events(vec![Part::Forever(flood.repeat(100))])).await;

@@ -1,5 +1,5 @@
-//! Requests of a mount pass the chain as flows, and go only to the mount's server. The flows belong
-//! to the container, or to no container if the mount is shared.
+//! Requests of the gateway to a mounted MCP server pass the chain as flows, and go only to that
+//! server. The flows belong to the container, or to no container if the mount is shared.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ async fn mounts_never_reach_the_proxys_own_listeners_or_metadata_services() {
     each_row_async([own, metadata], async |settings| {
         let fixture = Fixture::with(&settings, port, |_| {});
         let MountError::Denied(denial) = fixture.cannot_open(LEGACY).await else {
-            panic!("not denied");
+            panic!("the error is not a denial");
         };
         assert_eq!(denial.code(), Code::AddressNotAllowed);
     })
@@ -148,7 +148,7 @@ async fn a_denial_of_the_chain_is_returned_and_an_unreachable_server_cannot_star
     let server = echo().await;
     let settings = format!("url: \"{}\", headers: {{ X-Denied: \"1\" }}", server.url());
     let MountError::Denied(denial) = Fixture::new(&settings).cannot_open(LEGACY).await else {
-        panic!("not denied");
+        panic!("the error is not a denial");
     };
     assert_eq!(denial.code(), Code::RuleDenied);
     assert!(server.seen().is_empty());

@@ -103,7 +103,7 @@ async fn an_answer_may_follow_notifications_and_requests_on_a_stream() {
             ("notifications/progress", &json!(1))
         );
         let Some(Event::Request { method, reply, .. }) = events.recv().await else {
-            panic!("no request");
+            panic!("no request of the server");
         };
         assert_eq!(&*method, "elicitation/create");
         reply.send(Ok(raw(json!({"action": "accept"})))).unwrap();
@@ -247,9 +247,9 @@ async fn a_call_that_times_out_or_is_dropped_is_cancelled_at_the_server() {
     let calling = session.request(permit, mpsc::channel(1).0);
     tokio::select! {
         outcome = calling => panic!("{outcome:?}"),
-        () = eventually("the call came", || server.of("tools/call").len() == 2) => {}
+        () = eventually("the server got the call", || server.of("tools/call").len() == 2) => {}
     }
-    eventually("both are cancelled", || {
+    eventually("both calls are cancelled", || {
         server.of("notifications/cancelled").len() == 2
     })
     .await;
@@ -290,7 +290,7 @@ async fn the_stream_of_unsolicited_messages_is_read_and_resumed() {
     let (method, _) = notification(&events.recv().await.unwrap());
     assert_eq!(method, "notifications/tools/list_changed");
     let Some(Event::Request { method, reply, .. }) = events.recv().await else {
-        panic!("no request");
+        panic!("no request of the server");
     };
     assert_eq!(&*method, "roots/list");
     drop(reply);
@@ -309,7 +309,7 @@ async fn the_stream_of_unsolicited_messages_is_read_and_resumed() {
 }
 
 #[tokio::test]
-async fn an_invalid_response_is_an_error_that_describes_it() {
+async fn the_error_for_an_invalid_response_describes_the_response() {
     let server = Server::legacy(|seen| {
         let answer = |text: &str| Scripted::typed("application/json", text);
         match seen.message["params"]["name"].as_str().unwrap() {

@@ -192,7 +192,7 @@ impl Fixture {
     pub fn transport(&self) -> HttpTransport {
         let server = &self.servers.servers["kb"];
         let ServerKind::Http(settings) = &server.kind else {
-            panic!("not over HTTP");
+            panic!("kb is not mounted over HTTP");
         };
         HttpTransport::new(self.parts.clone(), server, settings)
     }
@@ -224,7 +224,7 @@ impl Fixture {
     /// Returns the error of opening a session; panics if the session opens.
     pub async fn cannot_open(&self, version: Version) -> MountError {
         let opened = self.transport().open(self.opening(version).0).await;
-        opened.map(drop).expect_err("it opened")
+        opened.map(drop).expect_err("the session opened")
     }
 
     /// A permit for a request.

@@ -1,4 +1,5 @@
-//! Streamable HTTP of 2026-07-28, and the choice of the era in which a server is addressed.
+//! Streamable HTTP of 2026-07-28, and the choice of the protocol era in which a server is
+//! addressed: 2026-07-28 (modern) or the revisions before it (legacy).
 
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ fn tool(schema: Value) -> Arc<Definition> {
 }
 
 #[tokio::test]
-async fn each_request_is_independent_and_its_header_fields_repeat_values_of_its_body() {
+async fn each_request_is_independent_and_header_fields_repeat_values_of_the_body() {
     let server =
         modern(|seen| Scripted::result(&seen.message, json!({"resultType": "complete"}))).await;
     let fixture = Fixture::at(&server.url());
@@ -150,7 +151,8 @@ async fn a_subscription_outlives_the_timeout_of_a_call() {
     assert!(outcome.unwrap().is_ok());
     let methods: Vec<_> = events.iter().map(|event| notification(event).0).collect();
     assert_eq!(methods, ["notifications/subscriptions/acknowledged"]);
-    // A notification of a changed list goes to the session, on whichever stream it arrives.
+    // A notification of a changed list goes to the session, even if it arrives on the stream of a
+    // call.
     let (changed, _) = notification(&unsolicited.recv().await.unwrap());
     assert_eq!(changed, "notifications/tools/list_changed");
     assert_eq!(fixture.dropped("unasked_request"), 1);
@@ -227,7 +229,7 @@ async fn an_http_server_is_addressed_in_the_clients_era_if_it_supports_it() {
 }
 
 #[tokio::test]
-async fn if_a_server_speaks_neither_era_the_error_says_what_it_answered() {
+async fn the_error_for_a_server_without_mcp_describes_its_response() {
     let server = Server::start(|seen| match seen.method() {
         "server/discover" => Scripted::status(404),
         _ => Scripted::typed("text/html", "<p>It works!</p>"),

@@ -187,7 +187,7 @@ impl Server {
             .collect()
     }
 
-    /// Number of responses whose body has neither ended nor been dropped.
+    /// Number of responses whose body has not ended and has not been dropped.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
@@ -197,7 +197,7 @@ impl Server {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits up to 5 s for a request with a method, and returns the latest.
+    /// Waits up to 5 s for a request with a method, and returns the latest of these requests.
     pub async fn until(&self, method: &str) -> Seen {
         for _ in 0..500 {
             if let Some(seen) = self.of(method).pop() {
@@ -205,7 +205,7 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("no {method} came: {:?}", self.seen());
+        panic!("no {method} arrived: {:?}", self.seen());
     }
 }
 

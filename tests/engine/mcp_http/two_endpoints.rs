@@ -161,7 +161,8 @@ async fn a_refused_post_to_the_url_leads_to_a_get_of_the_stream() {
             .await;
         assert_eq!(outcome.unwrap().unwrap().get(), r#"{"ok":true}"#);
     }
-    // Servers of every protocol may answer with these statuses, so they do not lead to a GET.
+    // Servers of every protocol may answer with these statuses, so these statuses do not lead to a
+    // GET.
     for status in ["401 Unauthorized", "500 Internal Server Error"] {
         let server = Sse::refusing(status, "/messages?session=1", answers).await;
         let fixture = Fixture::at(&server.url);

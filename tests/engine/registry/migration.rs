@@ -99,8 +99,8 @@ async fn a_migration_that_fails_leaves_the_old_file() {
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
-/// Environment variable. If it is set, this test program is the child process that the test kills;
-/// the value is the registry's directory.
+/// Environment variable. If it is set, this test program is the child process that the test kills.
+/// The variable's value is the registry's directory.
 const MIGRATING: &str = "REGISTRY_TEST_MIGRATING";
 
 #[tokio::test]

@@ -233,12 +233,12 @@ async fn raise_level_and_latch_return_after_the_write_is_on_disk() {
     assert!(!fixture.at(A).unwrap().is_aborted());
 }
 
-/// Environment variable. If it is set, this test program is the child process that the test kills;
-/// the value is the registry's directory.
+/// Environment variable. If it is set, this test program is the child process that the test kills.
+/// The variable's value is the registry's directory.
 const VICTIM: &str = "REGISTRY_TEST_VICTIM";
 
-/// Registers one container after the other until the process is killed, and prints each after its
-/// registration.
+/// Registers containers one after the other until the process is killed. Prints each container
+/// after its registration.
 async fn register_until_killed(directory: &Path) {
     let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     for number in 0_u16.. {
@@ -309,7 +309,7 @@ async fn maintenance_ends_an_expired_lease_and_find_returns_it_until_it_is_remov
         .unwrap()
         .container;
     let ended = tokio::time::timeout(Duration::from_secs(2), lease.ended().cancelled());
-    ended.await.expect("ended");
+    ended.await.expect("the lease ends");
     assert!(fixture.registry.get(&id("c1")).unwrap().is_none());
     assert!(fixture.registry.list().unwrap().is_empty());
     let found = fixture.at(A).expect("an expired lease that denies flows");

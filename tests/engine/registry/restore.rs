@@ -32,7 +32,7 @@ async fn a_restore_moves_a_damaged_file_aside() {
     assert!(offline::check(&fixture.file()).is_err());
 
     let restored = offline::restore(&fixture.file(), &backup).unwrap();
-    let aside = restored.moved_to.expect("moved aside");
+    let aside = restored.moved_to.expect("the damaged file is moved aside");
     assert_eq!(fs::read(aside).unwrap(), GARBAGE);
     fixture.becomes(true).await;
     assert!(fixture.at(A).is_some());
@@ -94,7 +94,7 @@ async fn restoring_a_backup_revives_no_ended_lease() {
         assert_eq!(different.len(), ids.len(), "{damage}: {ids:?}");
         assert_eq!(one.created_at, ended.created_at, "{damage}");
         assert_eq!(two.auth_mode, AuthMode::Bot, "{damage}");
-        // Connections of an ended lease hold its container, which stays ended.
+        // Connections of an ended lease still hold its container, so the container must stay ended.
         for container in [&ended, &replaced, &successor] {
             assert!(container.has_ended() && container.ended().is_cancelled());
         }

@@ -1,6 +1,6 @@
 """Instructions of one request, tunnel, DNS question and tool call, counted by callgrind and compared with a baseline.
 
-The number of instructions hardly depends on the machine and its other load, so CI can compare it; time depends on both. The product
+The number of instructions hardly depends on the machine and its other load, so CI can compare it. Time depends on both. The product
 runs under callgrind. In several rounds, each load is sent with a small and with a large number of units. The cost of one unit is the
 difference of the smallest counts, divided by the difference of the numbers: the cost of connecting is in both counts and cancels out.
 The instructions of timers, counted while the product is idle, are subtracted.
@@ -87,7 +87,7 @@ class DnsLoad(Runner):
 
 
 class CountedProduct(Gateway):
-    """The product under callgrind, with one HTTP mount, and a policy of 50 rules if `with_policy`."""
+    """The product under callgrind, with one MCP server mounted over HTTP; if `with_policy`, with a policy of 50 rules."""
 
     # Only the containers that send the loads. Maintenance reads each container's state every second: with 10,000
     # containers that takes 5 million instructions a second, which would be counted on a slow machine.
@@ -191,7 +191,7 @@ def start(processes, work, binary, performance, with_policy):
 def measure(work, say, binary, performance, functions):
     """Returns cost and spread of each unit, by its name."""
     copy = work / "unified-proxy"
-    # valgrind reads a small file faster, and no build replaces the copy.
+    # valgrind reads a small file faster. A build during the run does not replace the copy.
     subprocess.run(["strip", "--strip-debug", "-o", copy, binary], check=True)
     counts = {}
     for with_policy, call in CALLS.items():

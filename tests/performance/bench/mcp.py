@@ -13,7 +13,7 @@ ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 PEERS = ("direct", "relay", "product", "product, stdio", "FastMCP", "mcp-proxy")
 # Few tools for calls: FastMCP reads the server's list at each call, so a long list would dominate the figure.
 TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
-# 1 connection shows the latency; with 8, some cores sleep between calls, with 32, none does.
+# 1 connection shows the latency. With 8, some cores sleep between calls; with 32, no core does.
 CONNECTIONS = (1, 8, 32)
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
 # The peers whose idle streams are measured, each in a product that was just restarted.
@@ -160,8 +160,8 @@ def bar(measured, idle_loads):
             rows.append((f"p50 in ms, {load.name}", ours, "≤", 5))
             continue
         if " 1 connection" in load.name:
-            # CPU time has no limit here, since most of it wakes cores: even a call of the bare server takes three
-            # times as much as with 8 connections.
+            # CPU time has no limit here, since most of it wakes cores: even on the bare server, a call takes three
+            # times the CPU time of a call with 8 connections.
             rows.append((f"p50 added in µs, {load.name}", (ours - bare) * 1e3, "≤", 150))
         else:
             rows.append((f"CPU µs each, {load.name}", load.figure("product", "cpu_us_each"), "≤", 60))

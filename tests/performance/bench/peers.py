@@ -1,5 +1,5 @@
-"""The programs with which the product is compared. The HTTP proxies verify the origin's certificate, and write no access
-log unless their name says so; all but squid keep connections to the origin alive."""
+"""The programs with which the product is compared. The HTTP proxies verify the origin's certificate. A proxy writes an
+access log only if its name says so. All proxies but squid keep connections to the origin alive."""
 
 import getpass
 import os
@@ -150,7 +150,7 @@ class Peers:
             self.missing.append("mitmdump (scripts/bench --install, or pip install mitmproxy)")
             return None
         home, port = self.work / "mitmproxy", free_port()
-        # mitmproxy cannot be told which address a host name has, so it runs as a reverse proxy, like nginx.
+        # mitmproxy has no setting for the address of a host name, so it runs as a reverse proxy, like nginx.
         peer = self.launch("mitmproxy", port, self.mitmdump, "-q", "--mode", f"reverse:https://127.0.0.1:{self.origin}",
                            "--listen-host", "127.0.0.1", "--listen-port", port, "--set", f"confdir={home}",
                            "--set", "keep_host_header=true",

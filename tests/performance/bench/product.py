@@ -15,7 +15,7 @@ from .processes import Peer, free_port
 CONTAINERS = 10_000
 # Host names without a cached certificate: their number in each round, and the number of rounds.
 NEW_HOSTS, NEW_HOST_ROUNDS = 200, 5
-# The largest value that the configuration accepts, so that limits are counted but never reached.
+# The largest value that the configuration accepts: the product counts against such a limit, but no load reaches it.
 MOST = 1_000_000
 
 

@@ -1,4 +1,5 @@
-//! A proxy made with hudsucker, a library that intercepts TLS, without handlers; for comparison.
+//! A proxy for comparison, made with hudsucker, a library that intercepts TLS. The proxy has no
+//! handlers.
 
 use std::future::Future;
 use std::net::SocketAddr;

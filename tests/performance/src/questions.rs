@@ -19,7 +19,7 @@ const SETTLING: Duration = Duration::from_millis(200);
 /// Timeout after which a query counts as lost.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Timeout of a query if the load has a number of queries: the server may then run under callgrind,
+/// Timeout of a query if the number of queries is given: the server may then run under callgrind,
 /// which makes it slow.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,6 +1,6 @@
 //! Attempts that a sandbox must prevent. A script makes the attempts inside the sandbox; each
-//! attempt is a row. Some attempts could also fail without a sandbox: tests repeat these outside,
-//! where they must succeed if the machine allows them at all.
+//! attempt is a row. Some attempts could also fail without a sandbox. Tests repeat these attempts
+//! outside, to show that the sandbox is the reason for the failure.
 
 mod network;
 mod outside;

@@ -56,7 +56,7 @@ for pid in PIDS:
     fails(f"{pid}: its processors", lambda: os.sched_getaffinity(pid))
     fails(f"{pid}: its limits", lambda: call(302, pid, 7, 0, room))
 holds("few processes exist", lambda: len([name for name in os.listdir("/proc") if name.isdigit()]) < 6)
-holds("its own PID is small", lambda: os.getpid() < 100 and os.getppid() == 1)
+holds("the PID of the command is small", lambda: os.getpid() < 100 and os.getppid() == 1)
 
 # PID 1 belongs to `run`, and the command has no access to it.
 for name in ("exe", "cwd", "root", "fd/0", "ns/net"):

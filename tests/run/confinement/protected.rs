@@ -11,7 +11,8 @@ use crate::attempts::check;
 use crate::fixture::Person;
 use crate::support::{Ran, SOON, eventually};
 
-/// Python code that tries to change files in every way; their relative paths are its arguments.
+/// Python code that tries to change files in every way. Its arguments are the relative paths of the
+/// files.
 pub const CHANGES: &str = r##"
 EVIL = "#!/bin/sh\necho planted\n"
 def write(path):
@@ -327,7 +328,7 @@ fn a_protected_file_with_a_second_hard_link_is_refused() {
 }
 
 #[test]
-fn a_protected_file_that_is_replaced_outside_ends_the_run_and_is_named() {
+fn replacing_a_protected_file_outside_ends_the_run_and_the_error_names_the_file() {
     let Some(person) = Person::new() else { return };
     let file = person.write("project/.envrc", "before\n");
     let mut run = person.spawn(&[], &["sh", "-c", "echo ready; sleep 1000"]);

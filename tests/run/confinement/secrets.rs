@@ -8,8 +8,8 @@ use super::people;
 use crate::attempts::check;
 use crate::fixture::{NOBODY, Person, User, is_root};
 
-/// A text in every secret that these tests search for. Scripts get it in two parts, so that their
-/// source does not contain it.
+/// The mark: a text in every secret that these tests search for. Scripts get the mark in two parts,
+/// so that their source does not contain it.
 pub const MARK: &str = "secret-7c1e59ab04d2";
 
 /// Python code that searches for the mark in all visible files, environments and command lines.
@@ -135,7 +135,7 @@ fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
         // Shows that the search finds a visible file.
         person.write("project/visible", MARK);
         let script = format!(
-            "{SEARCH}\nholds('the parent process is not of the host', lambda: os.getppid() in (0, 1))"
+            "{SEARCH}\nholds('the parent process is not on the host', lambda: os.getppid() in (0, 1))"
         );
         let ran = {
             let command = crate::attempts::python(&script, &mark());

@@ -1,4 +1,5 @@
-//! Unix sockets of the host, created before the start at every place that a sandbox might see.
+//! Unix sockets of the host at every place that a sandbox might see, created before the sandbox
+//! starts.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};

@@ -47,7 +47,7 @@ for mode in (0o4755, 0o2755, 0o6755):
 
 # The sandbox's own directories can be written to.
 for directory in (".", home, "/tmp", "/var/tmp", "/dev/shm", "/run/lock"):
-    holds(f"its own {directory}", lambda: write(f"{directory}/{name}") or True)
+    holds(f"the sandbox's own {directory}", lambda: write(f"{directory}/{name}") or True)
 holds("a program in /tmp is started", lambda: subprocess.run(["sh", "-c", "cp /bin/true /tmp/t && /tmp/t"]).returncode == 0)
 "#;
 

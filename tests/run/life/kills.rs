@@ -19,7 +19,7 @@ const COMMAND: &str = "trap '' HUP INT TERM USR1 USR2; setsid sh -c 'trap \"\" H
     sleep 1002 & echo ready; while :; do sleep 0.2; done";
 
 #[test]
-fn whichever_process_of_a_run_is_killed_its_sandbox_ends_within_a_second() {
+fn if_any_process_of_run_is_killed_the_sandbox_ends_within_a_second() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
@@ -42,8 +42,8 @@ fn whichever_process_of_a_run_is_killed_its_sandbox_ends_within_a_second() {
                 .collect();
             let state = processes::state(launcher);
             assert!(state.is_dir());
-            // Shows that these look-ups find the processes of a run: other tests assert that they
-            // find none after its end.
+            // Shows that these look-ups find the processes of a run. Other tests assert that the
+            // look-ups find no process after the run.
             assert_eq!(processes::of(&person.binary()).len(), 4);
             assert!(processes::in_directory(&person.work()).len() >= 4);
             let victim = match killed {

@@ -55,8 +55,9 @@ fn a_hundred_runs_leave_no_process_mount_socket_or_placeholder() {
             namespaces.extend(printed.lines().map(str::to_owned));
         }
     }
-    // Runs share the host's time and cgroup namespaces, and the kernel may use the number of an
-    // ended namespace again.
+    // Leaves out the host's namespaces, since runs share its time and cgroup namespaces. The runs
+    // may have made more namespaces than `made` lists, since the kernel may reuse the number of an
+    // ended one.
     let own = processes::namespaces(&[std::process::id()].into());
     let made: BTreeSet<String> = namespaces.difference(&own).cloned().collect();
     assert!(made.len() >= 5 * AT_ONCE, "{} namespaces", made.len());

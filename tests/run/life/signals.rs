@@ -114,11 +114,11 @@ fn stopping_and_continuing_the_launcher_stops_and_continues_its_command() {
     let is_stopped =
         |pid| processes::field(pid, "State").is_some_and(|state| state.starts_with('T'));
     processes::send(launcher, Signal::TSTP);
-    eventually("both are stopped", SOON, || {
+    eventually("the launcher and the command are stopped", SOON, || {
         is_stopped(launcher) && is_stopped(command)
     });
     processes::send(launcher, Signal::CONT);
-    eventually("both continue", SOON, || {
+    eventually("the launcher and the command continue", SOON, || {
         !is_stopped(launcher) && !is_stopped(command)
     });
     processes::send(launcher, Signal::TERM);

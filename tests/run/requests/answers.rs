@@ -1,4 +1,4 @@
-//! Allowed requests, and denied ones with the summary at the end of a run.
+//! Allowed requests, denied requests, and the summary of denials at the end of a run.
 
 use serde_json::json;
 use testkit::each_row;
@@ -8,7 +8,7 @@ use crate::support::free_address;
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 
-/// The lines of the summary of denials in standard error, each as its words.
+/// The words of each line of the summary of denials in standard error.
 pub fn summary(stderr: &str) -> Vec<Vec<&str>> {
     let lines = stderr
         .lines()

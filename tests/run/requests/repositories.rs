@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::fixture::Person;
 use crate::support::Ran;
 
-/// A user with the origin as forge, with two repositories.
+/// A user, and an origin that is a forge with two repositories.
 fn forge() -> Option<Person> {
     let mut person = Person::new()?;
     let https = person.origin.https;

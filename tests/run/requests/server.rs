@@ -1,4 +1,4 @@
-//! `--server`: runs with a lease at a running server.
+//! `--server`: runs that register at a running server instead of starting an appliance.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ fn a_run_is_registered_at_the_server_while_it_lasts() {
 }
 
 #[test]
-fn requests_of_a_run_at_a_server_are_judged_there_and_are_in_the_summary() {
+fn the_server_judges_the_requests_of_a_run_and_the_summary_has_the_denied_ones() {
     let Some(person) = Person::new() else { return };
     let proxy = server(&person, &person.origin);
     let socket = socket(&proxy);
@@ -126,7 +126,7 @@ fn the_lease_is_renewed_while_the_run_lasts() {
 }
 
 #[test]
-fn after_a_killed_launcher_the_lease_is_not_renewed_and_its_sandbox_has_ended() {
+fn killing_the_launcher_ends_the_sandbox_and_the_lease_is_not_renewed() {
     let Some(person) = Person::new() else { return };
     let proxy = server(&person, &person.origin);
     let mut run = wait_at(&person, &proxy);

@@ -8,7 +8,7 @@ use crate::fixture::Person;
 use crate::support::Ran;
 
 #[test]
-fn the_exit_code_is_the_commands_or_128_and_its_signal() {
+fn the_exit_code_is_the_commands_or_128_plus_its_signal() {
     let Some(person) = Person::new() else { return };
     each_row(
         [

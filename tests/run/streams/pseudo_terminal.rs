@@ -12,7 +12,7 @@ use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcgetpgrp, tcsetw
 
 use crate::support::{SOON, eventually};
 
-/// A pseudo-terminal with a program that has it as controlling terminal.
+/// A pseudo-terminal, and the program of which it is the controlling terminal.
 pub struct PseudoTerminal {
     controlling: OwnedFd,
     /// Keeps the terminal open after the program has ended.

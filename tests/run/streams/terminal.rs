@@ -1,4 +1,4 @@
-//! The terminal of a command: a pseudo-terminal in the sandbox that mirrors the user's.
+//! The terminal of a command: a pseudo-terminal in the sandbox that mirrors the user's terminal.
 
 use std::collections::BTreeSet;
 

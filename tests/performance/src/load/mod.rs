@@ -73,19 +73,20 @@ pub struct Load {
     /// Number of requests after which the load ends, instead of a time.
     #[arg(long)]
     requests: Option<u64>,
-    /// Requests per second, at fixed times; latency counts from the time at which each was due.
+    /// Requests per second, at fixed times; latency counts from the time at which each request was
+    /// due.
     #[arg(long)]
     rate: Option<f64>,
     /// Bytes of each response body.
     #[arg(long, default_value_t = 1024)]
     size: usize,
-    /// The host of the requests, if they have only one.
+    /// The host of all requests, if `--hosts` is 1.
     #[arg(long, default_value = "api.example.com")]
     host: String,
     /// Number of different host names, for `tunnels` and `idle`.
     #[arg(long, default_value_t = 1)]
     hosts: usize,
-    /// The number in the first of these names.
+    /// The number in the first host name, if `--hosts` is larger than 1.
     #[arg(long, default_value_t = 0)]
     first_host: usize,
 }
