@@ -16,6 +16,7 @@ mod names;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use addons::contract::ReadMembers;
 use regorus::Value;
 use regorus::unstable::{BoolOp, Expr, Parser, Ref, Source, Span};
 
@@ -146,14 +147,18 @@ impl Plan {
         Some(plan)
     }
 
-    /// The members of the input that the rules read; `None` if one reads the whole input.
-    pub fn members(&self) -> Option<BTreeSet<String>> {
-        let first = |path: &[Value]| match path.first()? {
-            Value::String(name) => Some(name.to_string()),
-            // Reads no member: the input is an object whose keys are strings.
-            _ => Some(String::new()),
-        };
-        self.paths.iter().map(|path| first(path)).collect()
+    /// The members of the input that the rules read.
+    pub fn members(&self) -> ReadMembers {
+        let mut names = BTreeSet::new();
+        for path in &self.paths {
+            match path.first() {
+                Some(Value::String(name)) => names.insert(&**name),
+                // Reads no member: the input is an object whose keys are strings.
+                Some(_) => false,
+                None => return ReadMembers::ALL,
+            };
+        }
+        ReadMembers::named(names)
     }
 
     /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if it
