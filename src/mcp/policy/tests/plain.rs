@@ -171,7 +171,7 @@ fn a_plain_policy_times_out() {
 }
 
 /// Conditions on an input, of every kind that is plain.
-const CONDITIONS: [&str; 44] = [
+const CONDITIONS: [&str; 48] = [
     "input.a == \"x\"",
     "input.a.b != 1",
     "input.b > 2",
@@ -207,6 +207,10 @@ const CONDITIONS: [&str; 44] = [
     "{input.a, 1} == {1, \"x\"}",
     "{\"b\": input.a.b} == input.a",
     "object.get(input.a, \"b\", false)",
+    "contains(input.a, \"x\") == input.b",
+    "startswith(input.a, \"x\") in input.list",
+    "[endswith(input.a, \"x\"), {input.b}] == [true, {1}]",
+    "not contains(input.a, input.a) in {input.b, false}",
     "data.limits.most == input.b",
     "input.a in data.limits.names",
     "data.limits.missing == 1",
