@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::settings::Place;
-use addons::contract::{Evaluator, PolicyInput, PolicyQuestion};
+use addons::contract::{Evaluator, PolicyInput, PolicyQuestion, ReadMembers};
 use addons::mcp::{Bundle, PoliciesSettings};
 use criterion::{Criterion, criterion_group, criterion_main};
 use prometheus::Registry;
@@ -41,8 +41,8 @@ fn policy(last: &str) -> String {
 }
 
 /// An input of about 1 KB.
-fn input() -> PolicyInput {
-    let mut input = PolicyInput::default();
+fn input(reads: ReadMembers) -> PolicyInput {
+    let mut input = PolicyInput::of(reads);
     for (name, value) in [
         ("phase", "request"),
         ("method", "tools/call"),
@@ -94,7 +94,6 @@ fn cpu_time() -> Duration {
 fn policies(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
-    let input = input();
     for (name, last) in [
         ("plain", ""),
         (
@@ -103,6 +102,7 @@ fn policies(criterion: &mut Criterion) {
         ),
     ] {
         let evaluator = evaluator(&policy(last));
+        let input = input(evaluator.members("tools/call", 0));
         let evaluate = || {
             let question = PolicyQuestion {
                 input: input.clone(),

@@ -18,7 +18,7 @@ use super::denial::Denial;
 use super::flow::Flow;
 use super::level::Level;
 use super::mcp::{Frame, Pin};
-use super::policy_input::PolicyInput;
+use super::policy_input::{PolicyInput, ReadMembers};
 use super::principal::System;
 
 /// The registry cannot be read, so every flow of a container is denied. Also returned if a record
@@ -102,6 +102,10 @@ pub trait Evaluator: Send + Sync {
     /// bundle for this method reads, or may read, a member of the input that differs between the
     /// two.
     fn reads_responses(&self, method: &str) -> bool;
+
+    /// The members of the input that the bundles for this method read, without the first `decided`
+    /// bundles. An input needs no other members.
+    fn members(&self, method: &str, decided: usize) -> ReadMembers;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
     /// `question.decided` bundles, and stops after the first bundle that redacts.

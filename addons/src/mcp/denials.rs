@@ -37,7 +37,7 @@ impl Target {
     /// `{server}_{tool}`, or the server alone.
     pub(super) fn name(&self) -> String {
         match &self.tool {
-            Some(tool) => format!("{}_{tool}", self.server),
+            Some(tool) => [&*self.server, "_", tool].concat(),
             None => self.server.to_string(),
         }
     }

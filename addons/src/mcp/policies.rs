@@ -67,8 +67,12 @@ impl Mcp {
         let mut decisions: Vec<Decision> = Vec::new();
         loop {
             let redacted = decisions.last().and_then(Decision::modified);
+            let reads = self
+                .ports
+                .evaluator
+                .members(question.method, decisions.len());
             let asked = PolicyQuestion {
-                input: question.input(flow, redacted)?,
+                input: question.input(flow, reads, redacted)?,
                 decided: decisions.len(),
                 ends,
             };

@@ -38,7 +38,7 @@ impl Ruling {
             let rank = Some(strictness(decision.effect.as_str()));
             if strictest < rank {
                 strictest = rank;
-                let unnamed = || format!("decided by the bundle {}", decision.bundle).into();
+                let unnamed = || ["decided by the bundle ", &decision.bundle].concat().into();
                 ruling.reason = decision.reason.unwrap_or_else(unnamed);
                 ruling.decision = decision.effect.as_str();
                 ruling.bundle = Some(decision.bundle);

@@ -118,10 +118,7 @@ fn the_socket_has_its_mode_from_the_first_moment() {
         // The umask is restored after the socket is made: commands inherit the umask of this test.
         sidecar.bash("umask > made");
         let inherited = fs::read_to_string(sidecar.root().join("made")).unwrap();
-        let ours = Command::new("sh")
-            .args(["-c", "umask"])
-            .output()
-            .unwrap();
+        let ours = Command::new("sh").args(["-c", "umask"]).output().unwrap();
         assert_eq!(inherited.as_bytes(), ours.stdout);
     }
 }

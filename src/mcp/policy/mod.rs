@@ -30,10 +30,11 @@ mod yaml;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use addons::contract::{
     BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyInput, PolicyQuestion,
+    ReadMembers,
 };
 use addons::mcp::{Bundle as BundleSettings, OnUnavailable, PoliciesSettings};
 use regorus::Value;
@@ -45,7 +46,7 @@ pub use threads::PolicyThreads;
 use bundle::Bundle;
 use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
-use program::{MAX_INPUT_BYTES, Program};
+use program::{MAX_INPUT_BYTES, Program, left};
 
 /// Limit on the time of an evaluation on a connection's thread, in nanoseconds: all other
 /// connections of the thread wait for it. An evaluation that may take longer runs on a policy
@@ -143,7 +144,6 @@ impl RegoEvaluator {
         let (bytes, decided) = (question.input.bytes(), question.decided);
         query.check_size(bytes, decided)?;
         let is_short = query.is_short(&question.input, decided);
-        let limit = query.left();
         let work = move || query.evaluate(&question.input, decided);
         if is_short {
             // As on the policy threads, a panic denies one message and does not end the task of the
@@ -153,7 +153,7 @@ impl RegoEvaluator {
                 Err(threads::panicked())
             });
         }
-        self.threads.run(limit, bytes, work).await?
+        self.threads.run(left(question.ends), bytes, work).await?
     }
 }
 
@@ -166,6 +166,13 @@ impl Evaluator for RegoEvaluator {
         let asked = self.bundles.iter().filter(|bundle| bundle.is_for(method));
         let mut programs = asked.map(|bundle| bundle.program.as_ref());
         programs.any(|program| program.is_none_or(Program::reads_responses))
+    }
+
+    fn members(&self, method: &str, decided: usize) -> ReadMembers {
+        let programs = programs(&self.bundles, method, decided);
+        let mut members = programs.map(|(_, program)| program.members());
+        let first = members.next().cloned().unwrap_or(ReadMembers::ALL);
+        members.fold(first, |all, members| all.and(members))
     }
 
     fn evaluate<'a>(
@@ -196,7 +203,7 @@ impl Query {
     /// Evaluates the bundles after the first `decided`, up to and including one that redacts.
     fn evaluate(&self, input: &PolicyInput, decided: usize) -> Result<Decisions, EvaluatorError> {
         let mut members = BTreeMap::new();
-        for (name, json) in self.read_members(input, decided) {
+        for (name, json) in input.members() {
             // Takes half the time of `Value::from_json_str`, which collects repeated keys.
             let value: Value = serde_json::from_str(json)
                 .map_err(|error| EvaluatorError::Failed(format!("{name} is not JSON: {error}")))?;
@@ -217,25 +224,8 @@ impl Query {
         Ok(Decisions { all, more })
     }
 
-    /// The loaded bundles for the method, without the first `decided`.
-    fn programs(&self, decided: usize) -> impl Iterator<Item = (&Arc<str>, &Program)> + Clone {
-        let bundles = self.bundles.iter();
-        let asked = bundles.filter(|bundle| bundle.is_for(&self.method));
-        let programs =
-            asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
-        programs.skip(decided)
-    }
-
-    /// The members of the input that at least one policy reads. The others, which are most of the
-    /// text, are not parsed.
-    fn read_members<'i>(
-        &self,
-        input: &'i PolicyInput,
-        decided: usize,
-    ) -> impl Iterator<Item = (&'static str, &'i str)> {
-        let programs = self.programs(decided);
-        let is_read = move |name: &str| programs.clone().any(|(_, program)| program.reads(name));
-        input.members().filter(move |(name, _)| is_read(name))
+    fn programs(&self, decided: usize) -> impl Iterator<Item = (&Arc<str>, &Program)> {
+        programs(&self.bundles, &self.method, decided)
     }
 
     fn check_size(&self, bytes: usize, decided: usize) -> Result<(), EvaluatorError> {
@@ -252,19 +242,11 @@ impl Query {
     }
 
     fn is_short(&self, input: &PolicyInput, decided: usize) -> bool {
-        let read = self.read_members(input, decided);
-        let bytes = read.map(|(_, json)| json.len()).sum();
         let mut programs = self.programs(decided);
         let total = programs.try_fold(0, |total: u64, (_, program)| {
-            total.checked_add(program.nanoseconds(bytes)?)
+            total.checked_add(program.nanoseconds(input.read_bytes())?)
         });
         total.is_some_and(|total| total <= MAX_SHORT_NS)
-    }
-
-    fn left(&self) -> Duration {
-        self.ends.map_or(Duration::MAX, |ends| {
-            ends.saturating_duration_since(Instant::now())
-        })
     }
 
     fn evaluate_one(
@@ -274,9 +256,9 @@ impl Query {
         input: &Value,
     ) -> Result<Decision, EvaluatorError> {
         let begun = Instant::now();
-        let answer = match self.left() {
-            Duration::ZERO => Err(EvaluationError::TimedOut),
-            left => program.evaluate(input, left),
+        let answer = match self.ends {
+            Some(ends) if ends <= begun => Err(EvaluationError::TimedOut),
+            ends => program.evaluate(input, ends),
         };
         self.metrics.observe(bundle, begun.elapsed());
         let (label, result) = match answer {
@@ -307,6 +289,17 @@ impl Query {
         self.metrics.count(bundle, label);
         result
     }
+}
+
+/// The loaded bundles for a method, without the first `decided`.
+fn programs<'b>(
+    bundles: &'b [LoadedBundle],
+    method: &str,
+    decided: usize,
+) -> impl Iterator<Item = (&'b Arc<str>, &'b Program)> {
+    let asked = bundles.iter().filter(move |bundle| bundle.is_for(method));
+    let loaded = asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
+    loaded.skip(decided)
 }
 
 /// Reads and compiles one bundle.

@@ -1,8 +1,8 @@
 //! A bundle that is ready to run.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use addons::contract::ReadMembers;
 use regorus::{Engine, Value};
 
 use super::answer::{self, Answer};
@@ -48,8 +48,7 @@ const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 /// A compiled bundle.
 pub struct Program {
     evaluator: Evaluator,
-    /// The members of the input that plain rules read; `None` if any member may be read.
-    members: Option<BTreeSet<String>>,
+    members: ReadMembers,
     max_input: usize,
 }
 
@@ -82,7 +81,7 @@ impl Program {
             false => MAX_INPUT_BYTES,
         };
         Self {
-            members: None,
+            members: ReadMembers::ALL,
             max_input,
             evaluator: Evaluator::Interpreter(Interpreters::of(loaded.engine)),
         }
@@ -108,30 +107,32 @@ impl Program {
         self.max_input
     }
 
-    /// Whether the policies may read a member of the input.
-    pub fn reads(&self, member: &str) -> bool {
-        let members = self.members.as_ref();
-        members.is_none_or(|members| members.contains(member))
+    /// The members of the input that the policies may read.
+    pub fn members(&self) -> &ReadMembers {
+        &self.members
     }
 
     /// Whether the decision on a response may differ from that on its request: the rules are not
     /// plain, or read a member that differs.
     pub fn reads_responses(&self) -> bool {
-        let same = |member: &String| OF_REQUEST.contains(&&**member);
-        let members = self.members.as_ref();
-        !members.is_some_and(|members| members.iter().all(same))
+        let Some(members) = self.members.names() else {
+            return true;
+        };
+        let mut members = members.iter();
+        !members.all(|member| OF_REQUEST.contains(&&**member))
     }
 
     /// Evaluates the bundle for one input, on this thread. Fails with
-    /// [`EvaluationError::TimedOut`] after `limit`.
-    pub fn evaluate(&self, input: &Value, limit: Duration) -> Result<Answer, EvaluationError> {
+    /// [`EvaluationError::TimedOut`] after `ends`.
+    pub fn evaluate(
+        &self,
+        input: &Value,
+        ends: Option<Instant>,
+    ) -> Result<Answer, EvaluationError> {
         match &self.evaluator {
-            Evaluator::Plain(plan) => {
-                let ends = Instant::now().checked_add(limit);
-                answer::of(plan.evaluate(input, ends)?)
-            }
+            Evaluator::Plain(plan) => answer::of(plan.evaluate(input, ends)?),
             Evaluator::Interpreter(interpreters) => {
-                answer::read(&interpreters.evaluate(input.clone(), limit)?)
+                answer::read(&interpreters.evaluate(input.clone(), left(ends))?)
             }
         }
     }
@@ -140,7 +141,8 @@ impl Program {
     /// caches.
     fn warmed_up(self) -> Result<Self, LoadError> {
         let sample = serde_json::from_str(SAMPLE).unwrap_or(Value::Null);
-        match self.evaluate(&sample, WARM_UP_LIMIT) {
+        let ends = Instant::now().checked_add(WARM_UP_LIMIT);
+        match self.evaluate(&sample, ends) {
             Err(EvaluationError::Failed(error)) => Err(policy_error(error)),
             Err(EvaluationError::TimedOut) => {
                 let limit = WARM_UP_LIMIT.as_secs();
@@ -150,6 +152,13 @@ impl Program {
             Ok(_) | Err(EvaluationError::Answer(_)) => Ok(self),
         }
     }
+}
+
+/// The time until `ends`.
+pub fn left(ends: Option<Instant>) -> Duration {
+    ends.map_or(Duration::MAX, |ends| {
+        ends.saturating_duration_since(Instant::now())
+    })
 }
 
 /// A bundle that regorus accepted.

@@ -11,8 +11,8 @@ use regorus::unstable::{
 use super::functions::Function;
 use super::names::{Definition as RuleDefinition, Meaning, Names, Target, names_of};
 use super::{
-    Branch, Call, Definition, Entrypoint, EntrypointSlots, Expression, MEMBERS, Membership, Plan,
-    Rule, Statement,
+    Branch, Call, Computed, Definition, Entrypoint, EntrypointSlots, Expression, MEMBERS,
+    Membership, Operation, Plan, Rule, Statement,
 };
 
 /// Limit on the depth of nested expressions and of rules that refer to rules, together. Each level
@@ -33,7 +33,7 @@ pub struct Compiler<'n, 'm> {
     names: &'n Names<'m>,
     known: BTreeMap<Vec<String>, Known>,
     rules: Vec<Option<Rule>>,
-    calls: Vec<Call>,
+    computed: Vec<Computed>,
     paths: Vec<Box<[Value]>>,
     /// Number of levels above the expression that is being compiled.
     depth: usize,
@@ -47,7 +47,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
             names,
             known: BTreeMap::new(),
             rules: Vec::new(),
-            calls: Vec::new(),
+            computed: Vec::new(),
             paths: Vec::new(),
             depth: 0,
             deepest: 0,
@@ -72,7 +72,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         Some(Plan {
             entrypoint,
             rules: self.rules.into_iter().collect::<Option<_>>()?,
-            calls: self.calls,
+            computed: self.computed,
             paths: self.paths,
             bound: None,
         })
@@ -241,7 +241,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
                     self.expression(package, lhs)?,
                     self.expression(package, rhs)?,
                 ];
-                Some(Expression::Compare(op.clone(), Box::new(sides)))
+                Some(Operation::Compare(op.clone(), sides).into())
             }
             Expr::Membership {
                 key,
@@ -253,14 +253,21 @@ impl<'n, 'm> Compiler<'n, 'm> {
                     Some(key) => Some(self.expression(package, key)?),
                     None => None,
                 };
-                Some(Expression::In(Box::new(Membership {
+                let membership = Membership {
                     key,
                     value: self.expression(package, value)?,
                     collection: self.expression(package, collection)?,
-                })))
+                };
+                Some(Operation::In(membership).into())
             }
-            Expr::Array { items, .. } => self.all(package, items).map(Expression::Array),
-            Expr::Set { items, .. } => self.all(package, items).map(Expression::Set),
+            Expr::Array { items, .. } => {
+                let items = self.all(package, items)?;
+                Some(self.computed(Computed::Array(items)))
+            }
+            Expr::Set { items, .. } => {
+                let items = self.all(package, items)?;
+                Some(self.computed(Computed::Set(items)))
+            }
             Expr::Object { fields, .. } => {
                 let fields = fields.iter().map(|(_, key, value)| {
                     Some((
@@ -268,7 +275,8 @@ impl<'n, 'm> Compiler<'n, 'm> {
                         self.expression(package, value)?,
                     ))
                 });
-                fields.collect::<Option<_>>().map(Expression::Object)
+                let fields = fields.collect::<Option<_>>()?;
+                Some(self.computed(Computed::Object(fields)))
             }
             Expr::Call {
                 span, fcn, params, ..
@@ -292,26 +300,32 @@ impl<'n, 'm> Compiler<'n, 'm> {
         parameters: &[Ref<Expr>],
     ) -> Option<Expression> {
         let name = names_of(function)?.join(".");
-        let (name, function) = Function::find(&name, parameters.len())?;
-        if self.names.shadows(package, name) {
+        let function = Function::find(&name, parameters.len())?;
+        if self.names.shadows(package, &name) {
             return None;
         }
         let arguments = self.all(package, parameters)?;
-        let is_same = |call: &Call| call.name == name && call.arguments == arguments;
-        let slot = match self.calls.iter().position(is_same) {
-            Some(slot) => slot,
-            None => {
-                self.calls.push(Call {
-                    name,
-                    function,
-                    arguments,
-                    span: span.clone(),
-                    parameters: parameters.to_vec(),
-                });
-                self.calls.len().saturating_sub(1)
+        Some(match function {
+            Function::Test(test) => {
+                let sides = *Box::<[_; 2]>::try_from(arguments).ok()?;
+                Operation::Test(test, sides).into()
             }
-        };
-        Some(Expression::Call(slot))
+            Function::Builtin(builtin) => self.computed(Computed::Call(Call {
+                builtin,
+                arguments,
+                span: span.clone(),
+                parameters: parameters.to_vec(),
+            })),
+        })
+    }
+
+    fn computed(&mut self, value: Computed) -> Expression {
+        let known = self.computed.iter().position(|known| *known == value);
+        let slot = known.unwrap_or_else(|| {
+            self.computed.push(value);
+            self.computed.len().saturating_sub(1)
+        });
+        Operation::Computed(slot).into()
     }
 
     /// Compiles a path below the input, below a rule's value or below the data.
@@ -351,7 +365,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
         match self.names.below_data(&names?)? {
             Target::Data(value) => Some(Expression::Constant(value)),
             Target::Rule(rule, below) => {
-                let rule = Expression::Rule(self.rule(rule)?);
+                let rule = Operation::Rule(self.rule(rule)?).into();
                 let below = below.into_iter().map(Value::from).collect();
                 Some(self.below(rule, below))
             }
@@ -365,7 +379,7 @@ impl<'n, 'm> Compiler<'n, 'm> {
                 let value = path.iter().fold(&value, |value, key| &value[key]);
                 Expression::Constant(value.clone())
             }
-            whole => Expression::Below(Box::new(whole), path.into()),
+            whole => Operation::Below(whole, path.into()).into(),
         }
     }
 }

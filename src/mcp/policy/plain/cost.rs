@@ -3,7 +3,8 @@
 use regex::RegexBuilder;
 use regorus::Value;
 
-use super::{Call, Expression, Membership, Plan, Rule};
+use super::functions::TextTest;
+use super::{Call, Computed, Expression, Membership, Operation, Plan, Rule};
 
 /// Time to parse and drop a byte of JSON, in nanoseconds. Nested objects are the worst case:
 /// regorus takes about 100 ns per byte of a list of small objects, and several times as much for
@@ -34,7 +35,7 @@ impl Bound {
         let mut estimate = Estimate {
             plan,
             rules: vec![None; plan.rules.len()],
-            calls: vec![None; plan.calls.len()],
+            computed: vec![None; plan.computed.len()],
             time: Self {
                 per_byte: PARSE_NS,
                 fixed: 0,
@@ -77,7 +78,7 @@ impl Bound {
 struct Estimate<'p> {
     plan: &'p Plan,
     rules: Vec<Option<Bound>>,
-    calls: Vec<Option<Bound>>,
+    computed: Vec<Option<Bound>>,
     time: Bound,
 }
 
@@ -124,11 +125,16 @@ impl<'p> Estimate<'p> {
                 per_byte: 1,
                 fixed: 0,
             }),
-            Expression::Rule(slot) => self.rule(*slot),
-            Expression::Call(slot) => self.call(*slot),
-            Expression::Below(whole, _) => self.size(whole),
-            Expression::Compare(_, sides) => {
-                let [left, right] = &**sides;
+            Expression::Operation(operation) => self.operation(operation),
+        }
+    }
+
+    fn operation(&mut self, operation: &'p Operation) -> Option<Bound> {
+        match operation {
+            Operation::Rule(slot) => self.rule(*slot),
+            Operation::Computed(slot) => self.computed(*slot),
+            Operation::Below(whole, _) => self.size(whole),
+            Operation::Compare(_, [left, right]) => {
                 let (left, right) = (self.size(left)?, self.size(right)?);
                 // A comparison reads no further than the end of the shorter value.
                 let shorter = match (left.per_byte, right.per_byte) {
@@ -139,11 +145,16 @@ impl<'p> Estimate<'p> {
                 self.spend(shorter.times(COMPARE_NS));
                 Some(Bound::fixed(BOOLEAN_BYTES))
             }
-            Expression::In(membership) => self.membership(membership),
-            Expression::Array(items) | Expression::Set(items) => self.sum(items.iter()),
-            Expression::Object(fields) => {
-                self.sum(fields.iter().flat_map(|(key, value)| [key, value]))
+            Operation::Test(test, [text, part]) => {
+                let (text, part) = (self.size(text)?, self.size(part)?);
+                self.spend(Bound::fixed(CALL_NS).plus(match test {
+                    // These compare no more bytes than the part has.
+                    TextTest::StartsWith | TextTest::EndsWith => part,
+                    TextTest::Contains => text.plus(part).times(4),
+                }));
+                Some(Bound::fixed(BOOLEAN_BYTES))
             }
+            Operation::In(membership) => self.membership(membership),
         }
     }
 
@@ -167,16 +178,26 @@ impl<'p> Estimate<'p> {
         Some(Bound::fixed(BOOLEAN_BYTES))
     }
 
-    fn call(&mut self, slot: usize) -> Option<Bound> {
-        if let Some(size) = self.calls.get(slot)? {
+    fn computed(&mut self, slot: usize) -> Option<Bound> {
+        if let Some(size) = self.computed.get(slot)? {
             return Some(*size);
         }
-        let call = self.plan.calls.get(slot)?;
+        let size = match self.plan.computed.get(slot)? {
+            Computed::Call(call) => self.call(call),
+            Computed::Array(items) | Computed::Set(items) => self.sum(items.iter()),
+            Computed::Object(fields) => {
+                self.sum(fields.iter().flat_map(|(key, value)| [key, value]))
+            }
+        }?;
+        *self.computed.get_mut(slot)? = Some(size);
+        Some(size)
+    }
+
+    fn call(&mut self, call: &'p Call) -> Option<Bound> {
         let sizes = call.arguments.iter().map(|argument| self.size(argument));
         let sizes: Vec<Bound> = sizes.collect::<Option<_>>()?;
         let (time, size) = of_call(call, &sizes)?;
         self.spend(time.plus(Bound::fixed(CALL_NS)));
-        *self.calls.get_mut(slot)? = Some(size);
         Some(size)
     }
 }
@@ -190,12 +211,9 @@ fn of_call(call: &Call, sizes: &[Bound]) -> Option<(Bound, Bound)> {
     let all = sizes.iter().copied().fold(Bound::default(), Bound::plus);
     let first = sizes.first().copied().unwrap_or_default();
     let small = Bound::fixed(BOOLEAN_BYTES);
-    Some(match call.name {
+    Some(match call.builtin.name {
         "is_array" | "is_boolean" | "is_null" | "is_number" | "is_object" | "is_set"
         | "is_string" | "type_name" => (Bound::default(), small),
-        // These compare no more bytes than the second argument has.
-        "startswith" | "endswith" => (sizes.get(1).copied()?, small),
-        "contains" => (all.times(4), small),
         "count" => (first.times(2), small),
         "trim_prefix" | "trim_suffix" | "trim_space" => (first.times(2), first),
         // The other case of some characters consists of three characters.

@@ -3,20 +3,27 @@
 
 use regorus::unstable::{BUILTINS, BuiltinFcn};
 
-/// How a function is called.
-#[derive(Clone, Copy)]
+/// A function that plain policies may call.
 pub enum Function {
-    /// `startswith`, without a copy of its arguments.
+    Test(TextTest),
+    Builtin(Builtin),
+}
+
+/// A function that tests a text, called without copies of its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextTest {
     StartsWith,
-    /// `endswith`, likewise.
     EndsWith,
-    /// `contains`, likewise.
     Contains,
-    /// A function whose arguments must all be strings. It is not called with other values: it would
-    /// format an error that contains the whole argument and that is then dropped.
-    OfStrings(BuiltinFcn),
-    /// Any other function.
-    Other(BuiltinFcn),
+}
+
+/// A function of regorus.
+pub struct Builtin {
+    pub name: &'static str,
+    pub function: BuiltinFcn,
+    /// Whether all arguments must be strings. The function is not called with other values: it
+    /// would format an error that contains the whole argument and that is then dropped.
+    pub of_strings: bool,
 }
 
 const OF_STRINGS: [&str; 16] = [
@@ -82,20 +89,31 @@ const OTHERS: [&str; 38] = [
 impl Function {
     /// The function with this name, if it takes this number of arguments; `None` otherwise. A call
     /// in Rego may have one more argument, with which the result is compared.
-    pub fn find(name: &str, arguments: usize) -> Option<(&'static str, Self)> {
+    pub fn find(name: &str, arguments: usize) -> Option<Self> {
         let known = |names: &[&'static str]| names.iter().copied().find(|known| *known == name);
         let of_strings = known(&OF_STRINGS);
         let name = of_strings.or_else(|| known(&OTHERS))?;
         let function = BUILTINS.get(name).copied()?;
         let is_complete = usize::from(function.1) == arguments;
-        is_complete.then_some(())?;
-        let function = match (name, of_strings) {
-            ("startswith", _) => Self::StartsWith,
-            ("endswith", _) => Self::EndsWith,
-            ("contains", _) => Self::Contains,
-            (_, Some(_)) => Self::OfStrings(function),
-            (_, None) => Self::Other(function),
-        };
-        Some((name, function))
+        is_complete.then_some(match name {
+            "startswith" => Self::Test(TextTest::StartsWith),
+            "endswith" => Self::Test(TextTest::EndsWith),
+            "contains" => Self::Test(TextTest::Contains),
+            name => Self::Builtin(Builtin {
+                name,
+                function,
+                of_strings: of_strings.is_some(),
+            }),
+        })
+    }
+}
+
+impl TextTest {
+    pub fn holds(self, text: &str, part: &str) -> bool {
+        match self {
+            Self::StartsWith => text.starts_with(part),
+            Self::EndsWith => text.ends_with(part),
+            Self::Contains => text.contains(part),
+        }
     }
 }

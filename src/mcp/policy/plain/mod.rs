@@ -2,11 +2,11 @@
 //!
 //! regorus interprets all of Rego. Most policies that operators write are plain and need a fraction
 //! of it: they have no variables and no iterations, define no functions, and do not read the clock.
-//! They are compiled to a [`Plan`], which has a slot for each path of the input, each call and each
-//! rule, so that each is evaluated at most once. Values, comparisons and functions are those of
-//! regorus. The interpreter evaluates the policies for which [`Plan::compile`] returns `None`. A
-//! plan has the same result as the interpreter for each input, errors included; a property test
-//! compares both.
+//! They are compiled to a [`Plan`], which has a slot for each path of the input, each rule and each
+//! computed value, so that each is evaluated at most once. Values, comparisons and functions are
+//! those of regorus. The interpreter evaluates the policies for which [`Plan::compile`] returns
+//! `None`. A plan has the same result as the interpreter for each input, errors included; a
+//! property test compares both.
 
 mod compile;
 mod cost;
@@ -17,6 +17,7 @@ mod names;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use addons::contract::ReadMembers;
 use regorus::Value;
 use regorus::unstable::{BoolOp, Expr, Parser, Ref, Source, Span};
 
@@ -24,7 +25,7 @@ use super::error::EvaluationError;
 use compile::Compiler;
 use cost::Bound;
 use evaluate::Evaluation;
-use functions::Function;
+use functions::{Builtin, TextTest};
 use names::{Names, names_of};
 
 /// The rules whose values are the answer of an evaluation.
@@ -53,7 +54,7 @@ pub enum EntrypointValue {
 pub struct Plan {
     entrypoint: EntrypointSlots,
     rules: Vec<Rule>,
-    calls: Vec<Call>,
+    computed: Vec<Computed>,
     /// Paths below the input that the policy reads.
     paths: Vec<Box<[Value]>>,
     bound: Option<Bound>,
@@ -94,17 +95,21 @@ enum Expression {
     Constant(Value),
     /// A path below the input, by slot.
     Input(usize),
+    Operation(Box<Operation>),
+}
+
+#[derive(PartialEq)]
+enum Operation {
     /// The value of a rule, by slot.
     Rule(usize),
-    /// The value of a call, by slot.
-    Call(usize),
+    /// A computed value, by slot.
+    Computed(usize),
     /// The value at a path below another value.
-    Below(Box<Expression>, Box<[Value]>),
-    Compare(BoolOp, Box<[Expression; 2]>),
-    In(Box<Membership>),
-    Array(Box<[Expression]>),
-    Set(Box<[Expression]>),
-    Object(Box<[(Expression, Expression)]>),
+    Below(Expression, Box<[Value]>),
+    Compare(BoolOp, [Expression; 2]),
+    /// A test of a text, and the text that it looks for.
+    Test(TextTest, [Expression; 2]),
+    In(Membership),
 }
 
 #[derive(PartialEq)]
@@ -114,14 +119,35 @@ struct Membership {
     collection: Expression,
 }
 
+/// A value that is neither in the policy nor in the input.
+#[derive(PartialEq)]
+enum Computed {
+    Call(Call),
+    Array(Box<[Expression]>),
+    Set(Box<[Expression]>),
+    Object(Box<[(Expression, Expression)]>),
+}
+
 struct Call {
-    name: &'static str,
-    function: Function,
+    builtin: Builtin,
     arguments: Box<[Expression]>,
     /// The place of the call in the text. With the trees of the arguments in `parameters`,
     /// functions name places in their errors.
     span: Span,
     parameters: Vec<Ref<Expr>>,
+}
+
+/// Calls are the same if their values are: their places may differ.
+impl PartialEq for Call {
+    fn eq(&self, other: &Self) -> bool {
+        self.builtin.name == other.builtin.name && self.arguments == other.arguments
+    }
+}
+
+impl From<Operation> for Expression {
+    fn from(operation: Operation) -> Self {
+        Self::Operation(Box::new(operation))
+    }
 }
 
 impl Plan {
@@ -148,14 +174,18 @@ impl Plan {
         Some(plan)
     }
 
-    /// The members of the input that the rules read; `None` if one reads the whole input.
-    pub fn members(&self) -> Option<BTreeSet<String>> {
-        let first = |path: &[Value]| match path.first()? {
-            Value::String(name) => Some(name.to_string()),
-            // Reads no member: the input is an object whose keys are strings.
-            _ => Some(String::new()),
-        };
-        self.paths.iter().map(|path| first(path)).collect()
+    /// The members of the input that the rules read.
+    pub fn members(&self) -> ReadMembers {
+        let mut names = BTreeSet::new();
+        for path in &self.paths {
+            match path.first() {
+                Some(Value::String(name)) => names.insert(&**name),
+                // Reads no member: the input is an object whose keys are strings.
+                Some(_) => false,
+                None => return ReadMembers::ALL,
+            };
+        }
+        ReadMembers::named(names)
     }
 
     /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if it

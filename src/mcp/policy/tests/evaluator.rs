@@ -1,6 +1,7 @@
 //! The evaluator, from bundles on disk to decisions and metrics.
 
 use std::fs;
+use std::time::Duration;
 
 use addons::contract::Effect;
 use addons::contract::settings::Place;
@@ -19,7 +20,7 @@ struct Setting {
 
 /// A call of the tool `send` with these arguments, to be judged in 200 ms.
 fn question(arguments: &str) -> PolicyQuestion {
-    let mut input = PolicyInput::default();
+    let mut input = PolicyInput::of(ReadMembers::ALL);
     input.text("tool", "send");
     input.json("arguments", arguments);
     PolicyQuestion {
@@ -157,6 +158,44 @@ async fn responses_are_read_if_one_bundle_reads_them_or_is_not_loaded() {
     assert!(!reads(&[arguments, ("b", READS_RESULT, "prompts/get")]));
     assert!(reads(&[arguments, ("b", READS_RESULT, "tools/call")]));
     assert!(reads(&[arguments, ("b", "no rego", "tools/call")]));
+}
+
+#[tokio::test]
+async fn an_input_needs_the_members_that_the_bundles_for_its_method_read() {
+    let bundles = [
+        (
+            "a",
+            "decision := \"ask\" if input.tool == \"a\"",
+            "tools/call",
+        ),
+        (
+            "b",
+            "decision := \"ask\" if input.arguments.to",
+            "tools/call",
+        ),
+        ("c", "decision := \"ask\" if input.phase", "prompts/get"),
+        ("d", "no rego", "prompts/get"),
+        ("e", "decision := \"ask\" if input.roots", "roots/list"),
+        (
+            "f",
+            "decision := \"ask\" if some x in input.a",
+            "roots/list",
+        ),
+        ("g", "decision := \"ask\"", "resources/read"),
+    ];
+    let Setting { evaluator, .. } = Setting::new(&bundles, OnUnavailable::Allow);
+    let cases = [
+        ("tools/call", 0, Some("tool arguments")),
+        ("tools/call", 1, Some("arguments")),
+        ("prompts/get", 0, Some("phase")),
+        ("roots/list", 0, None),
+        ("resources/read", 0, Some("")),
+    ];
+    for (method, decided, expected) in cases {
+        let members = evaluator.members(method, decided);
+        let names = members.names().map(|names| names.join(" "));
+        assert_eq!(names.as_deref(), expected, "{method} {decided}");
+    }
 }
 
 #[tokio::test]

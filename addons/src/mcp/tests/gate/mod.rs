@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{
     BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
-    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, RpcOutcome, Subject,
-    Unavailable,
+    FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, ReadMembers,
+    RpcOutcome, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -25,6 +25,7 @@ type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + S
 pub(super) struct Policies {
     methods: Vec<&'static str>,
     pub(super) reads_responses: AtomicBool,
+    pub(super) reads: Mutex<ReadMembers>,
     answer: Box<Answer>,
     asked: Mutex<Vec<Value>>,
 }
@@ -36,6 +37,10 @@ impl Evaluator for Policies {
 
     fn reads_responses(&self, _: &str) -> bool {
         self.reads_responses.load(Ordering::Relaxed)
+    }
+
+    fn members(&self, _: &str, _: usize) -> ReadMembers {
+        self.reads.lock().clone()
     }
 
     fn evaluate<'a>(
@@ -139,6 +144,7 @@ pub(super) fn with_policy(
     let policies = Arc::new(Policies {
         methods: methods.to_vec(),
         reads_responses: AtomicBool::new(true),
+        reads: Mutex::new(ReadMembers::ALL),
         answer: Box::new(answer),
         asked: Mutex::default(),
     });
