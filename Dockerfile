@@ -5,16 +5,16 @@
 #   docker build --target coding-sidecar --tag unified-proxy:coding-sidecar .
 #
 # The image holds a static binary, the certificates of the system's roots and the shipped
-# configuration; no shell, no libc, no package manager. docs/adr/015-container-image.md says why,
-# and why the process is never root and has no capability: the engine lets every process of the
-# container's network namespace listen on port 53 (net.ipv4.ip_unprivileged_port_start).
+# configuration; no shell, no libc, no package manager. The process is never root and has no
+# capability: the engine lets every process of the container's network namespace listen on port 53
+# (net.ipv4.ip_unprivileged_port_start). docs/adr/015-container-image.md has the reasons.
 
 FROM rust:1-bookworm AS build
 ARG COMMIT=unknown
 WORKDIR /src
 COPY . .
-# The registry and compiled objects stay in caches of the builder, so that only changed crates are
-# compiled again.
+# cargo's registry and the compiled objects stay in caches of the builder, so that only changed
+# crates are compiled again.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     UNIFIED_PROXY_COMMIT="$COMMIT" scripts/release binary \
@@ -28,8 +28,9 @@ FROM scratch AS coding-sidecar
 COPY --from=build /sidecar /
 ENTRYPOINT ["/coding-sidecar"]
 
-# With interpreters for MCP servers that speak stdio. Each server runs in its own namespaces,
-# which needs packaging/seccomp/unified-proxy.json: docs/operations.md#containers.
+# The appliance with interpreters for MCP servers that speak stdio. Each server runs in its own
+# namespaces; to create them, the container needs packaging/seccomp/unified-proxy.json
+# (docs/operations.md#containers).
 FROM node:22-bookworm-slim AS tools
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
