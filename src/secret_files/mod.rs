@@ -46,8 +46,8 @@ impl SecretFiles for FilesOnDisk {
         if !metadata.is_file() || metadata.len() > MAX_BYTES {
             return Err(io::Error::other("not a regular file of at most 1 MiB"));
         }
-        // The version is older than the text, so that a change between the two is noticed by the
-        // next read.
+        // The version is taken before the text is read, so that the next read notices a change in
+        // between.
         let version = version(&metadata);
         if known == Some(&version) {
             return Ok(None);

@@ -108,7 +108,7 @@ impl Scrubber {
         data
     }
 
-    /// The first index from which the rest of the data is the beginning of a form; the length of
+    /// The index at which the longest incomplete form at the end of the data begins; the length of
     /// the data if there is none.
     fn first_beginning(&self, data: &[u8]) -> usize {
         let from = data.len().saturating_sub(self.longest.saturating_sub(1));

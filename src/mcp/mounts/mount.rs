@@ -51,7 +51,8 @@ impl Mount {
         Ok(pooled)
     }
 
-    /// The lists that were last read from the server for a container, also without an open session.
+    /// The lists that were last read from the server for a container. They are kept even if no
+    /// session is open now.
     pub fn known(self: &Arc<Self>, container: &Container) -> Known {
         self.set_of(container).known.lock().clone()
     }

@@ -112,7 +112,7 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
             (
                 "credentials:\n  - name: app\n    hosts: [git.example.com]\n    github_app: { app_id: \"1/2\", installation_id: \"2\", private_key: { file: /k } }",
                 &[
-                    "5:17: credentials[0].github_app: none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or correct hosts",
+                    "5:17: credentials[0].github_app: none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or change hosts of this entry",
                     "5:27: credentials[0].github_app.app_id: must be an id of letters, digits and dots",
                 ],
             ),

@@ -16,7 +16,7 @@ TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
 # 1 connection shows the latency. With 8, some cores sleep between calls; with 32, no core does.
 CONNECTIONS = (1, 8, 32)
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
-# The peers whose idle streams are measured, each in a product that was just restarted.
+# The peers whose idle streams are measured. The product is restarted before each measurement.
 IDLE = ("product", "product, stdio")
 
 FASTMCP = """
@@ -95,7 +95,7 @@ def install(place, package):
 
 
 def start_relay(processes, performance, server):
-    """Starts a relay with hyper on both sides and no decisions: the least cost of any HTTP proxy."""
+    """Starts a relay that uses hyper on both sides and decides nothing. Its cost is the least of any HTTP proxy."""
     port = free_port()
     process = processes.start("relay", performance, "plain-relay", "--listen", f"127.0.0.1:{port}",
                               "--upstream", f"127.0.0.1:{server}")
@@ -135,7 +135,7 @@ def loads(quick, kind, what, connections):
 
 
 def idle(runner, gateway, quick):
-    """Measures idle streams of each peer and era, each time in a product that was just restarted."""
+    """Measures the idle streams of each peer in each era. Restarts the product before each measurement."""
     made = []
     for era, version in ERAS.items():
         load = Load(f"{version}: {STREAMS:,} idle streams",
@@ -160,8 +160,8 @@ def bar(measured, idle_loads):
             rows.append((f"p50 in ms, {load.name}", ours, "≤", 5))
             continue
         if " 1 connection" in load.name:
-            # CPU time has no limit here, since most of it wakes cores: even on the bare server, a call takes three
-            # times the CPU time of a call with 8 connections.
+            # With 1 connection, CPU time has no limit, since most of it is spent on waking cores: even on the bare
+            # server, a call takes three times the CPU time that it takes with 8 connections.
             rows.append((f"p50 added in µs, {load.name}", (ours - bare) * 1e3, "≤", 150))
         else:
             rows.append((f"CPU µs each, {load.name}", load.figure("product", "cpu_us_each"), "≤", 60))

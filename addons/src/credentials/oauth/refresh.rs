@@ -21,7 +21,7 @@ pub struct Refusal {
 }
 
 /// Error codes about the refresh token itself, from RFC 6749 and from providers. Any other error is
-/// transient, or ends with a change of the configuration or of the network.
+/// transient, or goes away when the configuration or the network is corrected.
 const LOST: [&str; 4] = [
     "invalid_grant",
     "refresh_token_expired",
@@ -83,7 +83,9 @@ impl Login {
             }
             Some("invalid_scope") => ": check scopes in credentials.yaml",
             Some("temporarily_unavailable" | "server_error" | "slow_down") => "",
-            _ if by_client => ": check token_url in credentials.yaml, and the network path to it",
+            _ if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
+                ": check token_url in credentials.yaml, and the network path to it"
+            }
             _ => "",
         };
         let said = code.map(|code| format!(" ({code})")).unwrap_or_default();

@@ -18,7 +18,7 @@ struct Setting {
     registry: Registry,
 }
 
-/// A call of the tool `send` with these arguments, to be judged in 200 ms.
+/// A question about a call of the tool `send` with these arguments, to be answered within 200 ms.
 fn question(arguments: &str) -> PolicyQuestion {
     let mut input = PolicyInput::of(ReadMembers::ALL);
     input.text("tool", "send");
