@@ -1,6 +1,6 @@
 //! A map from types to values.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 use std::sync::OnceLock;
 
 /// One value of each type, made at its first use and kept until the map is dropped.
@@ -17,8 +17,6 @@ type Link = OnceLock<Box<Place>>;
 /// blocks only threads that need a value of the same type.
 struct Place<V: ?Sized = dyn Any + Send + Sync> {
     next: Link,
-    /// The type's id: comparing ids costs less than asking each value for its type.
-    id: TypeId,
     value: V,
 }
 
@@ -29,9 +27,7 @@ impl TypeMap {
         let mut link = &self.0;
         loop {
             let place = link.get_or_init(Place::of::<T>);
-            if place.id == TypeId::of::<T>()
-                && let Some(value) = place.value.downcast_ref::<OnceLock<T>>()
-            {
+            if let Some(value) = place.value.downcast_ref::<OnceLock<T>>() {
                 return value.get_or_init(make);
             }
             link = &place.next;
@@ -43,7 +39,6 @@ impl Place {
     fn of<T: Any + Send + Sync>() -> Box<Self> {
         Box::new(Place {
             next: Link::new(),
-            id: TypeId::of::<T>(),
             value: OnceLock::<T>::new(),
         })
     }

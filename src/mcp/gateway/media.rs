@@ -8,9 +8,6 @@ use super::refusal::{JSON, refuse};
 
 pub const EVENT_STREAM: &str = "text/event-stream";
 
-/// The `Accept` of nearly all clients, which needs no parsing.
-const USUAL_ACCEPT: &str = "application/json, text/event-stream";
-
 /// Refuses a body that the headers do not declare as uncompressed JSON.
 pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
@@ -23,9 +20,9 @@ pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
     Err(Denial::new(Code::UnsupportedEncoding, sentence))
 }
 
-/// Refuses a request whose client does not accept all of these types, JSON and event streams.
+/// Refuses a request whose client does not accept all of these types.
 pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
-    if has_usual_accept(headers) || types.iter().all(|media| accepts(headers, media)) {
+    if types.iter().all(|media| accepts(headers, media)) {
         return Ok(());
     }
     let sentence = format!("Not Acceptable: Accept must list {}", types.join(" and "));
@@ -35,18 +32,10 @@ pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
 /// Whether a client that accepts both types lists the event stream first, for example because it
 /// wants a resumable stream.
 pub fn prefers_events(headers: &HeaderMap) -> bool {
-    if has_usual_accept(headers) {
-        return false;
-    }
     let first = ranges(headers)
         .map(essence)
         .find(|named| named.eq_ignore_ascii_case(JSON) || named.eq_ignore_ascii_case(EVENT_STREAM));
     first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
-}
-
-fn has_usual_accept(headers: &HeaderMap) -> bool {
-    let mut values = headers.get_all(ACCEPT).iter();
-    values.next().is_some_and(|value| value == USUAL_ACCEPT) && values.next().is_none()
 }
 
 /// Whether a media type is acceptable. Without `Accept`, every type is (RFC 9110, section 12.5.1).
