@@ -19,7 +19,7 @@ use super::{Http1, Http2, Network, Upstream};
 /// The most idle HTTP/1.1 connections kept for one endpoint; further connections are closed. With
 /// more concurrent calls than this, an MCP mount (a server behind the gateway) opens connections
 /// again and again.
-const MAX_IDLE: usize = 64;
+const MAX_IDLE: usize = 32;
 /// How long an idle connection is kept, checked every 15 s. Most servers close idle connections
 /// after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
