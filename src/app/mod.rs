@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::SystemPorts;
-use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,7 +42,7 @@ use crate::runtime::{TokioTasks, pause};
 use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
-use crate::tls::{Authority, CaFiles};
+use crate::tls::{self, Authority, CaFiles};
 use crate::upstream::OutboundClient;
 use crate::upstream::{NameserverWatch, OwnListeners, SocketBudget};
 use build::{Builder, LongLived};
@@ -128,7 +127,7 @@ impl App {
     fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Self, Failure> {
         let proxy = &config.proxy;
         let data_dir = DataDir::open(&proxy.data_dir)?;
-        let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(tls::provider());
         let authority = Authority::open(
             CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
             Arc::clone(&provider),

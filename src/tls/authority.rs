@@ -177,6 +177,8 @@ fn common_config(provider: &Arc<CryptoProvider>) -> Result<ServerConfig, rustls:
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // The provider's order of cipher suites: many clients name AES-256 first.
+    config.ignore_client_order = true;
     // Session state is in the clients' tickets, so that the server keeps none.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
@@ -197,12 +199,15 @@ fn random_serial(provider: &CryptoProvider) -> Result<SerialNumber, rcgen::Error
 
 #[cfg(test)]
 mod tests {
+    use rustls::CipherSuite;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+
     use super::*;
 
     fn authority(dir: &std::path::Path) -> Authority {
         let files = CaFiles::new(&dir.join("data"), &dir.join("certs"));
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        Authority::open(files, provider).unwrap()
+        Authority::open(files, Arc::new(crate::tls::provider())).unwrap()
     }
 
     #[test]
@@ -213,6 +218,38 @@ mod tests {
         provider.cipher_suites.clear();
         let refused = Authority::open(files, Arc::new(provider)).err().unwrap();
         assert!(refused.to_string().contains("cipher suites"), "{refused}");
+    }
+
+    #[test]
+    fn a_client_that_prefers_aes_256_gets_aes_128() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = authority(dir.path());
+        let minted = authority.mint(&Host::parse("a.example.com").unwrap());
+        let mut server = rustls::ServerConnection::new(minted.unwrap()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(authority.ca.load().pem.as_bytes());
+        roots.add(ca.unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let preferred = provider.cipher_suites[0].suite();
+        assert_eq!(preferred, CipherSuite::TLS13_AES_256_GCM_SHA384);
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "a.example.com".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let (mut sent, mut answered) = (Vec::new(), Vec::new());
+            client.write_tls(&mut sent).unwrap();
+            server.read_tls(&mut &*sent).unwrap();
+            server.process_new_packets().unwrap();
+            server.write_tls(&mut answered).unwrap();
+            client.read_tls(&mut &*answered).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        let negotiated = server.negotiated_cipher_suite().unwrap().suite();
+        assert_eq!(negotiated, CipherSuite::TLS13_AES_128_GCM_SHA256);
     }
 
     #[test]

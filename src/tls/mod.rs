@@ -3,6 +3,7 @@
 
 mod authority;
 mod ca_files;
+mod provider;
 mod signatures;
 mod trusted;
 mod upstream;
@@ -10,6 +11,7 @@ mod variables;
 
 pub use authority::{Authority, MintError};
 pub use ca_files::{CaError, CaFiles, ROTATION_GRACE};
+pub use provider::provider;
 pub use trusted::TRUST_STORE_PASSWORD;
 pub use upstream::UpstreamTls;
 pub(crate) use variables::{GATEWAY_VARIABLE, variables};

@@ -1,0 +1,16 @@
+//! The cryptography of TLS.
+
+use rustls::CipherSuite;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+
+/// The provider for both sides. It prefers AES-128 with SHA-256 to AES-256 with SHA-384, for which
+/// most CPUs have no instructions: see ADR 018.
+#[must_use]
+pub fn provider() -> CryptoProvider {
+    let mut provider = aws_lc_rs::default_provider();
+    // The sort is stable: the other suites keep their order.
+    provider
+        .cipher_suites
+        .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    provider
+}
