@@ -4,9 +4,9 @@
 #   docker build --target tools --tag unified-proxy:tools .
 #   docker build --target coding-sidecar --tag unified-proxy:coding-sidecar .
 #
-# The image holds a static binary, the certificates of the system's roots and the shipped
-# configuration; no shell, no libc, no package manager. The process is never root and has no
-# capability: the engine lets every process of the container's network namespace listen on port 53
+# The image has a static binary, the system's root certificates, the shipped configuration and
+# licences; no shell, no libc, no package manager. The process is never root and has no capability:
+# the engine lets every process of the container's network namespace listen on port 53
 # (net.ipv4.ip_unprivileged_port_start). docs/adr/015-container-image.md has the reasons.
 
 FROM rust:1-bookworm AS build

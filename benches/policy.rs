@@ -1,6 +1,6 @@
-//! Evaluation of two policies of 50 rules that read the arguments. The plain policy is evaluated on
-//! the calling thread. The other policy needs the interpreter: its time includes the hand-over to
-//! the interpreter's thread and back.
+//! Evaluation of two policies with 50 rules that read the arguments. The plain policy is evaluated
+//! on the calling thread. The other policy has one more rule, which needs the interpreter: its time
+//! includes the hand-over to the interpreter's thread and back.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;

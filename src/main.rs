@@ -15,8 +15,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let ended = match cli::parse() {
-        // These five commands start before any thread does, since a process with several threads
-        // cannot create a user namespace.
+        // These five commands start their own threads, if any. The forwarder creates a user
+        // namespace, which a process with several threads cannot.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => return cli::run_appliance(),
         Command::SandboxForwarder => return sandbox::run_forwarder(),

@@ -20,7 +20,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The number of the configuration; a later one is larger.
+    /// The number of the configuration; each reload has a larger one.
     pub fn generation(&self) -> u64 {
         self.network.generation
     }

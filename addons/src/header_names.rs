@@ -1,7 +1,8 @@
 //! Header names that servers fold together.
 //!
 //! Many servers read `X_Api_Key` as `X-Api-Key`, since both names become the same variable (RFC
-//! 3875, section 4.1.18). So a field is removed in every spelling. A [`HeaderName`] is lower case.
+//! 3875, section 4.1.18). So a field is removed in every spelling. Letter case needs no folding,
+//! since a [`HeaderName`] is lower case.
 
 use http::{HeaderMap, HeaderName};
 
@@ -18,7 +19,6 @@ pub(crate) fn starts_like(name: &str, prefix: &str) -> bool {
 
 /// Removes every field for whose name `unwanted` returns `true`, with all its values.
 pub(crate) fn remove_fields(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
-    // Allocates only when there is something to remove.
     let found: Vec<HeaderName> = headers
         .keys()
         .filter(|name| unwanted(name.as_str()))

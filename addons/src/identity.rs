@@ -105,7 +105,7 @@ fn take_claimed_id(headers: &mut HeaderMap) -> Option<Box<str>> {
 }
 
 /// Returns the id that `X-Container-Id` claims, also if the field name has `_` in place of `-`;
-/// `None` without such a field. Differing values are joined with commas. The result matches no
+/// `None` without such a field. Differing values are joined with commas. Joined values match no
 /// container, since an id cannot contain a comma.
 #[must_use]
 pub fn claimed_id(headers: &HeaderMap) -> Option<Box<str>> {

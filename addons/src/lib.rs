@@ -146,12 +146,12 @@ pub struct Ports {
     pub state: State,
     /// Finds the container of a source.
     pub containers: Arc<dyn Containers>,
-    /// Recognises our own listeners, which are never dialled.
+    /// Recognises the proxy's own listeners, which are never dialled.
     pub own: Arc<dyn OwnAddresses>,
     /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// The time that the addons may wait in one phase, counted from the first wait: see
-    /// [`Chain::new`].
+    /// The time limit of a phase for steps without their own limit, counted from the first wait:
+    /// see [`Chain::new`].
     pub deadline: Duration,
 }
 
@@ -188,16 +188,16 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
             settings.circuit_breaker,
             state.breakers,
         ))),
-        // Denies before a secret is read. It removes fields, so it must run before secrets are
-        // added.
+        // Before credentials: no secret is read for a denied request, and header fields are removed
+        // before secrets are added.
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
         // After policy, which is cheaper and denies hosts, methods and ambiguous paths.
         Link::from(Arc::new(Github::new(settings.github, state.forge))),
         // After cheaper decisions, since it consults policies and people. No later addon changes a
         // message, so the judged message is the one that is sent.
         Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
-        // After policy, so that no push to a host that policy denies is parsed. It marks the
-        // requests that must stay without a credential.
+        // After policy, so that no push to a host that policy denies is parsed. Before credentials:
+        // it marks the requests that must stay without a credential.
         Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),

@@ -40,8 +40,8 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
     parse_at_most(usize::MAX, bytes)
 }
 
-/// Parses a text of at most `most` values. The limit bounds memory and time, since a small value
-/// takes far more of both than its text.
+/// Parses a text of at most `most` values. The limit bounds memory and time: parsed, a short value
+/// such as `0` takes far more memory than its text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
     let (text, _) = text_at_most(most, bytes)?;
     whole(text, Strict)
@@ -185,8 +185,8 @@ impl<'de> Visitor<'de> for Strict {
     }
 }
 
-/// The prefix of keys that `serde_json` reserves: it deserializes an object with such a key as the
-/// JSON text in its value, which this module would not have checked.
+/// The prefix of keys that `serde_json` reserves. It deserializes an object with such a key as the
+/// JSON text in the key's value, which this module would not have checked.
 const PRIVATE_KEYS: &str = "$serde_json::private::";
 
 fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {

@@ -1,4 +1,4 @@
-//! Configuration files: each text is loaded, or refused with errors that name the file.
+//! Configuration files: each text is loaded, or refused with errors that each name a file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -10,8 +10,9 @@ use libfuzzer_sys::fuzz_target;
 /// The most decoded bytes of a body that are read. The rest stays in the decoder.
 const LIMIT: usize = 1 << 20;
 
-/// The longest body in bytes. The chunk boundaries determine when the share of padding is checked,
-/// so they may change the verdict on a longer body.
+/// The longest body in bytes. A body of this length may consist of padding only. The verdict on a
+/// longer body may depend on the chunk boundaries, which determine when its share of padding is
+/// checked.
 const MAX_BODY: usize = 64 * 1024;
 
 fn decoder(selector: u8) -> Option<Decoder> {

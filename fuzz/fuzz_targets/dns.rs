@@ -1,5 +1,5 @@
 //! DNS packets of known containers. Each is read as a question with a normalized name, or refused.
-//! A refusal has no answer, or an answer to this packet.
+//! A refusal sends nothing, or a DNS response with the packet's id.
 #![no_main]
 
 use addons::contract::Host;
@@ -12,7 +12,6 @@ fuzz_target!(|packet: &[u8]| {
             Ok((_, query)) => assert_eq!(Host::parse(&query.name.to_string()), Ok(query.name)),
             Err(refused) => {
                 let answer = refused.answer;
-                // Either no answer, or a response with the id of this packet.
                 assert!(answer.is_empty() || answer.len() >= 12);
                 assert_eq!(
                     answer.get(..2).unwrap_or_default(),

@@ -31,9 +31,9 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "dev" -d
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "check" -d 'Validate every configuration file'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run" -d 'Run one command in a sandbox of its own'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run-appliance" -d 'The appliance of one `run`'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'The process between a sandbox and its way out'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'Forward a sandbox\'s connections to the proxy'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-pid1" -d 'PID 1 of a sandbox'
-complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'The process above a command that is not confined'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'Kill what an unconfined command leaves when it ends'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "explain" -d 'Say what would happen to a request, and why'
@@ -44,7 +44,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "health"
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "env" -d 'Print the environment that points clients at the proxy'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-files" -d 'Write the placeholder credential files that a sandbox mounts'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "registry" -d 'Check, copy and restore the registry\'s file'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l config -d 'The directory of the configuration files' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l repo -d 'A repository that `local` may use, also as its URL at github.com; may be repeated' -r
@@ -52,7 +52,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l prox
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l dns-port -d 'The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free port if that is taken]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l mcp-port -d 'The port of the MCP gateway [default: 8090, or what proxy.yaml says]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l repo -d 'A repository that the command may use, also as its URL at github.com; may be repeated' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l allow -d 'A host that is allowed besides those of the configuration: HOST, *.HOST, or HOST:PORT for that port alone; may be repeated' -r
@@ -71,18 +71,18 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forw
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-pid1" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-supervisor" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print where its certificate is'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show its certificate'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "rotate" -d 'Replace it by a new one'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print the path of the CA\'s certificate'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show the CA\'s certificate'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "rotate" -d 'Replace the CA with a new one'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -f -a "verify" -d 'Find out whether a line was changed or cut, and how many were folded or lost'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; except for serve, ./config if /etc/unified-proxy does not exist and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l json -d 'Print JSON'
@@ -126,12 +126,12 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "accept" -d 'Accept the changed definition of a tool'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l container -d 'On behalf of this container, as an operator [default: of the container that this runs in]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l container -d 'Act on behalf of this container, as an operator [default: act as the container in which the command runs]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l container -d 'On behalf of this container, as an operator [default: of the container that this runs in]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l container -d 'Act on behalf of this container, as an operator [default: act as the container in which the command runs]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l json -d 'Print JSON'
@@ -148,18 +148,18 @@ json\t''"
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l proxy -d 'The proxy as clients reach it, http://HOST:PORT [default: the running server\'s first listener]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l certs -d 'Where clients have the server\'s certs_dir [default: its own path]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l config -d 'The server\'s configuration directory, whose proxy.yaml names the admin socket; --socket goes before it' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l config -d 'The server\'s configuration directory, whose proxy.yaml names the admin socket; --socket overrides it' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l proxy -d 'The proxy as clients reach it, http://HOST:PORT [default: the running server\'s first listener]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l certs -d 'Where clients have the server\'s certs_dir [default: its own path]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l config -d 'The server\'s configuration directory, whose proxy.yaml names the admin socket; --socket goes before it' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l config -d 'The server\'s configuration directory, whose proxy.yaml names the admin socket; --socket overrides it' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l force -d 'Replace files that this command did not write'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "check" -d 'Read the whole file, and say whether it is in order'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "backup" -d 'Copy it to a file of its own, also while a server runs'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "restore" -d 'Put a backup in place, also while a server runs'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "check" -d 'Check the registry\'s whole file for damage'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "backup" -d 'Copy the registry to another file, also while a server runs'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "restore" -d 'Replace the registry\'s contents with a backup, also while a server runs'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -l config -d 'The directory of the configuration files that name the data directory' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'

@@ -56,8 +56,8 @@ pub(super) struct ContainerList {
     containers: Vec<ContainerEntry>,
 }
 
-/// Register a container, replacing a container with the same id or address. If the body differs
-/// from that of the live lease at most in `expires_at`, the lease continues with the new expiry.
+/// Register a container, replacing a container with the same id or address. A body that changes
+/// nothing but `expires_at` keeps the live lease and changes its expiry.
 #[utoipa::path(
     post,
     path = "/internal/containers",

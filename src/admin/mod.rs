@@ -73,7 +73,7 @@ struct Api {
     shutdown: CancellationToken,
 }
 
-/// Serves the API until the shutdown. Open requests then get 2 s to finish.
+/// Serves the API until the shutdown. Open requests then get `DRAIN_TIMEOUT` to finish.
 pub async fn serve(listener: UnixListener, state: AdminState, shutdown: CancellationToken) {
     let peers = Peers::new(listener, &state.admin_uids);
     let api = Arc::new(Api {

@@ -248,8 +248,8 @@ fn expires_at(
     let Some(text) = text(body, "expires_at")? else {
         return Ok(now + DEFAULT_LIFETIME);
     };
-    // The last hours of the year 9999 may be in the year 10000 in UTC, and RFC 3339 cannot express
-    // that year.
+    // With a negative offset, the last hours of 9999 are in the year 10000 in UTC. RFC 3339 cannot
+    // express that year, so `checked_to_offset` fails.
     let at = OffsetDateTime::parse(text, &Rfc3339)
         .ok()
         .and_then(|at| at.checked_to_offset(UtcOffset::UTC))

@@ -44,7 +44,8 @@ pub struct ActiveCredential {
     pub account: Option<String>,
 }
 
-/// The settings that a sandbox needs to use this proxy, for `env` and `sandbox-files`; no secret.
+/// The settings that a sandbox needs to use this proxy, for `env`, `run` and `sandbox-files`. They
+/// contain no secret.
 #[utoipa::path(
     get,
     path = "/internal/sandbox",

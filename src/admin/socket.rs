@@ -14,8 +14,8 @@ use tokio::net::{UnixListener, UnixStream};
 /// Opens a socket with a file mode, and replaces the socket of a dead server. If a live server
 /// listens at the path, the error is `AddrInUse`; if the file is not a socket, `AlreadyExists`.
 ///
-/// Binds the socket in a private directory and then moves it to its path, so that at no time more
-/// users can connect than the mode permits.
+/// Binds the socket in a private directory, sets its mode, and then moves it to `path`, so that no
+/// user can connect before the mode is in force.
 pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     refuse_living(path)?;
     let parent = match path.parent() {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_connection_of_another_user_is_closed_unread_even_if_the_mode_permits_it() {
+    async fn a_user_outside_admin_uids_is_disconnected_even_at_mode_0666() {
         let (_directory, path, listener) = open(0o666);
         let mut peers = Peers::of_user(OTHER, listener, &[]);
         let (_, mut client) = connect(&path);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_is_admitted_by_its_uid_or_as_the_servers_own_user() {
+    async fn users_in_admin_uids_and_the_servers_own_user_are_admitted() {
         each_row_async([true, false], async |listed| {
             let (_directory, path, listener) = open(0o666);
             let (uid, mut client) = connect(&path);
@@ -211,10 +211,10 @@ mod tests {
         .await;
     }
 
-    /// Root may connect whatever the mode, so a test that runs as root connects as another user.
-    /// Otherwise only the mode is checked.
+    /// Only root can connect as another user. If the tests run without root, this test checks only
+    /// the mode.
     #[tokio::test]
-    async fn the_mode_keeps_other_users_from_connecting_at_all() {
+    async fn mode_0600_keeps_other_users_from_connecting() {
         let (_directory, path, listener) = open(0o600);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         if rustix::process::geteuid().is_root() {

@@ -66,7 +66,7 @@ pub struct ExplainRequest {
     /// The server of a tool call, by its name in mcp.yaml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// The tool, by the server's own name.
+    /// The server's own name for the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// The arguments of a tool call; an empty object by default.

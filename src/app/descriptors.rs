@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dns;
 
-/// The descriptors that a client connection uses at most, including its upstream connection.
+/// The descriptors reckoned for a client connection: its own and that of one upstream connection.
 const PER_CONNECTION: u64 = 2;
 
 /// Descriptors left for the registry, the audit log, the configuration, certificates and the admin

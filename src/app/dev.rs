@@ -1,4 +1,4 @@
-//! `unified-proxy dev`: registers this machine's loopback address as a container.
+//! The ports of `unified-proxy dev`, the container `local`, and the text printed at the start.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -71,8 +71,9 @@ impl DevOptions {
     }
 }
 
-/// Prints the listeners and three commands to try. `wanted` are the configured DNS addresses;
-/// `config` has the bound addresses, which differ if a configured port was taken or is 0.
+/// Prints the addresses of proxy, DNS and admin API, and three commands to try. `wanted` are the
+/// configured DNS addresses. `config` has the bound DNS addresses, which differ if a configured
+/// port was taken or is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

@@ -1,4 +1,5 @@
-//! Unix listeners that lead out of the network namespaces of MCP servers.
+//! The ways out of MCP servers in network namespaces: the Unix listeners over which these servers
+//! reach the proxy.
 
 use std::io;
 use std::path::PathBuf;

@@ -10,11 +10,11 @@ use crate::tls::{CaError, CaFiles};
 /// Subcommands of `ca`.
 #[derive(Debug, Subcommand)]
 pub enum CaCommand {
-    /// Print where its certificate is
+    /// Print the path of the CA's certificate
     Path(ConfigDir),
-    /// Show its certificate
+    /// Show the CA's certificate
     Show(ConfigDir),
-    /// Replace it by a new one
+    /// Replace the CA with a new one
     Rotate(ConfigDir),
 }
 

@@ -162,7 +162,7 @@ impl Client {
         let socket = self.socket.display();
         let message = format!(
             "no valid response from {socket}: {what}; see the server's log \
-             (the server closes connections of users who are not in admin_uids)"
+             (the server closes connections of users other than root, its own user and admin_uids)"
         );
         Failure::new(code::UNAVAILABLE, message)
     }

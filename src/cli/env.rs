@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_given_by_an_http_url_of_a_host_and_a_port() {
+    fn a_proxy_url_has_the_scheme_http_a_host_and_a_port_only() {
         each_row(
             [
                 "http://proxy:8080",

@@ -23,7 +23,7 @@ pub struct Explain {
     /// tool call
     #[arg(value_name = "URL|SERVER")]
     url: String,
-    /// The tool, by the server's own name
+    /// The server's own name for the tool
     #[arg(required_if_eq("method", TOOL_CALL))]
     tool: Option<String>,
     /// The arguments of the tool call: a JSON object [default: {}]

@@ -70,13 +70,13 @@ pub enum Command {
     /// The appliance of one `run`
     #[command(name = run::APPLIANCE, hide = true)]
     RunAppliance,
-    /// The process between a sandbox and its way out
+    /// Forward a sandbox's connections to the proxy
     #[command(name = sandbox::FORWARDER, hide = true)]
     SandboxForwarder,
     /// PID 1 of a sandbox
     #[command(name = sandbox::PID1, hide = true)]
     SandboxPid1,
-    /// The process above a command that is not confined
+    /// Kill what an unconfined command leaves when it ends
     #[command(name = sandbox::SUPERVISOR, hide = true)]
     SandboxSupervisor,
     /// The interception CA
@@ -99,8 +99,8 @@ pub enum AuditCommand {
 /// The configuration directory of a server.
 #[derive(Args, Debug)]
 pub struct ConfigDir {
-    /// The directory of the configuration files [default: /etc/unified-proxy; ./config where it
-    /// is not there and `dev` has run here]
+    /// The directory of the configuration files [default: /etc/unified-proxy; except for serve,
+    /// ./config if /etc/unified-proxy does not exist and `dev` has run here]
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
 }
@@ -199,7 +199,7 @@ struct Server {
     #[command(flatten)]
     target: Target,
     /// The server's configuration directory, whose proxy.yaml names the admin socket; --socket
-    /// goes before it
+    /// overrides it
     #[arg(long, value_name = "DIR")]
     config: Option<PathBuf>,
 }

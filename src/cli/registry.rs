@@ -19,12 +19,12 @@ const DATA_DIR: &str = "/var/lib/unified-proxy";
 /// Subcommands of `registry`.
 #[derive(Debug, Subcommand)]
 pub enum RegistryCommand {
-    /// Read the whole file, and say whether it is in order
+    /// Check the registry's whole file for damage
     Check {
         #[command(flatten)]
         data: DataDir,
     },
-    /// Copy it to a file of its own, also while a server runs
+    /// Copy the registry to another file, also while a server runs
     Backup {
         /// The file to write
         file: PathBuf,
@@ -34,7 +34,7 @@ pub enum RegistryCommand {
         #[command(flatten)]
         data: DataDir,
     },
-    /// Put a backup in place, also while a server runs
+    /// Replace the registry's contents with a backup, also while a server runs
     Restore {
         /// The backup
         file: PathBuf,

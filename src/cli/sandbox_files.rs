@@ -23,8 +23,8 @@ use crate::admin::ActiveCredential;
 /// holds a secret.
 const MODE: u32 = 0o644;
 
-/// The comment in `env`. A later run of the command recognizes the file by it, even if the file has
-/// no placeholder.
+/// The comment in `env`. A later run of the command recognizes `env` by this comment, even if the
+/// file has no placeholder.
 const MARK: &str = "# written by unified-proxy sandbox-files";
 
 /// An environment variable in which tools expect a credential for a host.

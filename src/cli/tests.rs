@@ -27,7 +27,7 @@ fn clap_accepts_the_definition_of_the_command_line() {
 }
 
 #[test]
-fn commands_are_read_as_documented() {
+fn documented_command_lines_are_parsed() {
     each_row(
         [
             "serve",
@@ -119,7 +119,7 @@ async fn exit_code(line: &str, directory: &Path) -> u8 {
             Ok(()) => code::DONE,
             Err(failure) => failure.code(),
         },
-        other => panic!("{other:?} starts a server"),
+        other => panic!("{other:?} is not a client command"),
     }
 }
 
@@ -191,7 +191,7 @@ fn serve(directory: &Path) -> CancellationToken {
 }
 
 #[tokio::test]
-async fn commands_end_with_the_codes_that_scripts_rely_on() {
+async fn commands_return_their_documented_exit_codes() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let shutdown = serve(at);
@@ -281,7 +281,7 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
 }
 
 #[tokio::test]
-async fn tail_ends_when_the_server_ends() {
+async fn tail_fails_as_unavailable_when_the_server_stops() {
     let directory = tempfile::tempdir().unwrap();
     let shutdown = serve(directory.path());
     let stop = async {

@@ -150,7 +150,7 @@ fn limits(fields: &Fields<'_>) -> Limits {
             at.number(1..=1_000_000)
         }),
         header_read_timeout: fields.or("header_read_timeout", secs(15), |at| at.duration()),
-        // hyper's buffer for heads has at least 8 KB.
+        // hyper accepts no limit below 8 KB.
         max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
         inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),

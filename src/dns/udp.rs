@@ -13,8 +13,8 @@ use tokio_util::task::TaskTracker;
 use super::service::{Admission, Service};
 use crate::runtime::AcceptBackoff;
 
-/// Size of the receive buffer in bytes, far more than any question. A longer datagram is truncated
-/// and refused as malformed.
+/// Size of the receive buffer in bytes, far more than any question. A longer datagram is truncated,
+/// and refused as malformed if it cannot be parsed then.
 const DATAGRAM: usize = 4096;
 
 /// Receives questions until the future is dropped. Answers questions that need not wait (denied,

@@ -120,7 +120,7 @@ async fn read_request(
     }
     if judges.need_beginning_only() {
         // A judge that needs only the beginning parses while bytes arrive, and may keep a copy of
-        // all of them.
+        // all of them. So each byte is charged twice.
         buffer.charge = 2;
     } else {
         buffer.announce(body.size_hint().lower())?;
@@ -166,8 +166,8 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads to the end, then decodes on a blocking thread. Even a few bytes can keep a decoder busy
-/// for long, and so delay other connections. Returns `None`, since all bytes are judged.
+/// Reads to the end, then decodes on a blocking thread: even a few encoded bytes can keep a decoder
+/// busy long enough to delay other connections. Returns `None`, since all bytes are judged.
 async fn decoded(
     exchange: &Exchange,
     body: &mut Incoming,
@@ -186,8 +186,8 @@ async fn decoded(
 
 fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.feed(encoded);
-    // For `next(0)`, the decoder returns one byte if there are more, and `push` denies the body as
-    // too large.
+    // Without room, `next(0)` still returns one byte if there is one. `push` then denies the body
+    // as too large.
     while let Some(piece) = decoder.next(plain.room())? {
         plain.push(&piece)?;
     }
@@ -355,8 +355,8 @@ impl Buffer {
         let needed = self.bytes.len() + piece.len();
         let capacity = self.bytes.capacity();
         if needed > capacity {
-            // Doubled, but to no more than the announced length, or the limit if none is announced.
-            // A decoded body may be longer than announced; then the limit applies, too.
+            // Doubled, up to the announced length. The bound is the limit if no length is
+            // announced, or if a decoded body is longer than announced.
             let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
             let announced = self.announced.filter(|announced| *announced >= needed);
             let wanted = doubled.min(announced.unwrap_or(self.limit));
@@ -378,7 +378,8 @@ impl Buffer {
     }
 
     fn finish(self) -> (Bytes, Arc<Reservation>) {
-        // A boxed slice has no spare capacity, so that the charge is the memory that is kept.
+        // A boxed slice has no spare capacity: the memory that is kept is the length that stays
+        // reserved.
         (self.bytes.into_boxed_slice().into(), self.reservation)
     }
 

@@ -46,7 +46,7 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
         request.uri().authority().map(http::uri::Authority::as_str),
     ];
     for text in named.into_iter().flatten() {
-        // The usual case: text in normal form needs no parsing.
+        // The usual case: text that equals the host in normal form needs no parsing.
         if expected.port == default_port && expected.host.name() == Some(text) {
             continue;
         }
@@ -75,8 +75,8 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
     Ok(expected)
 }
 
-/// Returns the `Host` field, if any. Denies a second one, and its absence in HTTP/1.1 (RFC 9112,
-/// section 3.2).
+/// Returns the `Host` field, if any. Denies a second `Host` field, and a missing one in HTTP/1.1
+/// (RFC 9112, section 3.2).
 pub fn host_field(headers: &HeaderMap, version: Version) -> Result<Option<&HeaderValue>, Denial> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();

@@ -1,4 +1,5 @@
-//! Requests under way: an exchange with its flow, and the guard of a request without a flow.
+//! Requests under way: the exchange of a request with a flow, and the guard of a request that the
+//! proxy answers itself.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use addons::contract::{FlowStart, LiveFlow};
 use super::session::Session;
 use crate::snapshot::Snapshot;
 
-/// The flow of a request. The request counts as under way on its connection until the exchange is
+/// A request with its flow. The request counts as under way on its connection until the exchange is
 /// dropped. The body of the response or the relay of the WebSocket owns the exchange. The exchange
 /// of a denied request is dropped when the response with the denial has been built.
 pub struct Exchange {

@@ -103,7 +103,7 @@ impl Filtering {
         Ok(true)
     }
 
-    /// Ends the filters in their order: bytes held back by one pass the filters after it.
+    /// Ends the filters in their order. Bytes that a filter held back pass the filters after it.
     pub fn end(&mut self, mut trailers: Option<&mut HeaderMap>) -> Result<(), Denial> {
         if let Some(decoder) = &mut self.decoder {
             decoder.end()?;

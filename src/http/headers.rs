@@ -98,7 +98,7 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     let wants_trailers = te.is_some_and(|te| has_token(te, "trailers"));
     strip(&mut headers, fields);
     fields.remove(&mut headers, &HOST);
-    // Trailers of requests are dropped.
+    // Trailers of requests are dropped, so no field announces them.
     fields.remove(&mut headers, &TRAILER);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_named_by_connection_are_removed_but_never_the_framing() {
+    fn fields_named_by_connection_are_removed_except_content_length() {
         let (request, _) = read(&[
             ("connection", "x-secret, authorization, content-length"),
             ("x-secret", "1"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_to_anything_but_websocket_alone_is_other() {
+    fn only_an_upgrade_to_websocket_alone_is_classified_as_websocket() {
         let upgrade = |protocol| {
             read(&[("connection", "Upgrade"), ("upgrade", protocol)])
                 .unwrap()

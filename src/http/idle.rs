@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::config::ProxyConfig;
 
-/// How long a client connection without requests keeps its upstream connections and its buffers.
+/// How long a client connection without requests keeps its upstream connections and, over HTTP/1.1,
+/// its buffers.
 const IDLE_AFTER: Duration = Duration::from_secs(2);
 
 /// The timeouts of a client connection.
@@ -52,9 +53,10 @@ pub enum WatchdogStep {
     Over,
 }
 
-/// Times of activity on one client connection, in milliseconds since `began`. All atomics are
-/// relaxed, except in [`Held::begin`] and the planning of the watchdog: the watchdog polls them, and
-/// a late value only makes it check again.
+/// Times of activity on one client connection, in milliseconds since `began`. Most accesses are
+/// relaxed: the watchdog reads the values at each check, and a late value only makes it check
+/// again. [`Held::begin`] and the watchdog's planning must see each other's stores, so they are
+/// `SeqCst`.
 pub struct IdleTracker {
     began: Instant,
     last: AtomicU64,
@@ -122,8 +124,8 @@ impl IdleTracker {
         {
             let now = self.now().max(1);
             self.head_since.store(now, Ordering::Relaxed);
-            // A head that begins later is overdue only after the next planned check. Most heads are
-            // complete by then.
+            // A head that begins later is overdue only after the next planned check, so the
+            // watchdog is not woken. Most heads are complete by then.
             if now < self.overdue_before.load(Ordering::Relaxed) {
                 self.wake.notify_one();
             }
@@ -180,8 +182,8 @@ impl IdleTracker {
     }
 
     /// Awaits `phase`: a phase of the chain, the judges of a body, or the opening of an upstream
-    /// connection. Once it is pending, the idle timeout is suspended, and the connection's task is
-    /// woken every second to check that the client is still connected.
+    /// connection. While `phase` is pending, the idle timeout is suspended, and the connection's
+    /// task is woken every second to check that the client is still connected.
     pub async fn held<T>(&self, phase: impl Future<Output = T>) -> T {
         let mut phase = pin!(phase);
         let mut holding = None;
@@ -207,8 +209,8 @@ impl IdleTracker {
         self.held.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the connection's task must check now that the client is still connected: a request is
-    /// held, and the last check was at least [`LOOK_PAUSE`] ago.
+    /// Whether the connection's task must check now that the client is still connected: a request
+    /// is held, and the last check was at least [`LOOK_PAUSE`] ago.
     pub fn takes_look(&self) -> bool {
         if !self.is_held() {
             return false;
@@ -292,7 +294,8 @@ impl IdleTracker {
         if self.release_pending.load(Ordering::Relaxed) {
             let release = last + IDLE_AFTER.as_millis() as u64;
             if !quiet {
-                // The end of the request wakes the watchdog, which checks a held request anyway.
+                // The end of the request sets this flag again and wakes the watchdog. While a
+                // request is held, the watchdog checks every second anyway, so the flag stays set.
                 self.release_pending.store(is_held, Ordering::Relaxed);
             } else if release <= now {
                 self.release_pending.store(false, Ordering::Relaxed);
@@ -356,8 +359,8 @@ pub struct Held<T: Deref<Target = IdleTracker>>(T);
 impl<T: Deref<Target = IdleTracker>> Held<T> {
     fn begin(idle: T) -> Self {
         idle.waiting.fetch_add(1, Ordering::Relaxed);
-        // Another thread may be planning the next check: it sees that a request is held, or this
-        // thread sees that it is planning.
+        // If the watchdog plans its next check on another thread, either the watchdog sees the held
+        // request, or this thread sees the maximum in `next_check`.
         idle.held.fetch_add(1, Ordering::SeqCst);
         let next_check = idle.next_check.load(Ordering::SeqCst);
         // The watchdog may sleep until the idle timeout; it must now check the client every second.

@@ -106,8 +106,8 @@ impl Inspection {
         self.rejected.with_label_values(&["timeout"]).inc();
     }
 
-    /// Makes the reservation for a body of a container, of 8 KiB at first; denies as
-    /// [`Reservation::grow`] does. `limit` is `limits.inspect_memory` in bytes.
+    /// Reserves the first 8 KiB for a body of a container. Denies as [`Reservation::grow`] does.
+    /// `limit` is `limits.inspect_memory` in bytes.
     pub fn begin(
         self: &Arc<Self>,
         container: &Container,
@@ -264,7 +264,7 @@ mod tests {
             .each_ref()
             .map(|one| fill(&inspection, one))
             .into();
-        // Three containers fill their quarters. Of the last quarter, each other one gets 1 MiB.
+        // Three containers fill their quarters. The other two get 1 MiB each of the last quarter.
         assert_eq!(
             held.iter().map(Vec::len).collect::<Vec<_>>(),
             [4, 4, 4, 1, 1]

@@ -75,7 +75,7 @@ impl OriginRequest {
     }
 
     /// Sets the MCP message that the request carries, so that a denial is recorded as a flow of
-    /// this message. A later call, after more of the message was read, replaces the subject.
+    /// this message. A later call, after more of the message was read, replaces it.
     pub fn carries(&mut self, subject: McpSubject) {
         self.start.kind = Kind::Mcp;
         self.start.subject = Subject::Mcp(subject);
@@ -97,8 +97,8 @@ impl OriginRequest {
     }
 
     /// Runs a long computation over a container's body on a blocking thread, after
-    /// [`OriginRequest::body`]. Denies if no thread is free within 5 s, and as an internal error if
-    /// `work` panics or no memory is reserved for the body.
+    /// [`OriginRequest::body`]. Denies if the container's turn and a free thread take longer than
+    /// 5 s. Denies as an internal error if `work` panics or no memory is reserved for the body.
     pub async fn compute<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -32,7 +32,8 @@ use crate::upstream::{LeasePool, SocketPermit};
 ///
 /// Each request is a separate flow; the client follows no redirects. `upstream.response_timeout`
 /// limits the wait for a response head. A body has no timeout here, since only its reader knows how
-/// long it may be silent. A flow ends when its future or body is dropped, or when the lease ends.
+/// long it may be silent. A flow ends when its body has been read to the end, or when its future or
+/// body is dropped. Both fail once the lease has ended.
 #[derive(Clone)]
 pub struct OwnClient {
     service: Arc<Service>,
@@ -42,8 +43,8 @@ pub struct OwnClient {
 }
 
 impl OwnClient {
-    /// A client that works for no container; `None` only if `unregistered_container` fails. Its
-    /// connections are closed when the last clone and the last body have been dropped.
+    /// A client that works for no container; `None` only if `unregistered_container` fails. The
+    /// client's connections are closed when its last clone and its last body have been dropped.
     fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
@@ -253,7 +254,7 @@ impl AnswerBody {
 }
 
 /// Makes a container that is not registered, so that no flow belongs to it. It owns the connections
-/// and memory of a client that works for no container. `None` only if its fixed id were invalid.
+/// and memory of a client that works for no container. Never `None`, since the fixed id is valid.
 pub fn unregistered_container() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {

@@ -99,7 +99,8 @@ pub struct PendingRequest {
     /// Continue`.
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
-    /// The request names its own destination (absolute form): no CONNECT was permitted before.
+    /// The request names its own destination (absolute form). The chain has not judged this
+    /// destination before, as it would have for a CONNECT.
     is_absolute_form: bool,
     /// The request carries the operator's secrets, which are sent in clear text only to private
     /// addresses.
@@ -228,7 +229,7 @@ impl PendingRequest {
             }
             Err(denial) => {
                 let denial = denial.by(names::PROXY);
-                // A client whose first byte has arrived no longer waits for `100 Continue`.
+                // A client that has sent a byte of the body no longer waits for `100 Continue`.
                 let bytes_in = &exchange.live.flow.counters.bytes_in;
                 let expects_continue =
                     self.expects_continue && bytes_in.load(Ordering::Relaxed) == 0;
@@ -248,15 +249,15 @@ impl PendingRequest {
         let denied = body.denial_slot();
         let uploading = body.under_way();
         let mut unsent: Option<Box<Request<upstream::RequestBody>>> = None;
-        let mut fresh_tries = 0;
+        let mut retries = 0;
         loop {
             let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
             if self.carries_secrets {
                 keep_secrets(flow, &upstream)?;
             }
-            // Pinned in place: moving it into a variable would reserve its size in this future
-            // twice.
+            // Pinned in place: a move into a variable would reserve the size of `sending` twice in
+            // this future.
             let sending = pin!(match unsent.take() {
                 Some(unsent) => transmit(&mut upstream, *unsent, flow),
                 None => transmit(&mut upstream, self.outgoing(take(&mut body))?, flow),
@@ -264,8 +265,9 @@ impl PendingRequest {
             let mut error = match within(exchange, &mut upstream, sending).await? {
                 Ok(response) => {
                     if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
-                        // A client that is still sending may not read the response yet; then
-                        // nothing else polls the connection.
+                        // A client that is still sending may not read the response yet. hyper then
+                        // stops polling the response body, which drives the upstream connection,
+                        // and the upload would stall.
                         upstream.detach();
                     }
                     return Ok((response, upstream));
@@ -278,8 +280,8 @@ impl PendingRequest {
             // The error contains the request if the connection was closed before a byte of it was
             // sent. Then neither side is at fault, and a retry cannot send the request twice.
             match error.take_message() {
-                Some(again) if fresh_tries < 2 => {
-                    fresh_tries += 1;
+                Some(again) if retries < 2 => {
+                    retries += 1;
                     unsent = Some(Box::new(again));
                 }
                 _ => {
@@ -293,7 +295,7 @@ impl PendingRequest {
         }
     }
 
-    /// The opening handshake if the request opens a WebSocket.
+    /// The opening handshake; `None` if the request opens no WebSocket.
     fn opening(&mut self, body: &RequestBody) -> Result<Option<Box<websocket::Opening>>, Denial> {
         let client = self.on_upgrade.take().filter(|_| self.head.websocket);
         let opening =
@@ -391,7 +393,7 @@ pub fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
 }
 
 /// Returns the denial of a body once the response may be sent. Drains the rest of the body, except
-/// after `BodyTimeout`. For a client that waits for `100 Continue`, drains it only if the denial
+/// after `BodyTimeout`. If the client waits for `100 Continue`, drains the body only if the denial
 /// has an answer in the client's protocol.
 async fn refused(
     denial: Denial,
@@ -405,7 +407,7 @@ async fn refused(
     Box::pin(Denied::new(denial, Some(body)).when_due(version)).await
 }
 
-/// The method's name; allocates only for methods other than these seven.
+/// The method's name; allocates only for methods other than the seven below.
 pub fn name_of(method: &Method) -> Cow<'static, str> {
     let usual = match *method {
         Method::GET => "GET",

@@ -6,8 +6,8 @@ use addons::contract::{Endpoint, Flow, Kind};
 
 use crate::snapshot::Snapshot;
 
-/// The parts of a flow that are judged again after a reload, and the number of the configuration
-/// under which the flow began.
+/// The parts of a flow that are judged again after a reload, and the generation of the
+/// configuration under which the flow began.
 #[derive(Clone)]
 pub struct Permission {
     pub generation: u64,

@@ -111,7 +111,7 @@ impl RequestBody {
         Self::from_source(source, filters, exchange)
     }
 
-    /// A complete body of the appliance itself, already judged.
+    /// The complete, judged body of a request that the appliance itself sends.
     pub fn whole(bytes: Bytes, filters: Vec<Box<dyn BodyFilter>>, exchange: &Exchange) -> Self {
         let bytes_in = &exchange.live.flow.counters.bytes_in;
         bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);

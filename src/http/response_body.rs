@@ -120,7 +120,7 @@ impl ResponseBody {
 
     /// Filters the bytes that have already arrived, without waiting, until over `most` bytes of
     /// output are ready. Returns the length of the filtered body if the whole body had arrived, so
-    /// that a short response keeps a `Content-Length` and is sent in one piece.
+    /// that a short response gets a `Content-Length` and is sent in one piece.
     pub fn gather(&mut self, most: usize) -> Option<u64> {
         // No wake-up is lost: hyper polls the body again with a real waker.
         let context = &mut Context::from_waker(Waker::noop());
@@ -136,7 +136,7 @@ impl ResponseBody {
             }
         }
         if self.is_end_stream() {
-            // hyper does not poll an empty body.
+            // hyper does not poll an empty body, so the exchange would not be finished otherwise.
             self.finish();
         }
         self.size_hint().exact()

@@ -17,9 +17,9 @@ use super::permission::Permission;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::{Http1, LeasePool};
 
-/// The most idle HTTP/1.1 upstream connections that one client connection keeps. An HTTP/1.1 client
-/// uses one for each destination; an HTTP/2 client with many streams to an HTTP/1.1 upstream uses
-/// several.
+/// Limit on the idle HTTP/1.1 upstream connections that one client connection keeps. An HTTP/1.1
+/// client uses one for each destination. An HTTP/2 client with many streams to an HTTP/1.1 upstream
+/// uses several.
 const MAX_KEPT: usize = 8;
 /// Interval at which a connection is checked for idleness during a shutdown.
 const STOP_LOOK: Duration = Duration::from_millis(200);
@@ -157,8 +157,8 @@ impl Session {
         Some(kept.swap_remove(at))
     }
 
-    /// Keeps an upstream connection for the next request, unless it is closed. Closes another kept
-    /// one if there are already [`MAX_KEPT`].
+    /// Keeps an upstream connection for the next request, unless it is closed. If [`MAX_KEPT`]
+    /// connections are kept already, closes one of them.
     pub fn keep(&self, connection: Box<Http1>) {
         if connection.sender.is_closed() {
             return;

@@ -1,5 +1,5 @@
 //! WebSockets: the opening handshake passes the chain as a request, then bytes are relayed and
-//! counted. The frames of the upstream are parsed if an addon filters messages.
+//! counted. The frames that the upstream sends are parsed only if an addon filters messages.
 
 mod filtered;
 mod frames;
@@ -43,7 +43,8 @@ pub fn add_upgrade_fields(headers: &mut HeaderMap) {
 pub struct Opening {
     client: OnUpgrade,
     accept: String,
-    /// Whether the request that was sent offers an extension; addons may have removed the field.
+    /// Whether the request to the upstream offers an extension. An addon may have removed the
+    /// client's offer.
     offers_extension: bool,
 }
 
@@ -70,10 +71,10 @@ impl Opening {
         })
     }
 
-    /// Checks that the upstream accepted the handshake and agreed to no extension that was not
-    /// offered, and returns the header fields for the client. Without the check of
-    /// `Sec-WebSocket-Accept`, an upstream that echoes a status and a field of the client's choice
-    /// would open a tunnel.
+    /// Returns the header fields for the client. Denies a response that does not accept the
+    /// handshake, or that agrees to an extension although the request offered none. Without the
+    /// check of `Sec-WebSocket-Accept`, a client could open a tunnel through an upstream that
+    /// echoes a status and a field of the client's choice.
     pub fn accept(
         self,
         response: &mut Response<Incoming>,

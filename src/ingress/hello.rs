@@ -38,8 +38,7 @@ impl HelloReader {
                 }
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();
-                    // Writing to memory does not fail. Even without an alert, the ClientHello is
-                    // refused.
+                    // Writing to memory does not fail.
                     let _ = alert.write_all(&mut record);
                     return Err(invalid(error.to_string(), record));
                 }
@@ -48,8 +47,8 @@ impl HelloReader {
         Ok(None)
     }
 
-    /// The number of bytes consumed so far. Once the ClientHello is complete, this is its length
-    /// with the record headers.
+    /// The number of bytes consumed so far. These may include bytes after the ClientHello, which
+    /// the [`Accepted`] keeps.
     #[must_use]
     pub fn length(&self) -> usize {
         self.read

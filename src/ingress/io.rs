@@ -87,9 +87,9 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     }
 
     /// Fails if the client has disconnected while a request waits in [`IdleTracker::held`] or the
-    /// proxy streams its own response; looks at most twice a second. Nothing reads from the socket
-    /// then, so hyper would not notice the disconnect; but hyper flushes whenever the connection's
-    /// task runs.
+    /// proxy streams its own response. Checks at most twice a second. Nothing reads from the socket
+    /// then, so hyper would not notice the disconnect. hyper flushes whenever the connection's task
+    /// runs, so the check is made here.
     ///
     /// The FIN of a client that has sent more than the receive window comes after those bytes, so
     /// it is not noticed until the proxy reads again.

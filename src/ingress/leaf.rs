@@ -18,7 +18,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 struct MintBudget(Mutex<Spent>);
 
 struct Spent {
-    /// Tokens in use: certificates minted, less those refilled.
+    /// Tokens that were taken and not yet refilled.
     count: f64,
     as_of: Instant,
 }

@@ -25,7 +25,7 @@ impl<I> ReadAhead<I> {
     /// Puts back bytes for the next reader.
     pub fn unread(&mut self, bytes: Bytes) {
         if bytes.is_empty() {
-            // An empty `bytes` would keep the buffer of which it is a slice.
+            // Dropped: an empty `bytes` would keep the buffer of which it is a slice.
         } else if self.bytes.is_empty() {
             self.bytes = bytes;
         } else {

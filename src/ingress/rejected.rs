@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn only_alerts_about_the_certificate_and_a_close_are_rejections_of_it() {
+    fn only_a_certificate_alert_or_a_close_counts_as_a_rejected_certificate() {
         let alert = |alert| io::Error::new(io::ErrorKind::InvalidData, Error::AlertReceived(alert));
         let rejected = |how: &str| (Code::ClientRejectedCertificate, Some(how.to_owned()));
         let unknown_ca = told(alert(AlertDescription::UnknownCA));

@@ -21,11 +21,12 @@ use super::read_ahead::ReadAhead;
 use crate::http::{Ingress, Permission, Reply, Watched, handle};
 use crate::runtime::WakeGated;
 
-/// The most concurrent streams of an HTTP/2 connection.
+/// Limit on the concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
-/// The most reset streams that wait to be accepted, and the most streams that h2 resets for a
-/// client's errors. One more stream closes the connection. Both bound rapid-reset floods. The
-/// limits are below h2's defaults (20 and 1024), so that a test can show that they apply.
+/// Limits on the streams that the client resets before they are accepted, and on the streams that
+/// h2 resets for errors of the client. One stream more closes the connection. Both limits bound
+/// rapid-reset floods. They are below h2's defaults (20 and 1024), so that a test can show that
+/// they apply.
 const MAX_PENDING_RESETS: usize = 10;
 const MAX_ERROR_RESETS: usize = 256;
 /// HTTP/2 receive windows in bytes, for the request bodies of a client.
@@ -169,7 +170,8 @@ fn max_header_bytes(connection: &Connection) -> usize {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The client closed it, the transport failed, or the client violated HTTP/2.
+    /// The client closed it, the transport failed, or the client violated HTTP/2. Also after a
+    /// response with `Connection: close`.
     ByClient,
     /// An HTTP/1.1 head that cannot be parsed, the lease, a reload, a timeout or the process ended
     /// it.

@@ -149,8 +149,8 @@ async fn permit(
     connection.is_bound(&live.flow)?;
     let passthrough = &snapshot.config.proxy.tls.passthrough;
     if passthrough.find(live.host()).is_none() {
-        // Checked now, while a denial can still be the response to the CONNECT. Tunnels to port 80
-        // rarely need a certificate.
+        // Checked now, while a denial can still be the response to the CONNECT. Not checked for
+        // port 80, since tunnels to it rarely need a certificate.
         if live.port() != 80 {
             leaf::permit(connection, snapshot, live.host())?;
         }
@@ -363,8 +363,8 @@ async fn read_first<S: Socket>(
     }
 }
 
-/// Reads a whole ClientHello. `bytes` holds all bytes read. The result has the bytes after the
-/// ClientHello.
+/// Reads a whole ClientHello. `bytes` holds all bytes read. Also returns the bytes that the parser
+/// has not consumed.
 async fn read_hello<S: Socket>(
     io: &mut ReadAhead<ClientIo<S>>,
     bytes: &mut BytesMut,

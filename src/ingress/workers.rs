@@ -23,9 +23,9 @@ pub struct Workers {
     _ends: DropGuard,
 }
 
-/// Open connections of one container, or of all unknown sources, on each thread. They alone decide
-/// the thread of the next connection: if connections of other containers counted, another container
-/// could choose that thread.
+/// Open connections of one container, or of all unknown sources, on each thread. The next
+/// connection goes to the thread with the fewest of them. If connections of other containers
+/// counted, another container could choose that thread.
 #[derive(Default)]
 pub struct OpenCounts(Mutex<Vec<usize>>);
 

@@ -65,8 +65,8 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the container's live lease was extended instead of replaced, since the two
-    /// registrations differ at most in the expiry.
+    /// Whether the registration extended the container's live lease, since it changes nothing but
+    /// the expiry.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
@@ -128,7 +128,7 @@ impl Registry {
     }
 
     /// Registers a container, which ends the leases with the same id or source. If the registration
-    /// differs from the container's live lease at most in the expiry, extends that lease instead.
+    /// changes nothing but the expiry of the container's live lease, extends that lease instead.
     /// The lease is on disk before the future is ready.
     pub async fn register(
         self: &Arc<Self>,

@@ -18,8 +18,8 @@ use time::OffsetDateTime;
 /// is not in the store is ignored.
 pub trait LeaseStore: fmt::Display + Send {
     /// Creates a missing store, and migrates the store of an older version. A store that cannot be
-    /// read is not touched. The registry calls `open` once, before every other method, and calls
-    /// the others even if `open` fails.
+    /// read is not touched. The registry calls `open` once, before the other methods, and calls
+    /// those even if `open` fails.
     fn open(&mut self) -> Result<(), StoreError>;
 
     /// Checks that the store can be read. Passes every lease to `take` and returns `true` in three
@@ -52,7 +52,7 @@ pub enum StoreError {
     /// Another process has locked the store, usually for a few seconds at most.
     #[error("{0}")]
     Busy(#[source] Box<dyn Error + Send + Sync>),
-    /// The operator has to act; the text says how.
+    /// Any other error. The operator may have to act.
     #[error("{0}")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
 }

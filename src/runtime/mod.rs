@@ -41,8 +41,8 @@ pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
         && asked.iter().any(|answer| answer.revents().intersects(gone))
 }
 
-/// Whether a socket failed because this process or machine has run out of file descriptors or
-/// memory, and not because of the peer.
+/// Whether an error of a socket means that this process or the machine has run out of file
+/// descriptors or memory. The peer did not cause such an error.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

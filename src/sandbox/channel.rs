@@ -71,15 +71,15 @@ impl<Fd: AsFd> AsFd for Channel<Fd> {
 }
 
 impl<Fd: AsFd> Channel<Fd> {
-    /// Returns a duplicate of the socket, to wait for readiness. Both become non-blocking. Must be
-    /// called within a Tokio runtime.
+    /// Returns a duplicate of the socket, to wait for readiness. The socket and the duplicate
+    /// become non-blocking. Must be called within a Tokio runtime.
     pub fn watch(&self) -> io::Result<UnixStream> {
         let same = std::os::unix::net::UnixStream::from(self.0.as_fd().try_clone_to_owned()?);
         same.set_nonblocking(true)?;
         UnixStream::from_std(same)
     }
 
-    /// Sends a message with descriptors; fails if there are more than four.
+    /// Sends a message with descriptors; fails if there are more than [`MAX_DESCRIPTORS`].
     pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

@@ -75,8 +75,8 @@ pub enum Signalled {
     Foreground,
 }
 
-/// A message from the forwarder, PID 1 or the supervisor. If a sandboxed process took over PID 1,
-/// its messages could only stop or end its own sandbox.
+/// A message from the forwarder, PID 1 or the supervisor. A sandboxed process that took over PID 1
+/// could send messages, but they would affect only the run of its own sandbox.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum SandboxMessage {
     /// Carries the descriptor of the terminal's controlling end.
@@ -225,8 +225,9 @@ impl Sandbox {
         }
     }
 
-    /// Waits for the forwarder (up to 500 ms) or the supervisor (up to 5 s) to end after the
-    /// command. Kills a forwarder that has not ended by then.
+    /// Waits for the forwarder (up to [`END_LIMIT`]) or the supervisor (up to
+    /// [`SUPERVISOR_END_LIMIT`]) to end after the command. Then kills a forwarder that has not
+    /// ended.
     pub async fn end(mut self) {
         // The forwarder only has to reap PID 1.
         let limit = if self.is_confined {
@@ -237,7 +238,7 @@ impl Sandbox {
         let _ = tokio::time::timeout(limit, self.forwarder.wait()).await;
     }
 
-    /// Kills all processes inside, and waits up to 5 s for their end.
+    /// Kills all processes inside, and waits up to [`SUPERVISOR_END_LIMIT`] for their end.
     pub async fn kill(self) {
         let Self {
             mut forwarder,

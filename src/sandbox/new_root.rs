@@ -260,7 +260,7 @@ impl Tree {
     }
 
     /// Opens a directory of the new root, and creates it and its parents if they are missing. Fails
-    /// instead of creating one inside a directory from outside.
+    /// if a missing directory is inside a directory from outside.
     fn directory(&self, at: &Path) -> io::Result<OwnedFd> {
         let mut directory = resolve(self.new.as_fd(), Path::new("/"))?;
         for name in at.components().filter_map(name_of) {

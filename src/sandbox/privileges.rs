@@ -33,8 +33,8 @@ pub fn pass_on_to_pid1() -> io::Result<()> {
     Ok(())
 }
 
-/// Drops every capability of this process and its children, and sets `no_new_privs`, so that no
-/// program can gain any.
+/// Drops every capability of this process and of the children that it starts later. Sets
+/// `no_new_privs`, so that no program that they execute can gain a capability.
 pub fn drop_capabilities() -> io::Result<()> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);

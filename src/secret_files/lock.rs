@@ -23,8 +23,8 @@ pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] F
 impl FileLock for LockBeside {}
 
 impl LockBeside {
-    /// Waits for the lock, for at most 30 s. Blocks. Fails if another process holds the lock for
-    /// that long, or if the lock file cannot be opened or locked. The error names the lock file.
+    /// Waits for the lock, for at most [`PATIENCE`]. Blocks. Fails if another process holds the lock
+    /// for that long, or if the lock file cannot be opened or locked. The error names the lock file.
     pub fn acquire(token_file: &Path) -> Result<Self, String> {
         Self::acquire_within(token_file, PATIENCE)
     }

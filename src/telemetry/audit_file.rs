@@ -66,9 +66,10 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the appended lines, then the head (a file beside the log). The head has the last
-    /// hash, so that lines cut from the end are detected, and the lost lines that the log has no
-    /// record of. Does not wait until the kernel has written the bytes to disk.
+    /// Writes the appended lines, then the head (a file beside the log). The head has the hash of
+    /// the last line, by which lines cut from the end are detected. The head also has `lost`: the
+    /// lost lines that the log has no record of. Does not wait until the kernel has written the
+    /// bytes to disk.
     pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
         let head = AuditHead {
@@ -101,8 +102,8 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Writes the gathered bytes before `start`, renames the files, and opens a new file for the
-    /// other bytes.
+    /// Writes the gathered bytes before `start`, moves the files to their next numbers, deletes the
+    /// oldest file if there are more than `keep`, and opens a new file for the other bytes.
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;
         let path = &self.config.path;
@@ -128,7 +129,8 @@ pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
         let length = whole_length(&mut log)?;
         newest_line(path, &mut log, length)
     });
-    // The process may have been killed after it wrote the record and before it wrote the head.
+    // The head is out of date if the process was killed after it wrote the record and before it
+    // wrote the head.
     let is_recorded = last.ok().flatten().is_some_and(|line| {
         let record = String::from_utf8_lossy(&line).into_owned();
         record.contains(&lost.members())
@@ -269,7 +271,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_has_the_length_of_its_object_and_the_chain() {
+    fn an_appended_line_is_chain_bytes_longer_than_its_object() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 7..8);

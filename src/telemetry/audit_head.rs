@@ -29,7 +29,7 @@ impl AuditHead {
         if text.is_empty() {
             return None;
         }
-        // A head that is too short has a hash that no line has.
+        // If the head is too short, `last` keeps zero bytes, so it equals no line's hash.
         let mut last: Digits = [0; _];
         for (to, from) in last.iter_mut().zip(&text) {
             *to = *from;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_head_does_not_agree_with_a_log() {
+    fn a_damaged_head_has_no_lost_lines_and_a_short_one_matches_no_hash() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("audit.jsonl");
         let digits = str::from_utf8(&GENESIS).unwrap();

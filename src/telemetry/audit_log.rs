@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_lost_or_doubled_while_a_reader_drains() {
+    fn no_line_is_lost_or_doubled_while_a_reader_lists_the_newest_flows() {
         const THREADS: usize = 3;
         const LINES: u64 = 5000;
         let dir = tempfile::tempdir().unwrap();

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_text_is_bounded() {
+    fn the_bytes_of_lines_that_wait_for_the_disk_are_bounded() {
         let flow_log = flow_log();
         let line = [b'1'; 1000];
         let most = MAX_WAITING_BYTES / line.len();

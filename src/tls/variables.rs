@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_and_port_of_the_proxy_have_variables_too() {
+    fn host_and_port_of_the_proxy_are_variables_and_java_properties() {
         each_row(
             [
                 ("http://proxy:8080", "proxy", "8080"),

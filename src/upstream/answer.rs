@@ -10,7 +10,7 @@ use hickory_proto::rr::Record;
 pub struct Answer {
     /// `NoError`, with or without records, or `NXDomain`.
     pub code: ResponseCode,
-    /// The chain of CNAMEs from the name, then the records of its last target.
+    /// The chain of CNAMEs from the name, then the records of the last name in the chain.
     pub records: Vec<Record>,
 }
 

@@ -25,8 +25,8 @@ use tokio::time::timeout;
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// After this many consecutive questions without an answer, the nameserver gets no datagram for
-/// [`REST`]. A single one is not enough: a container that asks for a slow name must not slow down
-/// the other containers.
+/// [`REST`]. A single unanswered question is not enough: a container that asks for a slow name must
+/// not slow down the other containers.
 const SILENCES: u32 = 3;
 
 /// How long a nameserver that did not answer gets no datagram.
@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_secs(5);
 const QUESTIONS_PER_PORT: u8 = 64;
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
 
-/// The most idle ports kept for the next questions.
+/// Limit on the idle ports that are kept for the next questions.
 const IDLE_PORTS: usize = 64;
 
 /// The EDNS payload size, which needs no fragmentation on today's networks (DNS flag day 2020).
@@ -50,7 +50,8 @@ const CLASS_IN: u16 = 1;
 /// Bytes of the OPT record with the payload size: a root name, type 41, and eight more.
 const OPT: usize = 11;
 
-/// The id (2 bytes), the choice of a port (1), and a bit for each letter of the longest name (32).
+/// The id (2 bytes), the choice of a port (1 byte), and a bit for each letter of the longest name
+/// (32 bytes).
 type Random = [u8; 35];
 
 /// Sends questions to one nameserver, from a few ports that are reused.
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unusual_answers_are_left_to_the_caller() {
+    async fn an_unusable_answer_returns_none_and_does_not_stop_datagrams() {
         let unusual: [Answers; 7] = [
             |question| vec![changed(question, 2, |flags| flags & 0x7f)],
             |question| vec![changed(question, 2, |flags| flags | 0x08)],

@@ -71,7 +71,7 @@ impl Driver {
             return wanted(context);
         }
         let mut wanted = || wanted(&mut Context::from_waker(Waker::noop()));
-        // Registering a waker is an atomic write, which a result that is ready does not need.
+        // A result that is ready already saves registering the waker, which is an atomic write.
         let ready = self.before_poll(&mut wanted);
         if ready.is_ready() {
             return ready;

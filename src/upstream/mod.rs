@@ -44,7 +44,7 @@ pub use watch::NameserverWatch;
 
 /// Everything needed to connect to upstreams under one configuration.
 pub struct Network {
-    /// Number of the configuration; a later one is larger.
+    /// Number of the configuration. A later configuration has a larger number.
     pub generation: u64,
     /// Mints the permits to resolve and to dial.
     pub chain: Arc<Chain>,
@@ -123,8 +123,8 @@ impl Upstream {
         }
     }
 
-    /// Moves an HTTP/1.1 connection to a separate task, which polls it from then on; HTTP/2 has one
-    /// already.
+    /// Moves an HTTP/1.1 connection to a separate task, which polls it from then on. An HTTP/2
+    /// connection has such a task already.
     pub fn detach(&mut self) {
         if let Self::Http1(one) = self {
             one.driver.detach();

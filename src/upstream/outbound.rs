@@ -25,20 +25,21 @@ use super::{
 /// Limit for a whole exchange, from the chain's judgement to the last byte of the response. A
 /// client's request may wait for it.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Limit for the whole exchange of a look-up at a git forge. A look-up runs within a hook's
-/// deadline.
+/// Limit for the whole exchange of a look-up at a git forge. A look-up runs within a hook, whose
+/// deadline of 10 s must not pass first.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// The longest response body in bytes: tokens and answers of APIs are far shorter.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// Returns the network of the configuration in force; `None` once the process is shutting down.
+/// Returns the network of the configuration in force; `None` once the snapshots have been dropped,
+/// at the end of the process.
 type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
 
 /// Sends requests of addons: HTTP/1.1 over TLS with verified certificates, or in clear text if the
 /// chain permits that; follows no redirects.
 #[derive(Default)]
 pub struct OutboundClient {
-    /// Set after the start, since a network is built from parts that hold this client.
+    /// Set once the first network is built, since the network has parts that hold this client.
     current: OnceLock<CurrentNetwork>,
 }
 

@@ -26,8 +26,8 @@ impl OwnListeners {
 }
 
 impl OwnAddresses for OwnListeners {
-    /// Whether the port belongs to a listener and the address to this machine. The listener may be
-    /// bound to another address: a restart may bind the listener to this address.
+    /// Whether the port belongs to a listener and the address to this machine. The address that the
+    /// listener is bound to does not matter, since a restart may bind it to another one.
     fn is_ours(&self, address: SocketAddr) -> bool {
         self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
     }

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
 
-/// The most idle HTTP/1.1 connections kept for one endpoint; further connections are closed. With
-/// more concurrent calls than this, an MCP mount (a server behind the gateway) opens connections
-/// again and again.
+/// Limit on the idle HTTP/1.1 connections that are kept for one endpoint. Further connections are
+/// closed: with more concurrent calls than this limit, an MCP mount (a server behind the gateway)
+/// opens connections again and again.
 const MAX_IDLE: usize = 32;
 /// How long an idle connection is kept, checked every 15 s. Most servers close idle connections
 /// after a minute.
@@ -26,7 +26,7 @@ const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
 const SHARED_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection may take to be ready for its next request. The last response has been
-/// read to its end, so this is one poll of its driver.
+/// read to its end, so one poll of the driver is normally enough.
 const READY: Duration = Duration::from_millis(100);
 
 /// The kind of connection that an exchange can use.
@@ -87,7 +87,8 @@ struct Current(Mutex<Arc<LeasePool>>);
 
 impl LeasePool {
     /// Returns the pool of a lease under the configuration of `network`, under which the flow
-    /// began. If that configuration is no longer in force, returns a new pool that is not kept.
+    /// began. If the lease already has the pool of a later configuration, returns a new pool that
+    /// is not kept.
     pub fn of(container: &Container, network: &Network) -> Arc<Self> {
         let current = container.state_or_init(|| Current(Mutex::new(Self::new(network))));
         let mut current = current.0.lock();
@@ -258,8 +259,8 @@ impl LeasePool {
         }
     }
 
-    /// Closes connections that were idle for too long, again and again until the pool is empty.
-    /// Closes all connections when the lease ends.
+    /// Closes connections that were idle for too long, every 15 s until the pool is empty. Closes
+    /// all connections when the lease ends.
     async fn prune(self: Arc<Self>, ended: CancellationToken) {
         loop {
             tokio::select! {
@@ -318,7 +319,8 @@ impl Connections {
             !idle.connections.is_empty()
         });
         self.shared.retain(|_, shared| {
-            // A request that dials the connection, or waits for the dial, holds a second reference.
+            // A request that dials the connection, or waits for the dial, holds a second reference
+            // and keeps the entry.
             Arc::strong_count(shared) > 1 || shared.used.lock().elapsed() < SHARED_LIFETIME
         });
     }
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_serves_one_connection_at_a_time_gets_requests_on_the_open_one() {
+    async fn a_mount_takes_a_connection_of_another_thread_if_the_server_may_serve_only_one() {
         let (container, mut connections) = (container(), Connections::default());
         let (closed, other_end) = foreign(&container).await;
         let endpoint = closed.endpoint.clone();

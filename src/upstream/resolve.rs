@@ -38,9 +38,9 @@ const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 /// AAAA questions. That must not slow down every connection.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
-/// Bounds of the time to live of an answer, here and at DNS clients. It is short enough that a
-/// changed allowlist takes effect soon, and long enough that the nameserver gets few repeated
-/// questions.
+/// Bounds of the time to live of an answer, here and at DNS clients. The upper bound is short
+/// enough that a changed allowlist takes effect soon, and long enough that the nameserver gets few
+/// repeated questions.
 const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The same bounds for the answer that a name does not exist, or has no record of the type.
@@ -49,7 +49,7 @@ const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// Time to live of a static host's record, in seconds: a reload may change the record.
 const STATIC_TTL: u32 = 30;
 
-/// The most concurrent questions to the nameservers, of all flows together.
+/// Limit on the concurrent questions to the nameservers, of all flows together.
 const MAX_QUESTIONS: usize = 1024;
 
 /// The most questions in flight on one TCP connection to a nameserver.
@@ -268,8 +268,8 @@ impl Resolver {
         }
     }
 
-    /// Sends one datagram to the first nameserver. `None`: there is no answer, or it does not
-    /// settle the question.
+    /// Sends one datagram to the first nameserver. `None` if no answer arrives, or if the answer
+    /// does not settle the question.
     async fn ask_first(&self, key: &Key, name: &Name) -> Option<Answer> {
         let (Host::Name(text), record_type) = key else {
             return None;
@@ -282,7 +282,7 @@ impl Resolver {
             return Some(answer);
         }
         let records = chain(name, *record_type, &message.answers);
-        // hickory-resolver follows a CNAME whose target is not in the answer.
+        // A CNAME whose target is not in the answer is left to hickory-resolver, which follows it.
         let is_whole = records.last()?.record_type() == *record_type;
         is_whole.then(|| self.keep(key, records))
     }
@@ -357,7 +357,7 @@ fn none_lifetime(message: &Message) -> Duration {
     clamp(soa.unwrap_or(0), NEGATIVE_TTL)
 }
 
-/// The client for datagrams to the nameserver; `None` if it takes no UDP.
+/// The client for datagrams to the nameserver; `None` if the nameserver is not configured for UDP.
 fn datagrams(config: &NameServerConfig) -> Option<Datagrams> {
     let udp = |connection: &&ConnectionConfig| matches!(connection.protocol, ProtocolConfig::Udp);
     let connection = config.connections.iter().find(udp)?;
@@ -377,7 +377,7 @@ fn options() -> ResolverOpts {
     options.timeout = TRY_LIMIT;
     options.attempts = 1;
     options.use_hosts_file = ResolveHosts::Never;
-    // `AnswerCache` keeps the answers.
+    // `AnswerCache` keeps the answers instead.
     options.cache_size = 0;
     (options.positive_min_ttl, options.positive_max_ttl) =
         (Some(POSITIVE_TTL.0), Some(POSITIVE_TTL.1));
@@ -421,7 +421,7 @@ where
 }
 
 /// The records that answer the question, without the other records of the message: the chain of
-/// CNAMEs from the name, then the records of its last target.
+/// CNAMEs from the name, then the records of the last name in the chain.
 fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record> {
     let mut chain = Vec::new();
     let mut owner = name;

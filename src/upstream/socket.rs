@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The divisor of the number of all sockets. One lease may take a quarter of the sockets. Another
-/// quarter is reserved for the appliance's own requests.
+/// The number of parts into which the sockets are divided. One lease may take one part. Another
+/// part is reserved for the appliance's own requests.
 const PART: usize = 4;
 
 /// Limits the connections to upstreams.

@@ -11,7 +11,7 @@
 #   --target IPV4    an address outside that accepts connections (default: 1.1.1.1)
 #   --target6 IPV6   the same for IPv6 (default: 2606:4700:4700::1111)
 #   --allowed HOST   a host on the sandbox's allowlist (default: api.github.com)
-#   --denied HOST    a host that is not on this list (default: redteam.example.org)
+#   --denied HOST    a host that is not on the allowlist (default: redteam.example.org)
 # shellcheck disable=SC2016 # single quotes: the inner bash expands these texts
 set -u
 
@@ -120,7 +120,7 @@ ask() {
 }
 
 # The attempt counts as held only if the proxy itself refused the request. A failure of the upstream means that
-# the proxy sent the request.
+# the proxy sent the request. A 400 without a code is a malformed request, which the proxy does not send.
 denied_by_proxy() {
     local name="$1" answer
     answer="$(ask "$2")"
@@ -265,7 +265,7 @@ project() {
     fi
     for path in .git/hooks/pre-commit .git/config .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
         .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml; do
-        # These files take effect only if the project already has them.
+        # The host uses these files only if the project already has them, so creating one is no escape.
         if [[ "$path" =~ ^(.husky|.githooks|.pre-commit-config.yaml)$ ]]; then
             if [[ -e "$path" ]] && writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi
             continue
@@ -313,8 +313,8 @@ def child(*arguments):
     if call(*arguments) == 0: os._exit(0)
 
 def refused(*arguments):
-    """Returns an attempt that counts as held only if the call is refused: with any other error, the kernel has
-    already looked at the arguments."""
+    """Returns an attempt that counts as held only if the call itself is refused. Any other error means that the
+    kernel looked at the arguments, so the call was not blocked."""
     def run():
         try: call(*arguments)
         except OSError as error:

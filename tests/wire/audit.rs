@@ -1,4 +1,4 @@
-//! The audit log under floods and on a full disk.
+//! The audit log under floods and on a full disk, and the duration in its lines.
 
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -40,6 +40,7 @@ fn a_flood_of_long_paths_stays_within_the_audit_byte_budget_and_other_containers
     proxy.wait(SOON);
     let minutes = 1 + begun.elapsed().as_secs() as usize / 60;
     let text = std::fs::read_to_string(proxy.path("data/audit.jsonl")).unwrap();
+    // Flows for which the budget has no room are counted in coarse lines, which have `*` as host.
     let (mut full, mut coarse, mut flows, mut others) = (0, 0, 0, 0);
     for line in text.lines() {
         let value: Value = serde_json::from_str(line).unwrap();
@@ -71,7 +72,7 @@ fn a_flood_of_long_paths_stays_within_the_audit_byte_budget_and_other_containers
 }
 
 #[test]
-fn a_full_disk_degrades_a_health_check_and_denies_no_request() {
+fn a_full_disk_fails_a_health_check_and_denies_no_request() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     audit_on_a_full_disk(&mut setup);
@@ -90,8 +91,8 @@ fn a_full_disk_degrades_a_health_check_and_denies_no_request() {
     assert_eq!(proxy.health().status, 200);
 }
 
-/// Makes the path of the audit log a symbolic link to `/dev/full`. Returns the path: when a test
-/// removes the link, the proxy can write lines.
+/// Makes the path of the audit log a symbolic link to `/dev/full`, and returns the path. Once a
+/// test removes the link, the proxy creates a file there and writes lines to it.
 fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
     let directory = setup.dir().join("audit");
     std::fs::create_dir(&directory).unwrap();
@@ -102,7 +103,7 @@ fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
 }
 
 #[test]
-fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
+fn a_record_of_lost_audit_lines_is_in_the_hash_chain_once_the_disk_has_space() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let path = audit_on_a_full_disk(&mut setup);
@@ -113,7 +114,8 @@ fn a_record_of_lost_audit_lines_is_in_the_chain_once_the_disk_has_space() {
         assert_eq!(get(&proxy), 204);
     }
     eventually("the lines are lost", SOON, || dropped(&proxy) == 5.0);
-    // This process ends without recording the loss of 5 lines; the restarted proxy records it.
+    // This process ends before it can record that it lost 5 lines. The restarted proxy records them
+    // together with the line that it loses itself.
     proxy.signal(Signal::TERM);
     proxy.wait(SOON);
     proxy.restart();

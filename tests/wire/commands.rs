@@ -198,8 +198,8 @@ fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
     std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| sender.send(l)));
     let second = std::net::Ipv4Addr::new(127, 0, 0, 2);
     let mut first = None;
-    // `tail` shows only flows that end after it has connected, but does not say when it has. So the
-    // test repeats the flows until a line appears.
+    // `tail` shows only flows that end after it has connected, and prints nothing when it connects.
+    // So the test repeats the flows until a line appears.
     eventually("a line is shown", SOON, || {
         proxy.curl_from(second, &["http://blocked.example.org/second"]);
         proxy.get("http://plain.example.com/echo", &[]);

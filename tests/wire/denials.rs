@@ -10,9 +10,11 @@ use crate::support::{Origin, Proxy, Setup, UNKNOWN_SOURCE, handshake, read_reply
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const NARROW: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-/// A guarded address, at which the test listens.
+/// An address that the proxy must not dial, since it is not in `allow_private`. The test listens
+/// there.
 const INSIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
+/// How a request reaches the proxy: in clear text, or in a tunnel over HTTP/1.1 or HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
     Plain,
@@ -21,7 +23,7 @@ enum Over {
 }
 
 const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
-/// HTTP/2 has no `Upgrade`.
+/// For requests with `Upgrade`, which HTTP/2 does not have.
 const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
 
 /// The request of one row. Each row below changes a part of [`PERMITTED`].

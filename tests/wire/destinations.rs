@@ -1,4 +1,4 @@
-//! Names, addresses, ports and methods that requests may have.
+//! Which host names, addresses, ports and methods of requests are permitted.
 
 use std::net::Ipv4Addr;
 

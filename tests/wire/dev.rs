@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Dev, Origin, SOON, eventually, free_address};
 
-/// The addresses that `dev` prints for the proxy and for DNS, each with the rest of its line.
+/// The text that `dev` prints after `proxy` and after `dns`: an address, and the rest of the line.
 fn addresses(dev: &Dev) -> [String; 2] {
     let said = dev.output("stdout");
     let line = |name: &str| {

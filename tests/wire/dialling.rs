@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 use crate::support::{Nameserver, Origin, Setup};
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// A loopback address that the `allow_private` of its test does not contain.
+/// A loopback address that is not in `allow_private`, so the proxy must not dial it.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 #[test]

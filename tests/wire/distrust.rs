@@ -69,7 +69,7 @@ fn each_client_that_does_not_trust_the_ca_is_audited_as_rejecting_it() {
 }
 
 #[test]
-fn the_tls_alert_of_a_client_is_audited_as_the_rule() {
+fn the_audit_line_of_a_rejection_has_the_clients_tls_alert_as_its_rule() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     distrusting(

@@ -9,7 +9,8 @@ use testkit::each_row;
 use crate::support::{Nameserver, Origin, Proxy, SECOND, SOON, Setup, UNKNOWN_SOURCE};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
+/// Stands in for a public address: the configuration lists 127.0.0.0/8 under `allow_private`, so
+/// the proxy keeps this address in answers.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 
 /// How long to wait for a response before concluding that the proxy sends none.
@@ -51,7 +52,7 @@ fn a_listed_name_resolves_over_udp_and_tcp() {
 }
 
 #[test]
-fn a_name_that_is_not_listed_does_not_exist_and_is_not_looked_up() {
+fn a_name_that_is_not_listed_gets_nxdomain_and_is_not_looked_up() {
     let (nameserver, proxy) = start(|_| ());
     let answer = proxy.dig(SANDBOX, &["blocked.example.net"]);
     assert!(answer.contains("status: NXDOMAIN"), "{answer}");
@@ -255,7 +256,8 @@ fn an_expired_lease_is_refused_over_udp_and_tcp() {
         let id = format!("brief-{transport}");
         proxy.register_for(Duration::from_secs(2), address, &id);
     }
-    // The leases expire after 2 s, and the registry ends expired leases once a second.
+    // The leases expire after 2 s, and the registry ends expired leases once a second. After this
+    // pause, it has ended them.
     std::thread::sleep(Duration::from_millis(3500));
     each_row(transports, |(address, transport)| {
         let answer = proxy.dig(address, &["plain.example.com", &format!("+{transport}")]);

@@ -14,7 +14,8 @@ use crate::support::listener::{
 };
 use crate::support::{Nameserver, Origin, Proxy, SANDBOX, Setup, read_reply};
 
-/// Stands for a public address: the test configuration allows 127.0.0.0/8 with `allow_private`.
+/// Stands in for a public address: the configuration lists 127.0.0.0/8 under `allow_private`, so
+/// the proxy keeps this address in answers.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
 
 fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
@@ -32,8 +33,8 @@ fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
     (nameserver, setup.start())
 }
 
-/// Starts a DNS forwarder like one in a sandbox, and returns its address. It posts each UDP query
-/// to a container's socket and sends the answer back.
+/// Starts a DNS forwarder like that of a sandbox: it posts each UDP query to a container's socket,
+/// and sends the answer back. Returns the forwarder's address.
 fn forward(socket: PathBuf) -> SocketAddr {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = udp.local_addr().unwrap();

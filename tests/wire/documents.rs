@@ -8,7 +8,7 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, yaml};
 
 #[test]
-fn every_metric_is_documented() {
+fn every_metric_that_a_running_proxy_exposes_is_documented() {
     let documented = read("docs/observability.md");
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
@@ -119,7 +119,7 @@ fn the_rows_that_the_performance_matrix_names_are_measured() {
     });
 }
 
-/// The text of all Rust files outside `tests/`.
+/// The text of all Rust files outside the folder `tests` of the repository's root.
 fn product_code() -> String {
     let files = files(&root(), "rs");
     let product = files

@@ -40,7 +40,7 @@ fn clients_with_the_variables_of_env_use_the_proxy() {
             ("curl -sSf http://plain.example.com/echo", 1),
             ("curl -sSf https://api.example.com/echo", 1),
             ("wget -nv -O - http://plain.example.com/echo", 1),
-            // wget built with GnuTLS has no variable for the CA.
+            // wget built with GnuTLS reads no variable for the CA, so the command names the file.
             (
                 "wget -nv -O - --ca-certificate=\"$SSL_CERT_FILE\" https://api.example.com/echo",
                 1,

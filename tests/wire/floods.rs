@@ -1,5 +1,5 @@
-//! HTTP/2 floods. If a flood costs the proxy more than the client, the proxy closes the connection.
-//! It bounds the memory that other floods take, and it keeps serving other containers.
+//! HTTP/2 floods. The proxy closes the connection of a flood, stops reading from it, or holds
+//! bounded memory for it, and keeps serving other containers.
 
 use std::io::Write;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn a_connection_with_500_stream_errors_is_closed() {
     assert_others_go_on(&proxy);
 }
 
-/// hyper's defaults are 200 streams and a header list of 16 KiB.
+/// The limits differ from hyper's defaults, such as 200 streams and a header list of 16 KiB.
 #[test]
 fn http2_settings_announce_the_limits_of_a_client() {
     let (_origin, proxy) = start();

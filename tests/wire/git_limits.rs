@@ -20,8 +20,8 @@ const MB: usize = 1 << 20;
 const PIECE: usize = 16 * 1024;
 
 /// Commits a file of incompressible bytes, and makes git push over HTTP/1.1. git sends a large push
-/// in chunks. Over HTTP/2, it would hang with some releases of libcurl, which expect data after the
-/// last chunk.
+/// in chunks. Over HTTP/2, some releases of libcurl wait for data after the last chunk, and git
+/// hangs.
 fn commit_noise(forge: &Forge, bytes: usize) {
     forge.work(&["config", "http.version", "HTTP/1.1"]).ok();
     std::fs::write(forge.proxy.path("work/noise"), incompressible(bytes)).unwrap();
@@ -76,8 +76,7 @@ fn chunked_pushes_pass_and_a_large_one_logs_a_warning() {
 
 #[test]
 fn a_push_over_the_limit_moves_no_ref_and_git_shows_why() {
-    // The next test covers chunks over HTTP/2, without git: with some releases of libcurl, git
-    // would hang.
+    // The next test sends chunks over HTTP/2, without git: see `commit_noise`.
     each_row(
         [
             ("65536", "HTTP/1.1"),
@@ -109,8 +108,8 @@ fn a_push_over_the_limit_moves_no_ref_and_git_shows_why() {
     );
 }
 
-/// libcurl loops without end if the response to a stream arrives before libcurl has sent the whole
-/// body.
+/// libcurl loops without end if the response arrives before libcurl has sent the whole body, so the
+/// proxy must not respond earlier.
 #[test]
 fn a_push_over_the_limit_in_chunks_over_http2_is_answered_after_the_whole_body() {
     let forge = Forge::with(limited(2 * MB), json!({}));

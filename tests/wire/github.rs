@@ -39,7 +39,8 @@ fn the_api_is_read_and_written_within_the_containers_repositories() {
     let proxy = start(&origin);
     each_row(
         [
-            (&["/repos/acme/web"][..], 404), // The origin's response.
+            // The next two requests reach the origin, which responds with 404.
+            (&["/repos/acme/web"][..], 404),
             (&["/REPOS/Acme/Web/pulls/"], 404),
             (&["/repos/acme/secret"], 403),
             (&["/user/repos"], 403),

@@ -1,5 +1,6 @@
-//! Look-ups at the forge (GitHub, or a self-hosted server with its API). The proxy asks the forge
-//! to which repository a node id or a repository number belongs, with the container's credential.
+//! Look-ups at the forge (GitHub, or a self-hosted server with GitHub's API). The proxy asks the
+//! forge which repository a node id or a repository number belongs to, with the credential that it
+//! injects for the container.
 
 use std::sync::Arc;
 
@@ -16,8 +17,9 @@ const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subject
 const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
-/// Requests that the forge received about nodes or repository numbers. The first value is the list
-/// of node ids, or the path after `/repositories/`. The second is the value of `Authorization`.
+/// Requests about nodes or repository numbers that the forge received: look-ups of the proxy, and
+/// requests of the client. The first value is the list of node ids, or the path after
+/// `/repositories/`. The second is the value of `Authorization`.
 type LookUps = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct Fixture {
@@ -221,8 +223,8 @@ fn a_repository_may_be_named_by_its_number() {
         .iter()
         .map(|(id, _)| id.clone())
         .collect();
-    // Look-up 1, then request 1/issues; request 1, whose look-up is cached; look-ups 2, 3 and 5,
-    // whose requests are denied.
+    // The look-up of 1 and the request for 1/issues, the request for 1 (its look-up is cached), and
+    // the look-ups of 2, 3 and 5 (their requests are denied).
     assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3", "5"]));
 }
 

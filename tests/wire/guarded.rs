@@ -1,4 +1,5 @@
-//! Ambiguous paths on guarded hosts, and removal of request trailers.
+//! Ambiguous paths on guarded hosts (those whose paths an addon judges), and removal of request
+//! trailers.
 
 use std::io::Write;
 
@@ -8,7 +9,7 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, Setup, frames, read_reply};
 
 const HOST: &str = "api.example.com";
-/// The hosts that are guarded by default: the default host of `git.hosts`, and its API.
+/// The hosts that are guarded by default: github.com, the default of `git.hosts`, and its API.
 const GUARDED: [&str; 2] = ["github.com", "api.github.com"];
 
 fn start(origin: &Origin) -> Proxy {

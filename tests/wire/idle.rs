@@ -1,4 +1,4 @@
-//! Client connections that were idle, whose buffers the proxy has dropped.
+//! Client connections that were idle for so long that the proxy dropped their buffers.
 
 use std::io::{Read, Write};
 use std::thread::sleep;
@@ -8,7 +8,7 @@ use crate::support::{Origin, Proxy, assert_closes, handshake, read_connect_reply
 
 const HOST: &str = "api.example.com";
 const PLAIN: &str = "plain.example.com";
-/// Longer than the proxy keeps the buffers of a connection after a request.
+/// Longer than 2 s, after which the proxy drops the buffers of an idle connection.
 const IDLE: Duration = Duration::from_secs(3);
 
 /// A client connection, with the prefix of request targets and the `Host` of requests on it.
@@ -101,7 +101,7 @@ fn a_proxy_connection_that_was_idle_opens_a_tunnel() {
 
 /// The rest of the denied body has the form of a request to a permitted host.
 #[test]
-fn the_rest_of_a_denied_body_is_not_a_request_after_an_idle_pause() {
+fn the_rest_of_a_denied_body_is_not_read_as_a_request_after_an_idle_pause() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     for mut one in Idle::of_each_kind(&proxy) {
@@ -113,7 +113,7 @@ fn the_rest_of_a_denied_body_is_not_a_request_after_an_idle_pause() {
         let status = one.status(&[&(denied + "body")]);
         assert!([403, 421].contains(&status), "{status}");
         sleep(IDLE);
-        // The proxy may have closed the connection.
+        // The write fails if the proxy has closed the connection.
         let _ = one.stream.write_all(rest.as_bytes());
         sleep(Duration::from_millis(300));
     }

@@ -142,7 +142,8 @@ fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
                     p99.join().unwrap()
                 })
             };
-            // Other load of the machine can only lengthen a round, so the shortest counts.
+            // Other load on the machine can only raise the percentile of a round, so the test takes
+            // the lowest of three.
             let most = 2 * quiet + Duration::from_millis(50);
             let rounds: Vec<_> = (0..3).map(|_| loud()).collect();
             let grown = (proxy.memory("VmHWM") - before) / 1024;
@@ -205,7 +206,7 @@ fn over_http2_a_body_timeout_resets_only_its_stream_with_no_error() {
         opening.extend(frame(DATA, 0, 1, beginning.as_bytes()));
         stream.write_all(&opening).unwrap();
         let mut kinds = Vec::new();
-        // Reads until the stream is reset, after its response.
+        // Collects the frame types of the response, up to the RST_STREAM that follows it.
         let reason = loop {
             let mut head = [0; 9];
             stream.read_exact(&mut head).unwrap();
@@ -239,7 +240,7 @@ fn bodies_of_one_container_take_at_most_a_quarter_of_the_memory_and_another_can_
     let reserved = || proxy.metric("proxy_inspection_memory_bytes", &[]) as usize;
     for _ in 0..200 {
         let mut stream = proxy.tls(GIT);
-        // The proxy may refuse the body and close the connection while the client still sends.
+        // The write fails if the proxy refuses the body and closes the connection meanwhile.
         let sent = stream
             .write_all(beginning.as_bytes())
             .and_then(|()| stream.write_all(&part[..MB / 2]));
@@ -366,7 +367,7 @@ fn a_trickling_response_body_is_denied_at_the_inspection_timeout() {
     assert_eq!(proxy.metric("proxy_inspection_memory_bytes", &[]), 0.0);
 }
 
-/// For each encoding, at least `padding` bytes that decode to nothing, then a body that decodes to
+/// For each encoding, about `padding` bytes that decode to nothing, then a body that decodes to
 /// 64 MiB.
 fn padded_bombs(padding: usize) -> [(&'static str, Vec<u8>); 3] {
     let mut zeros = GzEncoder::new(Vec::new(), Compression::best());
@@ -415,8 +416,8 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
                 }
             }
             let _ = stream.write_all(b"0\r\n\r\n");
-            // If the client sends after the refusal, it may get a reset instead of the response, so
-            // the status is read from the audit log.
+            // A client that sends after the refusal may get a reset instead of the response, so the
+            // status is read from the audit log. 400 is the status of the small request above.
             let mut status = 0;
             eventually("the bomb is recorded", SOON, || {
                 let line = proxy

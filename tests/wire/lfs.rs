@@ -7,7 +7,7 @@ use crate::support::{FILES, Ran, SOON, Setup, eventually};
 
 const MB: usize = 1 << 20;
 
-/// The settings that `git lfs install` writes into the user's git configuration.
+/// Settings for a clone, which `git lfs install` would write into the user's git configuration.
 const FILTERS: [&str; 6] = [
     "-c",
     "filter.lfs.process=git-lfs filter-process",
@@ -70,7 +70,7 @@ fn a_large_file_is_pushed_and_cloned() {
     // The store requires a token for each action. The proxy adds the token; the client never gets
     // it.
     eventually(
-        "upload, verification and download are audited with a token",
+        "upload, verification and download are audited with the credential git-lfs",
         SOON,
         || {
             let audit = forge.proxy.audit();

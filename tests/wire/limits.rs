@@ -218,6 +218,7 @@ fn a_flood_of_tunnels_is_limited_and_hardly_delays_other_containers() {
         done.store(true, Ordering::Relaxed);
         flooded
     });
+    // By default, a container may open 50 tunnels a second, with a burst of 200.
     let most = 200 + 50 * (1 + begun.elapsed().as_secs() as usize);
     let granted = granted.into_inner();
     assert!(
@@ -244,7 +245,7 @@ fn breakers(failures: u32, recovery: u32, successes: u32) -> Value {
 fn the_circuit_of_an_unreachable_host_opens_for_all_containers_and_closes_after_probes() {
     let origin = Origin::start();
     let mut setup = with_second(&origin, breakers(3, 4, 2));
-    // The socket is bound, and does not listen yet.
+    // The socket is bound but does not listen yet, so connections to it are refused.
     let upstream = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     upstream.bind(&any.into()).unwrap();

@@ -168,8 +168,8 @@ fn another_user_can_connect_if_the_directorys_mode_allows_it() {
     );
 }
 
-/// The lease stands for one of `run --server`, which lasts 60 s and is renewed every 20 s. Here,
-/// the lease lasts 5 s and is renewed every second.
+/// `run --server` renews its lease of 60 s every 20 s. This test renews a lease of 5 s every
+/// second.
 #[test]
 fn connections_and_socket_of_a_renewed_lease_last_until_it_expires() {
     const LEASE: Duration = Duration::from_secs(5);

@@ -20,9 +20,10 @@ struct ReceivedRequest {
     message: Value,
 }
 
+/// Answers a request on its stream. The number is that of the earlier requests.
 type Script = fn(&ReceivedRequest, &mut TcpStream, usize);
 
-/// A gateway that calls a script for each request, with the number of earlier requests.
+/// A gateway that calls a script for each request.
 struct Gateway {
     address: SocketAddr,
     got: Arc<Mutex<Vec<ReceivedRequest>>>,
@@ -246,7 +247,7 @@ fn messages_of_a_stream_and_the_clients_answers_pass_and_a_broken_stream_is_resu
 }
 
 #[test]
-fn a_modern_request_has_its_header_fields_and_is_cancelled_by_closing_its_connection() {
+fn a_request_of_2026_07_28_gets_header_fields_and_is_cancelled_by_closing_its_connection() {
     let gateway = Gateway::start(|got, stream, _| {
         if got.message["params"]["name"] == "slow" {
             let mut byte = [0];

@@ -1,4 +1,5 @@
-//! Runs every shell block of the tour in docs/mcp.md and compares its output with the page.
+//! Runs the shell blocks of the tour in docs/mcp.md. A line of a block that begins with `# ` is a
+//! line that the block must print.
 
 use std::path::Path;
 
@@ -20,7 +21,8 @@ fn every_block_of_the_tour_prints_what_the_page_says() {
     let gateway = free_address();
     let dev = Dev::with_gateway(&origin, gateway);
     let binary = Path::new(env!("CARGO_BIN_EXE_unified-proxy"));
-    // The page's gateway is on the default port.
+    // The page assumes the gateway's default port, 8090. The gateway of this test has another port,
+    // so the script sets its URL and replaces the port in the blocks.
     let mut script = format!(
         "exec 2>&1\nPATH={}:$PATH\nexport UNIFIED_PROXY_MCP_URL=http://{gateway}/mcp\n",
         binary.parent().unwrap().display()

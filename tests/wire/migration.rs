@@ -9,7 +9,7 @@ use crate::git::{Forge, HOST};
 use crate::support::{Proxy, Ran, Setup};
 
 /// Input lines of the script, each with the prefix of the line that the script prints for it. The
-/// old proxy has no git rules.
+/// old proxy has no git rules, so it permits `acme/other`.
 const ROWS: [(&str, &str); 9] = [
     (
         "GET https://api.example.com/echo",

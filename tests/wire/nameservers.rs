@@ -30,7 +30,7 @@ fn dead_nameservers_are_logged_counted_and_fail_a_check_without_degrading_health
         let reply = proxy.get(&format!("http://a{number}.example.org/"), &[]);
         reply.assert_denied(504, "upstream_timeout", "Cannot resolve");
     }
-    // A and AAAA queries of each name fail.
+    // For each name, the A query and the AAAA query fail.
     eventually("the failures are counted", SOON, || {
         proxy.metric(FAILURES, &[]) >= 4.0
     });
@@ -62,7 +62,7 @@ fn nameservers_that_answer_again_are_logged_and_pass_the_check() {
         proxy.log().matches("the nameservers answer again").count(),
         1
     );
-    // NXDOMAIN is an answer.
+    // NXDOMAIN is an answer, so it does not count as a failure.
     let counted = proxy.metric(FAILURES, &[]);
     proxy.get("http://none.example.org/", &[]);
     assert_eq!(proxy.metric(FAILURES, &[]), counted);

@@ -20,13 +20,13 @@ const LOGIN: &str = "auth.openai.com";
 const ECHO: &str = "/echo/backend-api/codex/responses";
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
-/// The requests that the fake token endpoint received, and how it and the API respond.
+/// The requests that the test's token endpoint received, and how this endpoint and the API respond.
 #[derive(Default)]
 struct Endpoint {
     asked: Vec<Value>,
-    /// Status and `error` of its responses; `None` to answer with tokens.
+    /// Status and `error` of the endpoint's responses; `None` for responses with tokens.
     error: Option<(u16, &'static str)>,
-    /// Delay of its responses.
+    /// Delay of the endpoint's responses.
     slow: Duration,
     /// The token for which the API answers 401.
     rejected: Option<String>,

@@ -79,7 +79,7 @@ const FILES: [&str; 5] = [
 ];
 
 #[test]
-fn sandbox_files_have_the_tools_shapes_and_placeholders_for_all_secrets() {
+fn sandbox_files_have_the_format_of_each_tool_and_placeholders_for_all_secrets() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let dir = proxy.path("sandbox");
@@ -148,7 +148,8 @@ fn the_env_file_has_placeholders_for_active_keys_and_the_proxy_variables() {
         "CLAUDE_CODE_OAUTH_TOKEN",
         "sk-ant-oat01-up-placeholder-"
     ));
-    // The logins of Codex and OpenCode are in files, and an entry without a secret is inactive.
+    // Codex and OpenCode read their logins from files, and the entry `unset` is inactive, so `env`
+    // has no variable for them.
     assert_eq!(value("OPENAI_API_KEY"), None);
     assert_eq!(value("TAVILY_API_KEY"), None);
     assert_eq!(value("HTTPS_PROXY"), Some(proxy.url().as_str()));

@@ -38,7 +38,8 @@ fn requests_and_denials_are_counted_by_allowlist_entry() {
     );
 }
 
-/// PromQL's `increase` misses the first count of a series that begins with 1.
+/// PromQL's `increase` misses the first count of a series that begins with 1, so series must begin
+/// with 0.
 #[test]
 fn series_with_known_labels_exist_from_the_start_with_0() {
     let origin = Origin::start();
@@ -76,9 +77,9 @@ const PUSH_DENIALS: &[&str] = &[
 /// The labels of a family with their values, in the order of the text format.
 type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
 
-/// The series that a server with this configuration exposes from its start, with the value 0. The
-/// list lacks series with a label value that is unknown at the start, such as the status in
-/// `proxy_requests_total` and the container in `proxy_rate_limit_*`.
+/// Series that a server with this configuration exposes from its start, with the value 0. A label
+/// value that is unknown at the start excludes a family, for example the status in
+/// `proxy_requests_total` or the container in `proxy_rate_limit_*`.
 fn known_series() -> Vec<String> {
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let entry: Labels<'_> = &[("upstream", &["api.example.com"])];

@@ -1,4 +1,5 @@
-//! Runs the commands of README.md on `unified-proxy dev` and compares their output with the page.
+//! Runs the commands of README.md while `unified-proxy dev` runs, and checks that they print what
+//! the page says. Does not run the commands that build, install, test, or start `dev` or an agent.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use crate::support::{Dev, Origin};
 /// Printed before each command's output.
 const MARK: &str = "-- ran: ";
 
-/// A command of the page, and the comment lines below it, which its output must contain.
+/// A command of the page, and the lines that its output must contain: the comments below it.
 #[derive(Debug)]
 struct Step {
     command: String,
@@ -15,7 +16,7 @@ struct Step {
 }
 
 #[test]
-fn every_command_of_the_readme_works_as_printed() {
+fn the_commands_of_the_readme_print_what_the_page_says() {
     let readme = include_str!("../../README.md");
     let steps: Vec<Step> = shell_blocks(readme).iter().flat_map(|b| steps(b)).collect();
     let (set_up, tried): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| {

@@ -1,5 +1,5 @@
-//! DNS rebinding: the first answer for a name is the origin's address, every later answer is a
-//! guarded address.
+//! DNS rebinding: the first answer for a name is the origin's address, and every later answer is an
+//! address that the proxy must not dial.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,7 +16,8 @@ use crate::support::{
 };
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// A loopback address that is guarded, because it is not in `allow_private` here.
+/// The address of the later answers. The proxy must not dial it, since it is not in
+/// `allow_private`.
 const GUARDED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Longer than 1 s, the time for which the resolver caches an answer with a TTL of 0.
 const OUT_OF_THE_CACHE: Duration = Duration::from_millis(1300);
@@ -48,7 +49,8 @@ fn the_judged_address_is_dialled_and_each_new_connection_is_judged_again() {
         proxy.audited(json!({ "host": name, "upstream_addr": format!("{LOCAL}:{port}") }));
     }
 
-    // A new lease has no pooled connections, and the resolver's cache has expired.
+    // A new lease has no pooled connections, and after the pause the resolver has no cached
+    // answers. So each request below needs a look-up and a new connection.
     let lease = json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["o/n"] });
     proxy.register_as(lease);
     sleep(OUT_OF_THE_CACHE);
@@ -85,7 +87,8 @@ fn a_pooled_connection_is_used_after_its_name_was_rebound() {
 #[test]
 fn a_retry_on_a_new_connection_is_judged_again() {
     let origin = Origin::start();
-    // Closes the connection, although the response lacks `Connection: close`.
+    // Closes the connection, although the response lacks `Connection: close`. So the proxy pools a
+    // connection on which the next request fails.
     let raw = RawOrigin::start(|mut stream| {
         let _ = stream.read(&mut [0; 4096])?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -100,7 +103,7 @@ fn a_retry_on_a_new_connection_is_judged_again() {
     assert_eq!((raw.connections(), trap.sprung()), (1, None));
 }
 
-/// Starts a proxy that may dial 127.0.0.1 but no other special address, and a nameserver that
+/// Starts a proxy that may dial 127.0.0.1 but no other loopback address, and a nameserver that
 /// rebinds each name to [`GUARDED`] after the first answer.
 fn start(origin: &Origin, names: &[(&str, u16)]) -> (Proxy, Nameserver) {
     let nameserver = Nameserver::start(&[]);

@@ -115,7 +115,7 @@ fn an_invalid_file_changes_nothing_and_every_error_of_every_file_is_reported() {
     assert_eq!(health.status, 200, "the old configuration still serves");
     assert_eq!(health.json()["checks"]["configuration_current"], false);
     assert!(proxy.metric("proxy_config_reloads_total", &["status=\"failed\""]) >= 1.0);
-    // Not even the valid entry applies.
+    // Not even the valid entry of the invalid file applies.
     assert_eq!(status(&proxy, "http://late.example.com/echo"), 403);
     assert_eq!(status(&proxy, PLAIN), 200);
     proxy.signal(Signal::HUP);

@@ -8,7 +8,7 @@ use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SANDBOX, Setup, assert_closes, eventually};
 
-/// Bound on the time from the change of a file to the end of the flows that it forbids.
+/// Bound on the time until a change of a configuration file applies, also to running flows.
 const IN_FORCE: Duration = Duration::from_secs(5);
 
 fn with_rules(origin: &Origin) -> Setup {

@@ -12,10 +12,9 @@ use crate::support::{Origin, Proxy, RawOrigin, Seen, Tls, eventually, frames, re
 const HOST: &str = "api.example.com";
 const MEGABYTE: usize = 1 << 20;
 
-/// Upper bound on the bytes buffered between an origin and a client that does not read. They are in
-/// the socket buffers of two connections on loopback, in HTTP/2 windows and in the buffers of the
-/// HTTP libraries. By Linux's defaults, each connection buffers up to 6 MiB to receive and 4 MiB to
-/// send.
+/// Upper bound on the bytes buffered between an origin and a client that does not read: in the
+/// socket buffers of two connections on loopback, in HTTP/2 windows and in the HTTP libraries. By
+/// Linux's defaults, each end of a connection buffers up to 6 MiB to receive and 4 MiB to send.
 const MOST_UNREAD: u64 = 32 * MEGABYTE as u64;
 
 /// Bound on the growth of the proxy's resident memory, in KiB.
@@ -87,7 +86,7 @@ fn an_upload_of_300_mb_grows_memory_by_less_than_30_mib() {
     assert_eq!(received[1..], [150 * MEGABYTE as u64; 2]);
 }
 
-/// Tests HTTP/1.1 and HTTP/2, in each case on both sides of the proxy.
+/// Tests HTTP/1.1 on both sides of the proxy, then HTTP/2 on both sides.
 #[test]
 fn a_client_that_does_not_read_holds_the_origin_back() {
     let origin = Origin::start();

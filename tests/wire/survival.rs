@@ -237,7 +237,7 @@ fn invalid_yaml_is_reported_with_its_place_and_exit_code_78() {
 }
 
 #[test]
-fn a_variable_that_is_not_set_is_named_and_values_never_are() {
+fn an_error_names_a_variable_that_is_not_set_and_shows_no_value() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup
@@ -257,7 +257,7 @@ fn a_variable_that_is_not_set_is_named_and_values_never_are() {
 }
 
 #[test]
-fn a_data_directory_that_cannot_be_used_is_named() {
+fn the_error_for_an_unusable_data_directory_names_the_directory() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     let file = setup.dir().join("not-a-directory");

@@ -99,8 +99,8 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Reads all messages up to the end of the WebSocket, with an implementation of the protocol that
-/// the proxy does not use.
+/// Reads all messages up to the end of the WebSocket, with tungstenite, a strict implementation
+/// that the proxy does not use.
 fn messages(stream: Tls) -> Vec<Message> {
     let mut client = WebSocket::from_raw_socket(stream, Role::Client, None);
     let mut messages = Vec::new();
@@ -113,7 +113,7 @@ fn messages(stream: Tls) -> Vec<Message> {
     }
 }
 
-/// The pieces in which an upstream writes an echo of `key`, in the framing `how`.
+/// The writes of an upstream that echoes `key`; `how` selects the framing.
 fn echoes(how: &str, key: &str) -> Vec<Vec<u8>> {
     let (half, rest) = key.split_at(9);
     let text = format!("before {key} after");
@@ -138,7 +138,7 @@ fn echoes(how: &str, key: &str) -> Vec<Vec<u8>> {
         ],
         "long" => vec![frame(0x82, &[&[b'x'; 200_000], key.as_bytes()].concat())],
         "many" => vec![frame(0x81, key.as_bytes()).repeat(3)],
-        "beginning" => vec![frame(0x81, half.as_bytes()), frame(0x81, rest.as_bytes())],
+        "halves" => vec![frame(0x81, half.as_bytes()), frame(0x81, rest.as_bytes())],
         _ => panic!("{how}"),
     }
 }
@@ -180,7 +180,8 @@ fn an_echo_in_a_websocket_message_is_redacted_however_it_is_framed() {
             )],
         ),
         ("many", vec![Message::text(REDACTED); 3]),
-        ("beginning", vec![Message::text(half), Message::text(rest)]),
+        // Each message is searched separately, so halves of the secret in two messages pass.
+        ("halves", vec![Message::text(half), Message::text(rest)]),
     ] {
         let (stream, reply) = open(&proxy, HOST, &format!("/{how}"), "");
         assert_eq!(reply.status, 101, "{how}: {reply:?}");
@@ -283,8 +284,8 @@ fn an_extension_that_was_not_offered_is_refused() {
     let (proxy, _upstream) = start(
         "Sec-WebSocket-Extensions: permessage-deflate\r\n",
         |stream, _| {
-            // A compressed frame, at which the proxy would close a WebSocket of a host with a
-            // credential.
+            // A compressed frame. It passes on a WebSocket of a host without a credential; on any
+            // other, the proxy would close the connection.
             stream.write_all(b"\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00")?;
             stream.read(&mut [0; 4096]).map(drop)
         },

@@ -12,10 +12,10 @@ use crate::contract::Endpoint;
 
 /// Maximum number of circuits in one map (the shared map or a lease's). A wildcard entry matches an
 /// unlimited number of hosts, so the map must be bounded. A circuit over the limit replaces the
-/// closed circuit that was unused the longest, or the open one if all are open.
+/// closed circuit with the oldest `touched`, or the open one if all are open.
 const MAX_CIRCUITS: usize = 1024;
 
-/// How long an unused circuit is kept.
+/// How long a circuit is kept after `touched`.
 const FORGET: Duration = Duration::from_secs(3600);
 
 /// Retry delay for a flow that is denied because a probe is under way.
@@ -43,9 +43,9 @@ pub enum State {
     Open,
 }
 
-/// The circuits of endpoints with recent faults. Faults are counted for each endpoint. A client
-/// that connects to a closed port of a host, or uses TLS at a clear-text port, must not open the
-/// circuit of the host's working endpoint.
+/// The circuits of endpoints with recent faults. Faults are counted for each endpoint, so that a
+/// client that connects to a closed port of a host, or uses TLS at a clear-text port, does not open
+/// the circuit of the host's working endpoint.
 ///
 /// An endpoint without faults has no circuit, so usually there is nothing to look up.
 pub struct Circuits {
@@ -59,6 +59,7 @@ struct Circuit {
     upstream: Arc<str>,
     failures: u32,
     open: Option<Open>,
+    /// The time of the last fault, or of a later success that counted towards closing the circuit.
     touched: Instant,
 }
 
@@ -212,7 +213,7 @@ impl Circuits {
         }
     }
 
-    /// Removes circuits that were unused for an hour.
+    /// Removes circuits without a counted fault or success for an hour.
     pub fn forget_idle(&self, now: Instant) {
         let mut circuits = self.circuits.lock();
         let before = circuits.len();

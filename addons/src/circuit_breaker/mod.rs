@@ -1,12 +1,12 @@
 //! Circuit breakers: after consecutive faults of an upstream, denies flows to it for a while.
 //!
-//! Only faults of the upstream count, never a denial. Faults of connecting do not depend on the
-//! container, so they are counted for all containers together. Faulty responses depend on the
-//! request, so they are counted for each container separately.
+//! Only faults of the upstream count, not the denials of addons. Faults of connecting do not depend
+//! on the container, so they are counted for all containers together. Faulty responses depend on
+//! the request, so they are counted for each container separately.
 //!
-//! A host without an allowlist entry has no circuit. Only the appliance's own requests and requests
-//! of MCP mounts reach such a host, for example the token endpoint of a login. The circuit breaker
-//! neither denies nor counts these requests.
+//! A host without an allowlist entry has no circuit: requests to it are neither denied nor counted.
+//! Only the appliance's own requests and requests of MCP mounts reach such a host, for example the
+//! token endpoint of a login.
 
 mod breakers;
 mod circuits;
@@ -45,7 +45,7 @@ enum FaultScope {
     /// A fault of connecting to the host: counts for all containers.
     Host,
     /// A fault of the host's responses: counts for one container.
-    Answers,
+    Responses,
 }
 
 impl CircuitBreaker {
@@ -64,7 +64,8 @@ impl CircuitBreaker {
     /// it may last for hours.
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.breakers;
-        // The request for which the look-up is made was admitted, and holds the probe.
+        // A look-up is part of a request that was admitted before, and that holds the probe if the
+        // circuit is half-open.
         let part_of_another = flow.find_slot::<Lookup>().is_some();
         if flow.entry.is_none() || !breakers.has_circuits() || part_of_another {
             return Ok(());
@@ -104,7 +105,7 @@ impl CircuitBreaker {
         breakers.shared.success(endpoint, flow.started, thresholds);
         if fails {
             let now = flow.started + flow.started.elapsed();
-            self.failed(flow, FaultScope::Answers, now);
+            self.failed(flow, FaultScope::Responses, now);
         } else if let Some(container) = flow.known_container() {
             let circuits = breakers.of(container);
             circuits.success(endpoint, flow.started, thresholds);
@@ -120,8 +121,8 @@ impl CircuitBreaker {
         let breakers = &self.breakers;
         let circuits = match (scope, flow.known_container()) {
             (FaultScope::Host, _) => &breakers.shared,
-            (FaultScope::Answers, Some(container)) => breakers.of(container),
-            (FaultScope::Answers, None) => return,
+            (FaultScope::Responses, Some(container)) => breakers.of(container),
+            (FaultScope::Responses, None) => return,
         };
         let thresholds = self.thresholds(flow);
         let times = (flow.started, now);
@@ -168,7 +169,7 @@ impl Addon for CircuitBreaker {
         }
         match outcome.denial.as_ref().and_then(fault_scope) {
             Some(scope) => self.failed(flow, scope, flow.started + outcome.duration),
-            // The proxy sees no response in a passthrough tunnel, so a connection is a success.
+            // The proxy sees no response in a passthrough tunnel, so connecting is a success.
             None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
                 if let Some(endpoint) = flow.endpoint() {
                     let (shared, thresholds) = (&self.breakers.shared, self.thresholds(flow));
@@ -188,7 +189,7 @@ fn fault_scope(denial: &Denial) -> Option<FaultScope> {
         (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, Stage::Connect | Stage::Tls) => {
             Some(FaultScope::Host)
         }
-        (UpstreamUnreachable | UpstreamTimeout, Stage::Response) => Some(FaultScope::Answers),
+        (UpstreamUnreachable | UpstreamTimeout, Stage::Response) => Some(FaultScope::Responses),
         _ => None,
     }
 }

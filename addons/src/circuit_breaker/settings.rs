@@ -6,7 +6,7 @@ use super::Thresholds;
 use crate::contract::settings::{Fields, Files, Passthrough, at_least_one};
 use crate::contract::{EntryMap, Host, HostPattern, Origin};
 
-/// A single failed request does not open a circuit; an outage does within a few requests.
+/// A single failed request does not open a circuit, but an outage does within a few requests.
 const DEFAULTS: Thresholds = Thresholds {
     failures: at_least_one(5),
     recovery: Duration::from_secs(30),

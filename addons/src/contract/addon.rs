@@ -67,17 +67,17 @@ impl From<Verdict> for Step<'_> {
 /// violated.
 #[derive(Default)]
 pub struct Order {
-    /// The names of addons that must come before it if they are in the chain.
+    /// The names of addons that must come before this one, if they are in the chain.
     pub after: &'static [&'static str],
-    /// The names of addons that must come after it if they are in the chain.
+    /// The names of addons that must come after this one, if they are in the chain.
     pub before: &'static [&'static str],
 }
 
 /// One link of the chain. A hook that is not implemented passes the flow. An `Err`, a panic or a
 /// missed deadline ends the flow.
 ///
-/// Requests pass the addons first to last, responses last to first. So the addon that injects
-/// secrets is the first to see the response, and can remove secrets from it.
+/// Requests pass the addons first to last, responses last to first. So the last addon, which
+/// injects secrets, is the first to see the response, and removes the secrets from it.
 pub trait Addon: Send + Sync {
     /// Its name in logs, in `explain` and in the [`Order`] of other addons.
     fn name(&self) -> &'static str;
@@ -135,7 +135,6 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
-    /// Observes the end of a flow: called exactly once for each flow that began, never for a dry
-    /// run.
+    /// Observes the end of a flow. Called exactly once for each flow, and never for a dry run.
     fn finished(&self, _flow: &Flow, _outcome: &Outcome) {}
 }

@@ -25,13 +25,13 @@ use super::permit::{Addresses, Permit, ResolvePermit};
 use super::principal::Client;
 use super::waits::{MAX_WAITS, Waits, settle};
 
-/// The links in their checked order, with the allowlist that labels flows. Immutable: a reload
-/// builds another chain, and a flow keeps the chain that it began with.
+/// The links in their checked order, and the allowlist in which a new flow finds its entry.
+/// Immutable: a reload builds another chain, and a flow keeps the chain that it began with.
 pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
-    /// Limits the flows that wait under this chain to `MAX_WAITS`.
+    /// Has `MAX_WAITS` permits, one for each flow that waits under this chain.
     waits: Arc<Semaphore>,
 }
 
@@ -52,7 +52,7 @@ impl Chain {
         }
     }
 
-    /// Sets the allowlist whose entries label flows.
+    /// Sets the allowlist in which a new flow finds its entry.
     #[must_use]
     pub fn with_allowlist(mut self, allowlist: Arc<EntryMap<Arc<Entry>>>) -> Self {
         self.allowlist = allowlist;

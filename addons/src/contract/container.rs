@@ -14,7 +14,7 @@ use super::lease_id::LeaseId;
 use super::level::{Level, Standing};
 use super::type_map::TypeMap;
 
-/// A container's name: 1 to 128 of `[A-Za-z0-9_.-]`.
+/// A container's name: 1 to 128 characters of `[A-Za-z0-9_.-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContainerId(Arc<str>);
 
@@ -57,9 +57,9 @@ pub enum Source {
 /// Whether a container pushes as a person or as a bot. This decides which refs it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// As a person: to any branch, tag or note.
+    /// As a person, who may push to any branch, tag or note.
     User,
-    /// As a bot: only to refs that begin with one of `git.bot_branch_prefixes`.
+    /// As a bot, which may push only to refs that begin with one of `git.bot_branch_prefixes`.
     Bot,
 }
 
@@ -112,7 +112,7 @@ pub struct Container {
     pub repos: Box<[Repo]>,
     /// Whether it pushes as a person or as a bot.
     pub auth_mode: AuthMode,
-    /// When it was first registered under this lease.
+    /// When the lease began.
     pub created_at: OffsetDateTime,
     narrowing: Option<Box<Narrowing>>,
     expires_at: AtomicI64,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_cancelled_whether_it_was_made_before_or_after_the_end() {
+    fn ending_a_lease_cancels_its_token_even_if_the_token_is_made_later() {
         let (before, after) = (container(), container());
         let token = before.ended().clone();
         assert!(!token.is_cancelled() && !before.has_ended() && !after.has_ended());

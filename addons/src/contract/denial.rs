@@ -70,9 +70,11 @@ codes! {
     TooManyConnections = "too_many_connections", 429, Policy;
     /// The upstream failed too often lately.
     CircuitOpen = "circuit_open", 503, Upstream;
-    /// The host is not on the allowlist, or not on the container's own list. Or the host or port is
-    /// not on the list of the MCP server, or other part of the proxy, that sends the request. Or a
-    /// request to the MCP gateway has a `Host` or `Origin` that is not the gateway's.
+    /// One of:
+    /// - The host is not on the allowlist, or not on the container's own list.
+    /// - An MCP server, or another part of the proxy, sends a request to a host and port that are
+    ///   not on its own list.
+    /// - A request to the MCP gateway has a `Host` or `Origin` that is not the gateway's.
     DomainNotAllowed = "domain_not_allowed", 403, Policy;
     /// The address is guarded, an address literal is not on the allowlist, or secrets would go to a
     /// public address in clear text.
@@ -84,8 +86,9 @@ codes! {
     MethodNotAllowed = "method_not_allowed", 405, Policy;
     /// The allowlist entry has `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
-    /// The client rejected our certificate and ended the TLS handshake: it does not trust the CA.
-    /// The audit has no status for the flow, since no response is sent.
+    /// The client sent a TLS alert about the proxy's certificate, or closed the connection in the
+    /// handshake or right after it. Most likely the client does not trust the proxy's CA. The audit
+    /// has no status for the flow, since no response is sent.
     ClientRejectedCertificate = "client_rejected_certificate", 0, Client;
     /// The container's security level is above the `max_level` of the allowlist entry.
     LevelExceeded = "level_exceeded", 403, Policy;
@@ -103,11 +106,12 @@ codes! {
     ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
     /// A blocked API call.
     ApiBlocked = "api_blocked", 403, Policy;
-    /// A write outside the allowlist of writes, or a push to a ref that no push may write.
+    /// A write outside the allowlist of writes, a push to a ref that no push may write, a signed
+    /// push, or a push with push options.
     WriteNotAllowed = "write_not_allowed", 403, Policy;
     /// A repository outside the container's list, or a request that names no repository.
     RepoNotAuthorized = "repo_not_authorized", 403, Policy;
-    /// A push deletes a branch or a tag.
+    /// A push deletes a ref, such as a branch or a tag.
     BranchDeletionBlocked = "branch_deletion_blocked", 403, Policy;
     /// A bot pushes to a ref that begins with none of `git.bot_branch_prefixes`.
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
@@ -116,7 +120,7 @@ codes! {
     /// A body that the proxy must judge, or the body of a request that it answers itself, exceeds a
     /// limit on bytes, JSON values or refs.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
-    /// The memory for buffered bodies is used up, or no thread is free to parse one.
+    /// The memory for buffered bodies is used up, or no thread is free to parse a body.
     InspectionBusy = "inspection_busy", 503, Policy;
     /// A buffered request body was not complete in time.
     BodyTimeout = "body_timeout", 408, Client;
@@ -129,7 +133,8 @@ codes! {
     CredentialUnavailable = "credential_unavailable", 502, Us;
     /// A placeholder in a request to which no secret is added.
     CredentialMisuse = "credential_misuse", 403, Policy;
-    /// The upstream could not be resolved or connected to, or closed the connection early.
+    /// The upstream could not be resolved or connected to, closed the connection early, or sent an
+    /// answer that cannot be used.
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
     /// The upstream took too long.
     UpstreamTimeout = "upstream_timeout", 504, Upstream;

@@ -43,8 +43,12 @@ pub enum PatternError {
     /// `*` alone, a `*` that is not the whole first label, or `*.` before an address.
     #[error("a wildcard is only allowed in front of a name, as in *.example.com")]
     Star,
-    /// `*.com`: it would allow names that anybody can register.
-    #[error("*.{0} is a public suffix: anybody can register a name below it")]
+    /// A wildcard below a public suffix, such as `*.com`, which would match names that anybody can
+    /// register. Also a wildcard below a single label, such as `*.localhost`.
+    #[error(
+        "*.{0} is too broad, since {0} is a public suffix or a single label: name a registrable \
+         domain, as in *.example.com"
+    )]
     PublicSuffix(String),
 }
 
@@ -108,7 +112,8 @@ fn is_public_suffix(name: &str) -> bool {
 pub struct Entry {
     /// The hosts that it matches.
     pub pattern: HostPattern,
-    /// The pattern as text: the `upstream` label of metrics and limits.
+    /// The pattern as text. It is the `upstream` label of metrics, the name of a rate-limit bucket,
+    /// and the rule that the audit names.
     pub label: Arc<str>,
     /// The permitted ports.
     pub ports: Vec<u16>,
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_stop_at_label_borders_and_leave_out_the_apex() {
+    fn a_wildcard_matches_names_at_any_depth_below_the_apex_but_not_the_apex() {
         assert!(matches("*.example.com", "a.example.com"));
         assert!(matches("*.example.com", "a.b.example.com"));
         assert!(!matches("*.example.com", "example.com"));

@@ -87,7 +87,8 @@ pub struct Counters {
 /// Facts for the audit that become known while the flow is under way.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// The method of a request, or the DNS record type. The subject of an MCP flow has its method.
+    /// The method of a request, or the record type of a DNS question. `None` for an MCP message,
+    /// whose [`McpSubject`] has the method.
     pub method: Option<Cow<'static, str>>,
     /// The path in normal form, without its query.
     pub path: Option<Arc<str>>,
@@ -121,9 +122,9 @@ pub enum Subject {
     Mcp(McpSubject),
 }
 
-/// The host of every MCP flow, which stands for the MCP gateway.
+/// The host of every MCP flow. It stands for the MCP gateway, whatever the gateway's address is.
 pub const GATEWAY: &str = "unified-proxy";
-/// The port of every MCP flow: the gateway's default port, also if it listens on another one.
+/// The port of every MCP flow: the gateway's default port, whatever port it listens on.
 const GATEWAY_PORT: u16 = 8090;
 
 static GATEWAY_HOST: LazyLock<Host> = LazyLock::new(|| Host::Name(GATEWAY.into()));
@@ -136,7 +137,7 @@ pub struct FlowStart {
     pub kind: Kind,
     /// When it began, on the monotonic clock.
     pub started: Instant,
-    /// When it began, on the wall clock, for the log.
+    /// When it began, on the wall clock, for logs and for the expiry of leases.
     pub at: SystemTime,
     /// The client that sent it.
     pub client: Client,
@@ -175,7 +176,7 @@ impl FlowStart {
         }
     }
 
-    /// Begins the flow. Only tests of single addons call this directly: the engine uses a
+    /// Begins the flow. Only tests call this directly: the engine uses a
     /// [`LiveFlow`](super::LiveFlow), which also reports the flow's end to the chain.
     #[must_use]
     pub fn begin(self) -> OwnedFlow {

@@ -17,8 +17,8 @@ pub trait Identify: Send + Sync {
         Order::default()
     }
 
-    /// Finds the principal of a flow. Removes the header fields that identify the container from a
-    /// request's head.
+    /// Finds the principal of a flow. Removes `X-Container-Id`, in which a client may claim an id,
+    /// from a request's head.
     fn identify(&self, flow: &Flow, request: Option<&mut Request>) -> Identified;
 }
 

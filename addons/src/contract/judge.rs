@@ -253,7 +253,7 @@ impl Buffered {
         let denial = Denial::new(Code::BodyTooLargeToInspect, sentence)
             .with("limit", "inspect_values")
             .with("limit_values", most);
-        // A judge's own limit is no setting.
+        // The limit is the judge's own and not a setting, so the denial names no rule.
         if most < self.max_values {
             return denial;
         }
@@ -265,8 +265,8 @@ impl Buffered {
         self.budget.reserve(bytes)
     }
 
-    /// Reserves memory for bytes that outlive the judge, such as an answer. It is released when the
-    /// last reference to the bytes is dropped.
+    /// Reserves memory for bytes that outlive the judge, such as an answer. The memory is released
+    /// when the last reference to the bytes is dropped.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Denial> {
         self.reserve(bytes.len())?;
         Ok(Arc::clone(&self.budget).hold(bytes))
@@ -320,7 +320,7 @@ mod tests {
         fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict> {
             let thread = std::thread::spawn(work);
             self.threads.lock().push(thread.thread().id());
-            // The caller notices a panic.
+            // If `work` panics, its sender is dropped, so the caller gets an error.
             let _ = thread.join();
             Box::pin(std::future::ready(Ok(())))
         }

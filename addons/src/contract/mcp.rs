@@ -57,7 +57,8 @@ pub enum FrameBody {
     Outcome(RpcOutcome),
 }
 
-/// One JSON-RPC message between a client and one server, while it is judged.
+/// One JSON-RPC message between a client and a server (or the gateway itself), while the chain
+/// judges it.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The direction; for a response, the direction of its request.
@@ -142,7 +143,7 @@ pub struct Definition {
     /// The whole entry of `tools/list`.
     pub raw: Box<RawValue>,
     /// Whether `raw` may contain the key `x-mcp-header`, with which a schema names HTTP fields that
-    /// repeat arguments. Nearly all definitions do not, and need no search for it at each call.
+    /// repeat arguments. Few definitions do. Calls of all other tools need no search for the key.
     pub may_name_fields: bool,
     /// The server's hints about the tool. If the operator sets a hint too, the stricter of the two
     /// counts.
@@ -222,8 +223,8 @@ pub struct McpRecord {
     pub suspicious: bool,
 }
 
-/// Permission to send one request or notification, exactly as the chain judged it, to the server or
-/// client that it is for. A mount requires a permit for each message of a client.
+/// Permission to send one request or notification exactly as the chain judged it. The engine sends
+/// a client's request or notification to a server only with a permit.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{CallPermit, Frame};

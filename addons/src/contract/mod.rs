@@ -1,9 +1,9 @@
 //! The contract between the engine and the addons.
 //!
-//! A flow enters at an ingress (a listener) and passes the [`Chain`] phase by phase. If no addon
-//! denies the flow, the chain issues the permit that the next step needs: to resolve a host, to
-//! connect, or to send an MCP message. Phases that judge responses issue none. Addons get hosts,
-//! ports and paths in normal form, and never open a socket.
+//! A flow begins at a listener, or in the appliance itself, and passes the [`Chain`] phase by
+//! phase. If no addon denies the flow, the chain issues the permit that the next step needs: to
+//! resolve a host, to connect, or to send an MCP message. Phases that judge responses issue none.
+//! Addons get hosts and paths in normal form, and never open a socket.
 
 mod addon;
 mod body;

@@ -9,7 +9,7 @@ use super::addon::{Addon, Order};
 use super::identify::Identify;
 use super::names;
 
-/// The addons that every chain must have.
+/// The links that every chain must have.
 const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
 
 /// A violated constraint on the links of a chain or on their order.

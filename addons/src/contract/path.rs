@@ -7,10 +7,10 @@ use thiserror::Error;
 
 /// A path as it was sent, and the normal form that addons judge.
 ///
-/// The normal form has unreserved characters decoded, other escapes in upper case, bytes other than
-/// printable ASCII escaped, and dot segments resolved. [`Path::ambiguity`] says why a server might
-/// read the path differently. An addon that judges the paths of a host denies requests with an
-/// ambiguous path.
+/// The normal form has unreserved characters decoded, other escapes in upper case, and dot segments
+/// resolved. Spaces, control characters, non-ASCII bytes and malformed `%` are escaped.
+/// [`Path::ambiguity`] says why a server might read the path differently. An addon that judges the
+/// paths of a host denies requests with an ambiguous path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     sent: Box<str>,

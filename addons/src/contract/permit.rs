@@ -96,8 +96,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Called by the chain after every addon has judged the addresses. `None` if none is left, or
-    /// the flow has no principal.
+    /// Called by the chain after every addon has judged the addresses. `None` if no address is
+    /// left, or if the flow has no principal.
     pub(super) fn mint(flow: &Flow, addresses: Addresses) -> Option<Self> {
         let principal = flow.principal.clone()?;
         (!addresses.0.is_empty()).then(|| Self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::raw_json::write_string;
 
-/// The members of the input that policies read.
+/// The names of the input's members that policies read.
 #[derive(Clone, Debug)]
 pub struct ReadMembers(Option<Arc<[Box<str>]>>);
 

@@ -33,11 +33,11 @@ pub trait Containers: Send + Sync {
     /// is denied as expired. A deleted or replaced lease is not found.
     fn find(&self, source: &Source) -> Result<Option<Arc<Container>>, Unavailable>;
 
-    /// Whether the registry can be read. Called for each flow whose container is known before the
-    /// chain judges it, for example from an earlier flow of the connection.
+    /// Whether the registry can be read. Called in place of [`Containers::find`] for a flow whose
+    /// container is known already, for example from an earlier flow of the connection.
     fn available(&self) -> bool;
 
-    /// Ends and removes an expired lease. Returns before it is removed from disk.
+    /// Ends an expired lease and removes it from memory. The lease is removed from disk later.
     fn expire(&self, container: &Arc<Container>);
 }
 
@@ -103,8 +103,8 @@ pub trait Evaluator: Send + Sync {
     /// two.
     fn reads_responses(&self, method: &str) -> bool;
 
-    /// The members of the input that the bundles for this method read, without the first `decided`
-    /// bundles. An input needs no other members.
+    /// The members of the input that the bundles for this method read, leaving out the first
+    /// `decided` bundles. An input needs no other members.
     fn members(&self, method: &str, decided: usize) -> ReadMembers;
 
     /// Evaluates the bundles that judge this method, in the order of `mcp.yaml`. Skips the first
@@ -266,8 +266,9 @@ pub trait SecretFiles: Send + Sync {
     /// regular file or is larger than 1 MiB.
     fn read(&self, path: &Path, known: Option<&FileVersion>) -> io::Result<Option<SecretText>>;
 
-    /// Locks the file against other processes. The lock is a separate file beside it, since every
-    /// replacement is a new inode. Waits up to 30 s. The error names the file.
+    /// Locks the file against other processes; waits for up to 30 s. The lock is held on a separate
+    /// lock file, since every replacement of the file is a new inode. The error names the lock
+    /// file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, String>;
 
     /// Creates the temporary file that will replace `path`. Call it before a one-time refresh token
@@ -288,7 +289,8 @@ pub struct FileVersion {
 
 /// The content of a file, and its version. It has no `Debug` on purpose.
 pub struct SecretText {
-    /// The version that the text was read from, or an older one.
+    /// The version of the file right before it was read. If the file changed during the read, the
+    /// next read finds another version.
     pub version: FileVersion,
     /// The content.
     pub text: Zeroizing<Vec<u8>>,
@@ -300,8 +302,9 @@ pub trait FileLock: Send {}
 /// A temporary file that will replace another one; deleted if it is dropped without
 /// [`Replacement::commit`].
 pub trait Replacement: Send {
-    /// Writes the text to the temporary file on disk, with the mode of the file to replace, and
-    /// with its owner if the process may change owners. Blocks.
+    /// Writes the text to the temporary file and flushes it to disk. The temporary file gets the
+    /// mode of the file to replace and, if the process may change owners, the owner of that file.
+    /// Blocks.
     fn fill(&mut self, text: &[u8]) -> io::Result<()>;
 
     /// Replaces the file atomically and returns its new version. Blocks.

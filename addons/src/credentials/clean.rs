@@ -91,8 +91,7 @@ impl ClientCredentials {
 
     fn clean_cookies(&self, request: &mut Request) {
         let clean = |value: &HeaderValue| {
-            // A value that is not visible ASCII cannot be parsed, and no browser sends it: it is
-            // dropped.
+            // A value that is not visible ASCII is dropped, since its cookies cannot be parsed.
             let text = value.to_str().ok()?;
             let kept: Vec<_> = text
                 .split(';')

@@ -1,4 +1,4 @@
-//! The encodings in which a response may contain a secret.
+//! The forms of a secret: the encodings in which it is recognized in a response.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 /// The length of the shortest base64 form, in bytes: a shorter one would match unrelated text.
 const MIN_DERIVED: usize = 6;
 
-/// Every form of every secret, sorted, each with the name of its credential.
+/// The forms of several secrets, sorted, each with the name of its credential.
 #[derive(Default)]
 pub(super) struct Forms(pub(super) Vec<(Zeroizing<Vec<u8>>, Box<str>)>);
 

@@ -1,4 +1,4 @@
-//! Injects credentials into the requests that they are for, and into no others.
+//! Injects each credential into the requests that its entry describes, and into no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,9 +48,9 @@ impl HostCredentials {
         }
     }
 
-    /// Removes the client's own credentials from a request, adds the configured credentials that
-    /// are for the request, and puts the scrubbers for its response into a slot. Waits only if a
-    /// token must be fetched first.
+    /// Removes the client's own credentials from a request, adds the configured credentials whose
+    /// entries match the request, and puts the scrubbers for its response into a slot. Waits only
+    /// if a token must be fetched first.
     pub(super) fn guard<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         let container = match flow.container() {
             Ok(container) => container,
@@ -78,8 +78,8 @@ impl HostCredentials {
         }
     }
 
-    /// The credentials for the request. Every kind except `set_headers` sets `Authorization`. If
-    /// several credentials set it, only the first of them is chosen.
+    /// The credentials whose entries match the request. Every kind except `set_headers` sets
+    /// `Authorization`. Of the credentials of these kinds, only the first is chosen.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -167,8 +167,8 @@ impl HostCredentials {
         found.map(|(_, fields)| fields).ok_or_else(Denial::internal)
     }
 
-    /// The prepared credentials; prepares them again if a source changed. The read lock must not be
-    /// held across an await.
+    /// The prepared credentials; prepares them again if a source changed. The returned guard must
+    /// not be held across an await.
     fn prepared(&self) -> Result<MappedRwLockReadGuard<'_, Prepared>, Denial> {
         if let Ok(current) = RwLockReadGuard::try_map(self.prepared.read(), |prepared| {
             let prepared = prepared.as_ref();
@@ -218,7 +218,7 @@ fn add<'f>(
 }
 
 impl Credential {
-    /// Whether the credential is for this container.
+    /// Whether requests of this container may get the credential.
     pub(super) fn is_for_container(&self, container: &Container) -> bool {
         let ids = self.containers.as_ref();
         let listed = ids.is_none_or(|ids| ids.contains(&container.id));

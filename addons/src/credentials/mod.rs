@@ -1,6 +1,6 @@
-//! Injects secrets into requests after every other addon has passed the request. Scrubs echoes
-//! (copies of the secrets, also encoded ones) from responses before any other addon sees the
-//! response. Containers never see a secret.
+//! Keeps secrets from containers. Injects secrets into requests after every other addon has passed
+//! the request. Scrubs echoes (copies of the secrets, also in common encodings) from responses
+//! before any other addon sees the response.
 
 mod clean;
 mod endpoints;
@@ -36,13 +36,13 @@ pub use settings::{CredentialEntry, CredentialSettings, KindSettings, SecretSett
 pub use token::{Fetched, Token, TokenForm, TokenSource};
 pub use token_sources::TokenSources;
 
-/// The secrets of one entry, and the requests that they are for. It has no `Debug` on purpose.
+/// The secrets of one entry, and the requests that get them. It has no `Debug` on purpose.
 pub struct Credential {
     /// The name in the audit, in metrics, and in the `[REDACTED:name]` that replaces an echo.
     pub name: Arc<str>,
-    /// The hosts and ports it is sent to.
+    /// The hosts and ports to which the secret may be sent.
     pub hosts: Vec<(Host, u16)>,
-    /// How it is put into a request.
+    /// How the secret is put into a request.
     pub kind: CredentialKind,
     /// Request fields to remove, in which a client could send its own key.
     pub remove_headers: Vec<HeaderName>,
@@ -50,10 +50,10 @@ pub struct Credential {
     pub remove_query: Vec<String>,
     /// Cookies to remove.
     pub remove_cookies: Vec<String>,
-    /// The containers it is for; `None` for all.
+    /// The containers whose requests may get the secret; `None` for all.
     pub containers: Option<Vec<ContainerId>>,
-    /// The repositories it is for: a request's path must name one of them, and the container must
-    /// have registered it. `None` for all requests.
+    /// A request gets the secret only if its path names one of these repositories, and the
+    /// container's registration lists the named repository. `None`: the path does not matter.
     pub repos: Option<Vec<String>>,
 }
 
@@ -72,12 +72,12 @@ pub enum CredentialKind {
     Bearer(Arc<dyn SecretSource>),
     /// A token that expires and is replaced.
     Token {
-        /// Whether it is sent as a bearer token or as a basic password.
+        /// Whether the token is sent as a bearer token or as a basic password.
         form: TokenForm,
         /// Fetches and replaces the token.
         source: Arc<dyn TokenSource>,
-        /// The login of an OAuth token: containers that call its endpoints get placeholders. `None`
-        /// for a token of a GitHub App.
+        /// The OAuth login that the token belongs to. The addon itself answers requests to the
+        /// login's endpoints, with placeholders. `None` for a token of a GitHub App.
         login: Option<oauth::Login>,
     },
 }
@@ -120,8 +120,8 @@ impl Addon for Credentials {
 
     fn order(&self) -> Order {
         Order {
-            // The addons github and git mark the requests that must stay without a credential;
-            // the `order` of github puts it before this addon.
+            // The addons github and git mark the requests that must stay without a credential.
+            // GITHUB is not listed here, since the `order` of github names this addon.
             after: &[
                 names::IDENTITY,
                 names::RATE_LIMIT,
@@ -180,8 +180,9 @@ impl Guarded {
         Ok(())
     }
 
-    /// Whether the body is shorter than every form of a secret, so that it may keep its length.
-    /// `false` if the body has a `Content-Encoding` or no `Content-Length`.
+    /// Whether `Content-Length` is below the length of every form of a secret. Such a body is not
+    /// scrubbed, so it keeps its `Content-Length`. `false` without a `Content-Length`, and for an
+    /// encoded body, which may be longer when decoded.
     fn is_too_short(&self, headers: &HeaderMap) -> bool {
         if headers.contains_key(CONTENT_ENCODING) {
             return false;

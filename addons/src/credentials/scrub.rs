@@ -1,4 +1,5 @@
-//! Replaces every echo of a secret (a copy in any of its encodings) while a response streams.
+//! Replaces every echo of a secret (a copy in one of the encodings of [`Forms`]) while a response
+//! streams.
 
 use std::sync::Arc;
 

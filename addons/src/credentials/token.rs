@@ -52,8 +52,9 @@ pub trait TokenSource: Send + Sync {
         None
     }
 
-    /// Records that the host answered 401 to this token, so that the source replaces the token. The
-    /// source may keep a token that it obtained only seconds ago.
+    /// Records that the host answered 401 to this token, so that the source replaces the token. A
+    /// source may keep a token that it obtained recently: otherwise a host that answers every
+    /// request with a 401 would make the source flood the token endpoint.
     fn refused(&self, container: &Container, token: &Arc<Token>);
 }
 

@@ -7,8 +7,7 @@ use brotli_decompressor::{
 
 use super::{CORRUPT, Encoding, Fault, Progress, Side, TRAILING};
 
-/// The largest window of a request: 2^22 bytes (4 MiB), the default of encoders and more than an
-/// inspected body needs.
+/// The largest window of a request: 2^22 bytes (4 MiB), the default of encoders.
 const MAX_REQUEST_WINDOW_BITS: u8 = 22;
 
 /// The largest window of a response: 2^24 bytes (16 MiB), the maximum of RFC 7932, section 9.1.
@@ -42,7 +41,8 @@ impl Brotli {
         }
     }
 
-    /// Refuses a window that is too large, before it is allocated. Its size is in the first byte.
+    /// Refuses a window that is too large, before the window is allocated. `first` is the body's
+    /// first byte, which has the window's size.
     fn begin(&mut self, first: u8) -> Result<(), Fault> {
         self.has_begun = true;
         match window_bits(first) <= self.max_window_bits {

@@ -1,7 +1,8 @@
 //! Decodes the `Content-Encoding` of a message body piece by piece, at the pace of its reader.
 //!
 //! A few bytes of a compressed body may expand to gigabytes. So the caller pulls the output: each
-//! call decodes only as much as the caller has room for, however much input was fed.
+//! call returns at most as much as the caller has room for, however much input was fed. A decoder
+//! decodes ahead by at most its window, and a block for zstd.
 
 mod brotli;
 mod deflate;
@@ -71,7 +72,7 @@ struct Progress {
     written: usize,
 }
 
-/// The decoder of one encoding. It buffers no output beyond its window.
+/// The decoder of one encoding. It buffers no output beyond its window, and a block for zstd.
 trait Encoding: Send {
     /// Decodes from `input` to the front of `out`, which is not empty.
     ///
@@ -96,8 +97,8 @@ impl Decoder {
     /// Makes the decoder for the `Content-Encoding` of a head; `None` for a plain body.
     ///
     /// Denies with `unsupported_encoding` an unknown encoding, more than one encoding, and a
-    /// request with `deflate`. A body that cannot be decoded, or only by a guess, cannot be
-    /// inspected.
+    /// request with `deflate`. A body that is not decoded cannot be inspected, and `deflate` can be
+    /// decoded only by a guess.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {
@@ -138,8 +139,8 @@ impl Decoder {
     ///
     /// A `most` of 0 counts as 1, so that a caller without room learns that the body is too long.
     /// Flushed data is returned at once, except for zstd, which delays up to a window until its
-    /// frame ends. A body that is corrupt or mostly padding is denied with `unsupported_encoding`,
-    /// and so is each later call.
+    /// frame ends. A body that is corrupt or mostly padding is denied with `unsupported_encoding`.
+    /// Each later call returns the same denial.
     pub fn next(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
         loop {
             let Progress { read, written } = self.step(most)?;
@@ -164,8 +165,8 @@ impl Decoder {
     }
 
     /// An upper bound on the bytes that the decoder allocates at any time: window, tables and
-    /// buffers, without the chunk that was fed. The value is constant. Hardly any of this memory is
-    /// allocated before the first call of [`next`](Self::next).
+    /// buffers, without the chunk that was fed. The value is constant. The windows and tables of
+    /// brotli and zstd, which are by far the largest, are allocated by [`next`](Self::next).
     pub fn memory(&self) -> usize {
         self.out.len().saturating_add(self.encoding.memory())
     }
@@ -199,7 +200,8 @@ impl Decoder {
     fn most_encoded(&self) -> u64 {
         let for_each_byte = match self.side {
             Side::Request => 2,
-            // Enough for a stream that flushes after each event, or sends each as a gzip member.
+            // Enough for a stream that flushes after each event, or sends each event as a gzip
+            // member, which adds about 20 bytes.
             Side::Response => 16,
         };
         let held_back = self.encoding.holds_back() as u64;

@@ -138,7 +138,7 @@ fn a_body_must_end_exactly_where_its_encoding_ends() {
             failures.push((name, "garbage", 0));
         }
         if decode(name, &[], 7, 100).as_deref().ok() != Some(&[]) {
-            failures.push((name, "without a byte", 0));
+            failures.push((name, "an empty body", 0));
         }
     }
     assert_eq!(failures, []);

@@ -92,7 +92,7 @@ impl Zstd {
             }
             (Part::Block, _) => self.block()?,
             (Part::Checksum, _) => self.expect(Part::Descriptor, MAGIC.len() + 1),
-            // Also a skippable frame, which has no content.
+            // Skippable frames are refused too: they have no content.
             (Part::Descriptor | Part::BlockHeader, _) => return Err(CORRUPT),
         }
         Ok(())

@@ -5,7 +5,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::operation::Operation;
 use crate::contract::{Code, Outcome};
 
-/// The codes with which pushes are denied most often; their series exist from the start.
+/// The codes with which pushes are denied most often. Their series exist from the start.
 const PUSH_DENIALS: [Code; 10] = [
     Code::RepoNotAuthorized,
     Code::BranchDeletionBlocked,

@@ -147,7 +147,7 @@ mod tests {
     use crate::fixtures;
 
     #[test]
-    fn a_path_names_its_repository_with_and_without_the_suffix() {
+    fn a_path_names_its_repository_with_and_without_the_git_suffix() {
         each_row(
             [
                 ("/acme/web", "acme/web", ""),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_classified_by_its_suffix_and_method() {
+    fn a_request_is_classified_by_its_method_and_its_path_in_the_repository() {
         use Operation::*;
         let git = |operation| Ok(Call::Git(operation));
         each_row(

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_line_is_read_again() {
+    fn a_written_line_is_read_back() {
         let mut out = Vec::new();
         write(&mut out, b"unpack ok\n");
         assert_eq!(out, b"000eunpack ok\n");

@@ -19,7 +19,7 @@ use crate::contract::{
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
 /// Limit on the bytes of commands that are kept for a report while a pack of unknown length
-/// streams: enough for more refs than real pushes update. The limit bounds the memory of slow
+/// streams: enough for about 600 refs with names of 20 bytes. The limit bounds the memory of slow
 /// pushes.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
@@ -182,8 +182,9 @@ impl JudgePush {
             size: 0,
         };
         pack.check(body.bytes().len() as u64)?;
-        // An announced length has been judged already, and a long list would occupy memory until
-        // the pack has ended.
+        // The commands are kept only for the report on a pack that becomes too large. A push of
+        // announced length cannot: its length has been judged already. A long list would occupy
+        // memory until the pack has ended.
         if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
             pack.beginning = None;
         }

@@ -1,7 +1,8 @@
 //! Checks the names of refs by git's own rules.
 
-/// The namespaces that a push may write; bot mode restricts them further. Others have side effects:
-/// `refs/for/` opens reviews, `refs/replace/` changes the history that git shows.
+/// The namespaces that a push may write; bot mode restricts them further. A push to another
+/// namespace can have side effects: in `refs/for/` it opens reviews, in `refs/replace/` it changes
+/// the history that git shows.
 pub(super) const NAMESPACES: [&str; 3] = ["refs/heads/", "refs/tags/", "refs/notes/"];
 
 /// Whether git accepts the name (`git check-ref-format --allow-onelevel`).

@@ -26,8 +26,8 @@ const SHORT_NAME: usize = 80;
 /// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
 const AROUND: usize = pkt_line::HEADER + 5;
 
-/// Limit on the bytes of a denied push that are read and discarded. They are read because git reads
-/// no answer before it has sent everything. It is the largest limit that a registration may set.
+/// Limit on the bytes of a denied push that are read and discarded, since git reads no answer
+/// before it has sent everything. Equal to the largest push limit that a registration may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
 /// Renders the denial as a report with its sentence for every ref. Returns the denial unchanged if
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multiplexed_report_comes_after_the_advice() {
+    fn with_a_side_band_the_advice_precedes_the_report() {
         let answer = answer("report-status-v2 side-band-64k").unwrap();
         let body = "000e\x02Try this\n0045\x01000eunpack ok\n\
                     0017ng refs/heads/a No\n0017ng refs/heads/b No\n00000000";

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::content::{self, Objection, ObjectionAt, objection_at};
 use super::mentions::Mentions;
 
-/// The keys of an object, each with the kind of its value. `null` is accepted for each.
+/// The keys of an object, each with the kind of its value. `null` is accepted for every key.
 pub(super) type Keys = &'static [(&'static str, Kind)];
 
 /// The type of a value, and the rule that judges it.

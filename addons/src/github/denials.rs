@@ -10,7 +10,7 @@ pub(super) const RELEASE_BLOCKED: &str = "Release creation blocked";
 const ALLOWED: &str =
     "pull requests and their comments, reviews other than APPROVE, issues, labels, reactions";
 
-/// Limit on the bytes of a client's key that a denial repeats.
+/// Limit on the bytes of a JSON key from the client that a denial repeats.
 const MAX_KEY: usize = 80;
 
 /// Constructors of the denials.
@@ -25,8 +25,9 @@ impl Denials {
             .with("repos", repos)
     }
 
-    /// Denies a permitted write because of a key or a value in its body or its input: as
-    /// `repo_not_authorized` for a branch of another repository, otherwise as `write_not_allowed`.
+    /// Denies a permitted write because of a key or a value in its REST body or GraphQL input. The
+    /// code is `repo_not_authorized` for a branch of another repository, otherwise
+    /// `write_not_allowed`.
     pub(super) fn body(what: &str, objected: &ObjectionAt, container: &Container) -> Denial {
         let ObjectionAt { key, objection } = objected;
         let denial = match objection {

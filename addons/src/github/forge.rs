@@ -20,8 +20,7 @@ const CACHE_CAPACITY: usize = 4096;
 /// The longest node id in bytes that is looked up; a longer one counts as unknown.
 const MAX_ID: usize = 256;
 
-/// The query for nodes: every type with a repository, and accounts. Nodes of other types stay
-/// unknown.
+/// The query for nodes. A node of a type that is not listed here counts as unknown.
 const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
     ...on Actor{login}\
     ...on Repository{nameWithOwner}\
@@ -53,7 +52,7 @@ pub(super) struct Node {
     pub repo: Option<String>,
     /// The name of the label; `None` unless the node is a label.
     pub label: Option<String>,
-    /// The login; `None` unless the node is the account of a person or a bot.
+    /// The login; `None` unless the node is an account.
     pub login: Option<String>,
 }
 
@@ -123,9 +122,9 @@ impl Forge {
         Ok(nodes)
     }
 
-    /// Sends a request and returns the forge's JSON; `None` if policy denies the request, or the
-    /// response has a status other than 200 and 5xx or is not JSON. Returns a denial if the status
-    /// is 5xx, or if the look-up fails for another reason, such as a rate limit of the container.
+    /// Sends a request and returns the forge's JSON. Returns a denial if the status is 5xx, or if
+    /// the look-up fails in the proxy, for example at the container's rate limit. Returns `None` if
+    /// policy denies the request, for any other status than 200, and if the response is not JSON.
     async fn send(
         &self,
         requester: &Requester,
@@ -181,7 +180,8 @@ impl Forge {
     }
 }
 
-/// Whether policy denies the request. Any other denial, such as a rate limit, is transient.
+/// Whether policy denies the request. A denial with a retry time, such as a rate limit, does not
+/// count: a later look-up may pass.
 fn is_policy(denial: &Denial) -> bool {
     denial.code().fault() == Fault::Policy && denial.retry_after_seconds().is_none()
 }

@@ -1,9 +1,9 @@
 //! Guards the APIs of GitHub and of GitHub Enterprise servers.
 //!
 //! By default, a request must stay in the repositories of the container's list, or read one of a
-//! few paths without a repository. A write must also be on an allowlist. With a personal token as
-//! the credential, only this addon limits which of the token's repositories a container reaches
-//! through these APIs.
+//! few paths without a repository. A write must also be on an allowlist. The limit to the
+//! container's list matters most with a personal token as the credential: such a token has access
+//! to all repositories of its owner.
 
 mod body;
 mod content;
@@ -55,7 +55,8 @@ enum Service {
     Gists,
 }
 
-/// The addon. It judges requests to a forge's APIs, files and gists, not its web pages and git.
+/// The addon. It judges requests to a forge's APIs, raw files, archives and gists, but not to its
+/// web pages and git.
 pub struct Github {
     services: HostMap<Service>,
     rest: Rest,

@@ -75,8 +75,8 @@ impl GithubSettings {
     }
 }
 
-/// The patterns that are blocked if the key is absent. A pattern that does not compile is reported
-/// as a configuration error, as if the file contained it.
+/// The patterns that are blocked if `blocked_api_patterns` is absent. A pattern that does not
+/// compile is reported as a configuration error, as if the file contained it.
 fn shipped_patterns(fields: &Fields<'_>) -> Option<Patterns> {
     let mut patterns = Vec::new();
     for (method, text) in BLOCKED_PATTERNS {

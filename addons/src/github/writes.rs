@@ -97,7 +97,7 @@ const PULL_REQUEST: Keys = &[
     ("base", Kind::Branch),
 ];
 
-/// `in_reply_to` is a comment of the pull request that the path names.
+/// `in_reply_to` needs no look-up: it is a comment of the pull request that the path names.
 const REVIEW_COMMENT: Keys = &[
     ("body", Kind::Comment),
     ("commit_id", Kind::Text),
@@ -128,7 +128,7 @@ const REVIEW: Keys = &[
     ("comments", Kind::List(&DRAFT_COMMENT)),
 ];
 
-/// Teams belong to the repository's organization.
+/// Any team may be requested: teams belong to the repository's organization.
 const REVIEWERS: Keys = &[
     ("reviewers", Kind::List(&Kind::Login)),
     ("team_reviewers", Kind::List(&Kind::Text)),

@@ -18,8 +18,7 @@ pub(super) struct PreparedCall {
 }
 
 /// Reads the arguments of a call and applies the override. Denies params that are malformed, or
-/// whose `name` is not the tool's name in `definition`. Takes time linear in the length of the
-/// params.
+/// whose `name` is not the tool's name in `definition`.
 pub(super) fn prepare(
     params: Option<Box<RawValue>>,
     definition: &Definition,

@@ -51,8 +51,8 @@ impl Target {
     }
 
     /// The denial of a message on which a policy decides `deny_abort`. That decision sets the
-    /// container's abort latch. While the latch is set, tool calls and answers to servers get the
-    /// same denial.
+    /// container's abort latch. While the latch is set, tool calls and answers to servers are
+    /// denied in the same way.
     pub(super) fn abort(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!(

@@ -51,7 +51,7 @@ impl Mcp {
         let container = Arc::clone(flow.container()?);
         let is_call = &*frame.method == TOOLS_CALL;
         let Some(target) = Target::of(flow) else {
-            // The gateway itself answers a message without a server, and it has no tools.
+            // A message without a server is for the gateway itself, which has no tools.
             return match is_call {
                 true => Err(unknown_tool(subject_name(flow))),
                 false => Ok(()),
@@ -92,11 +92,11 @@ impl Mcp {
             let params = call::with_arguments(&params, modified.get())?;
             frame.body = FrameBody::Params(Some(params));
         }
-        // While a policy or a person decided, another message may have raised the level or set the
-        // abort latch.
+        // Again, since another message may have raised the level or set the abort latch while a
+        // policy or a person decided.
         self.admit(flow, &call)?;
-        // Before the call runs. The tool's log messages and requests are as confidential as its
-        // result, and may arrive outside the call.
+        // The level rises before the call runs: the tool's log messages and requests are as
+        // confidential as its result, and may arrive outside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
         flow.put_slot(CalledTool(call.definition));
@@ -222,8 +222,8 @@ impl Mcp {
         }
     }
 
-    /// Denies a client's answer to a server's question. If the server asked during a tool call, the
-    /// answer is denied if the call would now be denied. Otherwise only the abort latch denies it.
+    /// Judges a client's answer to a server's question. An answer during a tool call is denied if
+    /// the call would now be denied. Any other answer is denied only by the abort latch.
     fn admit_answer(
         &self,
         flow: &mut Flow,

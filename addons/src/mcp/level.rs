@@ -37,7 +37,6 @@ pub(super) async fn raise(
     let (records, container) = (Arc::clone(records), Arc::clone(container));
     let raised = tasks.run(async move {
         let written = records.raise_level(&container, level).await;
-        // The level rises in memory even if the write failed.
         container.raise_level(level);
         let stored = &StoredLevel::of(&container).0;
         match written {

@@ -18,8 +18,7 @@ use crate::contract::{Addon, Flow, Order, Outcome, names};
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,
-    /// The budget of the appliance's own flows. It is limited, too, since clients can cause such
-    /// flows.
+    /// The budget of the appliance's own flows, which clients can cause.
     own: Budget,
     /// The budgets that the leases own, so that `tick` writes their folded lines.
     leases: Mutex<Vec<Weak<Budget>>>,
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_different_tool_calls_is_counted_within_bounds() {
+    fn a_flood_of_different_tool_calls_is_written_as_fewer_than_600_lines() {
         let (audit, log, _) = audit(1);
         let web = container("web");
         for n in 0..5000 {
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_different_lines_is_counted_within_bounds() {
+    fn a_flood_of_different_requests_is_written_as_fewer_than_600_lines() {
         let (audit, log, _) = audit(1);
         let web = container("web");
         for n in 0..5000 {

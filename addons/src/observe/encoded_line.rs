@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::json::{beginning, excerpt, host, member, optional};
 use super::line::{AuditLine, Cost, McpLine};
 
-/// The initial capacity in bytes, which suffices for most lines. A line has at most 11 KiB besides
-/// the operator's own names. Its longest members are a path of 1 KiB and a policy's reason of 512
-/// bytes, and each byte of these may become an escape of six bytes.
+/// The initial capacity in bytes, which suffices for most lines. A line can have 11 KiB: its
+/// longest members are a path of 1 KiB and a policy's reason of 512 bytes, and each byte of them
+/// may become an escape of six bytes.
 const TYPICAL_LENGTH: usize = 512;
 
 /// The JSON of a line.
@@ -17,7 +17,7 @@ pub(super) struct EncodedLine {
     /// Offset of the first byte after `ts` and `flow`; two lines that are equal from here on can be
     /// folded.
     fold_start: usize,
-    /// The bytes that hold the cost of the flow.
+    /// The bytes of `json` that hold the cost of the flow.
     cost_at: Range<usize>,
 }
 

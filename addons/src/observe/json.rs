@@ -56,8 +56,8 @@ pub(super) fn beginning(out: &mut Vec<u8>, at: SystemTime, flow: FlowId) {
     out.push(b'"');
 }
 
-/// Encodes bytes as `DIGITS` lower-case hexadecimal digits. Leaves out further bytes; digits
-/// without a byte are zeros.
+/// Encodes bytes as `DIGITS` lower-case hexadecimal digits. Bytes that do not fit are left out, and
+/// digits without a byte are zeros.
 #[must_use]
 pub fn hex<const DIGITS: usize>(bytes: &[u8]) -> [u8; DIGITS] {
     let mut digits = [b'0'; DIGITS];

@@ -11,15 +11,15 @@ use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
 
-/// Limit on the bytes of an MCP method in a line. The longest known method has 41 bytes.
+/// Limit on the bytes of an MCP method in a line. The longest known method has 40 bytes.
 const MAX_MCP_METHOD: usize = 64;
 
 /// Limit on the bytes of a tool's name in a line. A server chooses the name.
 const MAX_TOOL: usize = 128;
 
 /// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]
-/// makes its text. It never holds a secret: queries, headers and the sentences of denials are left
-/// out.
+/// makes its text. Queries, headers and the sentences of denials are left out, since they may
+/// contain secrets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AuditLine<'a> {
     /// When the flow started.
@@ -34,13 +34,13 @@ pub(super) struct AuditLine<'a> {
     pub(super) client: Option<IpAddr>,
     /// The method, or the DNS record type.
     pub(super) method: Option<Excerpt<'a>>,
-    /// The host of the request; `None` in a coarse line: see [`AuditLine::coarse`].
+    /// The flow's host; `None` in a coarse line: see [`AuditLine::coarse`].
     pub(super) host: Option<&'a Host>,
-    /// The port of the request.
+    /// The flow's port.
     pub(super) port: u16,
     /// The path without its query.
     pub(super) path: Option<Excerpt<'a>>,
-    /// The HTTP status that the client got.
+    /// [`Outcome::status`]; `None` for 0.
     pub(super) status: Option<u16>,
     /// The outcome: `ok`, `denied`, `failed` or `aborted`.
     pub(super) outcome: &'static str,
@@ -147,9 +147,9 @@ impl<'a> AuditLine<'a> {
         }
     }
 
-    /// The line into which all flows of one kind, outcome and code are folded once too many
-    /// different lines are held. It omits everything that a client or an upstream chooses, the
-    /// status included, so that coarse lines are few and short.
+    /// The coarse form: equal for all flows of a container with the same kind, outcome and code.
+    /// Flows are folded into it once too many different lines are held. It omits everything that a
+    /// client or an upstream chooses, the status included, so that coarse lines are few and short.
     pub(super) fn coarse(self) -> Self {
         Self {
             client: None,
@@ -158,7 +158,7 @@ impl<'a> AuditLine<'a> {
             port: 0,
             path: None,
             status: None,
-            // Follows from the code.
+            // Several addons can deny with the same code.
             addon: None,
             rule: None,
             upstream_addr: None,

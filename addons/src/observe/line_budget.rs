@@ -1,9 +1,14 @@
 //! The budget of one lease in the audit log, and the folding of lines beyond it.
 //!
-//! A lease writes at most its budget of bytes in any minute. Coarse lines, one for each combination
-//! of a flow's kind, outcome and code, come on top: at most 128 KiB each time that folded lines are
-//! written. Three quarters of the budget are for lines that are written as their flows end, one
-//! quarter is for folded lines.
+//! Three quarters of the bytes are for lines that are written as their flows end. A line beyond
+//! this share, or beyond the limit on lines, is held for up to a minute. Held lines are folded:
+//! lines that differ only in `ts`, `flow` and cost become one line with a count. One quarter of the
+//! bytes is for lines that are held in full. Once this quarter is spent or `MAX_HELD` lines are
+//! held in full, a further line is held in its coarse form, which has hardly more than the flow's
+//! kind, outcome and code.
+//!
+//! A lease writes at most its budget of bytes in any minute. Coarse lines come on top: at most
+//! 128 KiB each time that the held lines are written.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,13 +25,13 @@ use super::line::{AuditLine, Cost};
 use super::sink::{AuditSink, CHAIN_BYTES, Destination};
 use super::window::{Amount, Window};
 
-/// The longest wait of a folded line until it is written.
+/// How long the first held line waits until all held lines are written.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// Limit on the folded lines that are held in full. It bounds the work of writing them at once.
+/// Limit on the lines that are held in full. It bounds the work of writing them at once.
 const MAX_HELD: u32 = 512;
 
-/// The share of the bytes that is reserved for folded lines, as a divisor: a quarter.
+/// The share of the bytes that is reserved for lines held in full, as a divisor: a quarter.
 const FOLDED_SHARE: u32 = 4;
 
 /// The limits and the sink of all budgets.
@@ -38,14 +43,14 @@ pub(super) struct BudgetLimits {
 }
 
 impl BudgetLimits {
-    /// Limit on the bytes of folded lines that are held in full.
+    /// Limit on the bytes of lines that are held in full.
     fn folded_bytes(&self) -> u32 {
         self.bytes_per_minute.get() / FOLDED_SHARE
     }
 }
 
 /// The budget of one lease, of all unknown sources together, or of the appliance's own flows.
-/// Dropping it writes the folded lines.
+/// Dropping it writes the held lines.
 pub(super) struct Budget {
     state: Mutex<State>,
     limits: Arc<BudgetLimits>,
@@ -53,11 +58,11 @@ pub(super) struct Budget {
 }
 
 struct State {
-    /// The lines written, except coarse ones. Its bytes and those of `held` together never exceed
-    /// the budget.
+    /// The lines written in the last minute, except coarse ones. Their bytes and those of
+    /// `held.full` together never exceed the budget.
     written: Window,
     held: Held,
-    /// Whether the lease has ended and its folded lines have been written.
+    /// Whether the lease has ended and the lines held at its end have been written.
     flushed_at_end: bool,
 }
 
@@ -68,12 +73,12 @@ struct Held {
     lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
     /// The sum of the lines that are held in full, each at its longest.
     full: Amount,
-    /// When the first of the lines was folded.
+    /// When the first of the lines was held.
     since: Option<Instant>,
 }
 
-/// The folded lines with an equal key: `ts`, `flow` and duration of the first flow, and the sum of
-/// the bytes of all flows.
+/// A held line: `ts`, `flow` and duration of its first flow, and the sum of the bytes of all its
+/// flows.
 struct Fold {
     head: Vec<u8>,
     cost_at: usize,
@@ -120,7 +125,7 @@ impl Budget {
     /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
     /// space for another line in full, folds the line's coarse form instead.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
-        // Declared before the lock's guard, so that its text is freed after the lock is released.
+        // Declared before the lock's guard, so that the key is freed after the lock is released.
         let mut key = written.fold_key();
         let mut state = self.state.lock();
         if let Some(fold) = state.held.lines.get_mut(&key.rest) {
@@ -165,9 +170,9 @@ impl Budget {
         fits
     }
 
-    /// Writes the folded lines if the first of them has waited for `HELD_FOR`, or if the lease has
-    /// just ended. Lines folded after the lease's end wait for `HELD_FOR` again, or for the drop of
-    /// the budget.
+    /// Writes the held lines if the first of them has waited for `HELD_FOR`, or if the lease has
+    /// just ended. Lines that are held after the lease's end are written after `HELD_FOR` again, or
+    /// when the budget is dropped.
     pub(super) fn flush_if_due(&self, now: Instant) {
         let is_due = {
             let mut state = self.state.lock();
@@ -181,7 +186,7 @@ impl Budget {
         }
     }
 
-    /// Writes the folded lines.
+    /// Writes the held lines.
     pub(super) fn flush(&self, now: Instant) {
         let held = {
             let mut state = self.state.lock();
@@ -287,7 +292,7 @@ mod tests {
         Audit::new(settings, Arc::clone(log) as _, &Registry::new()).unwrap()
     }
 
-    /// Ends a flow whose path needs escapes, so that its line has the maximal length.
+    /// Ends a flow whose line has more than 2 KiB, since each quote in its path takes two bytes.
     fn end(audit: &Audit, container: &Arc<Container>, number: usize, at: Instant) {
         let mut flow = flow_of(container, Kind::Http, "api.example.com");
         flow.start_mut().started = at;

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_listed_completely() {
+    fn outcome_labels_has_the_label_of_every_outcome() {
         let denied = outcome(403, Some(Code::RuleDenied));
         let failed = outcome(502, Some(Code::UpstreamTls));
         let aborted = Outcome {

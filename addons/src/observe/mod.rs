@@ -1,5 +1,5 @@
 //! Observers of flows: audit log, metrics, traces. They deny nothing, and change nothing but the
-//! trace context in a client's request.
+//! trace context in a client's request or MCP message.
 
 mod audit;
 mod encoded_line;

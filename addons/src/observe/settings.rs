@@ -9,7 +9,7 @@ const GB: u64 = 1 << 30;
 
 /// Enough for 100 flows per second with a line each.
 const LINES_PER_MINUTE: NonZeroU32 = at_least_one(6000);
-/// Enough for 6000 lines of 350 bytes, a common length.
+/// Three quarters are for lines that are written as their flows end: 4,500 lines of 350 bytes.
 const BYTES_PER_MINUTE: NonZeroU32 = at_least_one(2 << 20);
 
 /// The limits of one container in the log. The same limits apply to the appliance's own flows
@@ -20,7 +20,7 @@ pub struct AuditSettings {
     /// combination of a flow's kind, outcome and code.
     pub lines_per_minute_per_container: NonZeroU32,
     /// Bytes in any minute, folded lines included. Coarse lines come on top, with at most 128 KiB
-    /// per minute.
+    /// per minute, and as much again when the lease ends.
     pub bytes_per_minute_per_container: NonZeroU32,
 }
 

@@ -1,5 +1,5 @@
-//! Denies addresses outside the public internet, whatever name resolves to them, unless
-//! `upstream.allow_private` opens them.
+//! Denies the proxy's own listeners, and addresses outside the public internet that
+//! `upstream.allow_private` does not open. The name that resolves to an address does not matter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -84,8 +84,8 @@ impl AddressGuard {
         all_forms(address.ip()).all(|form| !ours(form) && self.is_open(form))
     }
 
-    /// Whether the address is in a private range and neither one of our own listeners nor a
-    /// metadata service.
+    /// Whether the address is in a private range and is neither one of the proxy's own listeners
+    /// nor a metadata service.
     pub(super) fn is_trusted_private(&self, address: SocketAddr) -> bool {
         let ip = fold_address(address.ip());
         let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
@@ -95,7 +95,7 @@ impl AddressGuard {
     }
 
     /// Whether a DNS answer may contain the address. `ports` are the ports at which the host may be
-    /// dialled. An address that is one of our own listeners at one of these ports is refused.
+    /// dialled. An address at which the proxy itself listens on one of these ports is refused.
     pub(super) fn may_answer(&self, address: IpAddr, ports: &[u16]) -> bool {
         let ours = |ip| {
             let mut ports = ports.iter();
@@ -132,8 +132,9 @@ fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
             [Some(tail), None, None, None]
         }
         // NAT64 with a local prefix: RFC 6052, section 2.2, puts the IPv4 address after 48, 56, 64
-        // or 96 bits, around a zero byte. The length of the prefix is unknown here, so all four
-        // places are judged. A place whose first byte is zero holds no address.
+        // or 96 bits and leaves out the ninth byte. The length of the prefix is unknown here, so
+        // all four places are judged. A place that begins with a zero byte is skipped: it would
+        // deny nearly every address, and no host has an address in 0.0.0.0/8.
         [0x64, 0xff9b, 1, ..] => {
             let [.., a, b, _, c, d, e, f, _, _, _] = address.octets();
             let real = |inner: Ipv4Addr| (inner.octets()[0] != 0).then_some(inner);
@@ -267,7 +268,7 @@ mod tests {
                 "64:ff9b::169.254.169.254",
                 "2002:a00:1::1",
                 "2002:7f00:1::",
-                // Teredo: server 10.0.0.1; and client 10.0.0.1 behind a public server.
+                // Teredo: 10.0.0.1 as the server, then as the client of a public server.
                 "2001:0:a00:1::f5ff:fffe",
                 "2001:0:808:808::f5ff:fffe",
             ],

@@ -43,8 +43,8 @@ impl Policy {
         }
     }
 
-    /// Permits the host and the port of a flow. For a delegation, its own list of hosts decides.
-    /// For any other principal, the allowlist decides. The allowlist must also permit a WebSocket
+    /// Permits the host and the port of a flow. For a [`Delegation`], its own list of hosts
+    /// decides. For any other principal, the allowlist decides, which must also permit a WebSocket
     /// if the flow opens one.
     fn permit_destination(&self, flow: &mut Flow, opens_websocket: bool) -> Verdict {
         if let Some(delegation) = delegation(flow) {
@@ -195,7 +195,7 @@ impl Addon for Policy {
     }
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
-        // A question has no port: the tunnel or request that follows is judged for it.
+        // A question has no port. The port is judged in the tunnel or request that follows.
         let verdict = match delegation(flow) {
             Some(delegation) => {
                 let is_listed = !own_ports(flow, &delegation.system).is_empty();

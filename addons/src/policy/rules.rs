@@ -36,9 +36,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether this rule can make the verdict on a request to a host of the pattern depend on the
-    /// request's method or path. TLS to these hosts must then be decrypted. Such a rule has methods
-    /// or paths. It denies some requests, or allows some that one of the `later` rules would deny.
+    /// Whether TLS to hosts of the pattern must be decrypted because of this rule. That is so if
+    /// the rule has methods or paths, and if it denies (or asks), or allows some requests that one
+    /// of the `later` rules denies by host alone.
     pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
         let denies_others = |rule: &Self| {
             let mut hosts = self.hosts.iter();

@@ -22,7 +22,7 @@ const EFFECTS: [(&str, Effect); 3] = [
 pub struct PolicySettings {
     /// Ranges that may be dialled although the address guard would deny them.
     pub allow_private: Vec<IpNet>,
-    /// Hosts whose paths other addons judge: an ambiguous path is denied there.
+    /// Hosts whose paths other addons judge. An ambiguous path is denied on these hosts.
     pub guarded_hosts: HostSet,
     /// The operator's rules, in the order of the file. Hosts of rules with paths are guarded too.
     pub rules: Vec<Rule>,

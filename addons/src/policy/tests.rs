@@ -437,7 +437,7 @@ fn hosts_whose_requests_are_judged_by_rules_cannot_be_passed_through() {
                 "{ name: d, effect: deny, paths: [^/a], hosts: [a.example.com] }".to_owned(),
                 false,
             ),
-            // The tunnel would pass, since the first rule may allow a request in it.
+            // The second rule cannot deny the tunnel, since the first may allow a request in it.
             (format!("{READS}, {DENY}"), true),
             (format!("{READS}, {ASK}"), true),
             (format!("{}, {ASK}", reads_of("raw.example.com")), true),

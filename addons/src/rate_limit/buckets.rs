@@ -37,7 +37,7 @@ impl RateBuckets {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_rate_limit_bucket_tokens",
-            "Tokens left in the container's rate-limit bucket at its last request, by allowlist entry",
+            "Tokens left in the container's rate-limit bucket at its last request, by allowlist entry or MCP server",
         );
         let buckets = Self {
             leases: Arc::default(),
@@ -88,7 +88,7 @@ impl Collector for RateBuckets {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // Locked until the end: a concurrent scrape would reset half of the series.
+        // Locked until the end, so that a concurrent scrape cannot reset the gauges in between.
         let mut leases = self.leases.lock();
         self.tokens.reset();
         for lease in live(&mut leases) {
@@ -117,7 +117,7 @@ type ByName = HashMap<Arc<str>, Arc<Bucket>, RandomState>;
 
 struct Bucket {
     rate: Rate,
-    /// The label of the allowlist entry, or the name of the MCP server.
+    /// The label of the metric: see [`FlowStart::upstream`](crate::contract::FlowStart::upstream).
     upstream: Box<str>,
     limiter: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
     /// Tokens left at the last request.

@@ -15,8 +15,8 @@ use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// For this long after a name was counted, the same name is not looked up in the map of counted
-/// names again, unless another name was counted in between.
+/// Within this time, a repetition of the last counted name passes without a look-up in the map of
+/// counted names.
 const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// The limits of a lease's DNS questions and names.
@@ -83,16 +83,19 @@ impl DnsUsage {
     }
 }
 
-/// The names of the last minute, with the time of the last use of each.
+/// The names that count towards the limit.
 #[derive(Default)]
 struct Names {
+    /// The last counted name, and the time of its look-up in `seen`.
     last: Option<(Host, Instant)>,
+    /// The time of the last use of each name. A name older than a minute stays until the map is
+    /// full.
     seen: HashMap<Host, Instant>,
 }
 
 impl Names {
-    /// Counts a name. If the name is counted already, renews its time. If `most` other names are
-    /// counted, the error is the time to wait.
+    /// Counts a name, or renews its time if it is counted already. If `most` other names were used
+    /// within the last minute, the error is the time to wait.
     fn see(&mut self, host: &Host, now: Instant, most: usize) -> Result<(), Duration> {
         if let Some((last, at)) = &self.last
             && last == host
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_names_takes_no_more_memory_than_the_budget() {
+    fn a_flood_of_names_stores_no_more_names_than_the_budget() {
         let (limit, container) = (limit(u32::MAX, 10), container("web"));
         for n in 0..1000 {
             tunnel(&limit, &container, &format!("{n}.example.com"), n);

@@ -81,7 +81,7 @@ impl RateLimit {
         let (buckets, container) = (&self.buckets, flow.container()?);
         let counted = flow.charge(|| buckets.count(container, flow, bucket, rate));
         counted.map_err(|wait| {
-            // Only the hosts of the allowlist can have a limit of their own.
+            // Without an entry (an unlisted host, an MCP server), the default limit applies.
             let hint = match flow.entry {
                 Some(_) => format!("raise the limit of {bucket} under rate_limits in policy.yaml"),
                 None => "raise rate_limits.defaults in policy.yaml".to_owned(),

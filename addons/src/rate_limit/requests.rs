@@ -1,4 +1,5 @@
-//! Limits of a container's requests to each allowlist entry.
+//! Limits of a container's requests to each allowlist entry, and of its messages to each MCP
+//! server.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

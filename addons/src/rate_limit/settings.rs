@@ -4,14 +4,14 @@ use super::{DnsBudget, Rate, RequestLimits, TunnelBudget};
 use crate::contract::settings::{Fields, Files, at_least_one};
 use crate::contract::{EntryMap, Host, HostPattern};
 
-/// The default limit of an upstream, above the rate that agents need: only an endless loop reaches
-/// it.
+/// The default limit of requests to an upstream. It is above the rate that agents need, so only an
+/// endless loop reaches it.
 const REQUESTS: Rate = Rate {
     per_second: at_least_one(100),
     burst: at_least_one(200),
 };
 
-/// Requests a second to upstreams whose shipped rate is not the default.
+/// Requests a second to the upstreams that have a lower limit if the file has no `per_upstream`.
 const SLOWER_UPSTREAMS: [(&str, u32); 3] = [
     ("api.github.com", 50),
     ("api.anthropic.com", 20),

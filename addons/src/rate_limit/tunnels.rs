@@ -1,7 +1,8 @@
 //! Limits of the tunnels that one container opens.
 //!
-//! A tunnel costs a TLS handshake, by far the most expensive operation that a client can cause
-//! before any request is judged. Each handshake follows its own CONNECT, so CONNECTs are counted.
+//! Nearly every tunnel costs a TLS handshake, by far the most expensive operation that a client can
+//! cause before any request is judged. Each handshake follows its own CONNECT, so CONNECTs are
+//! counted.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -62,7 +63,7 @@ mod tests {
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
     use crate::rate_limit::{RateLimit, tests};
 
-    /// The burst at one tunnel a second, which is too slow for the budget to fill within a test.
+    /// The burst at one tunnel a second, which is too slow for the bucket to refill within a test.
     const BURST: usize = 4;
 
     fn limit(per_second: u32, names_per_minute: u32) -> RateLimit {
@@ -73,7 +74,7 @@ mod tests {
         flow_of(container, Kind::Tunnel, "api.example.com")
     }
 
-    /// The number of tunnels that pass, of `tunnels`.
+    /// Opens `tunnels` tunnels, and returns how many of them pass.
     fn passed(limit: &RateLimit, container: &Arc<Container>, tunnels: usize) -> usize {
         let open = |_: &usize| code(limit.tunnel(&mut tunnel(container))).is_none();
         (0..tunnels).filter(open).count()

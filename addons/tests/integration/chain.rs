@@ -159,7 +159,7 @@ fn all_pass_but(addon: usize, phase: usize, act: Act) -> [[Act; 5]; 4] {
     acts
 }
 
-/// Counts connections. Like the engine's dialler, it needs a permit to connect.
+/// Counts connections. Like the engine's dialer, it needs a permit to connect.
 #[derive(Default)]
 struct Dialer(AtomicUsize);
 

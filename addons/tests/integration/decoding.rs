@@ -16,7 +16,7 @@ use crate::bodies::{
 };
 use crate::fixtures::cpu_time;
 
-/// The most decoded bytes that these tests accept.
+/// Decoding stops once a body has yielded more than this number of bytes.
 const LIMIT: usize = 1 << 20;
 
 struct Body {
@@ -42,8 +42,8 @@ impl Body {
         Decoder::of(self.side, &headers).unwrap().unwrap()
     }
 
-    /// Decodes the body as for a judge, until more than [`LIMIT`] bytes are decoded. Returns the
-    /// number of decoded bytes.
+    /// Decodes the body in chunks of 16 KiB, up to [`LIMIT`] and one byte. Returns the number of
+    /// decoded bytes.
     fn hold(&self) -> Result<usize, Denial> {
         let mut decoder = self.decoder();
         let mut held = Vec::new();
@@ -179,7 +179,8 @@ fn a_decoder_uses_no_more_memory_than_it_reports() {
                 }
             };
         });
-        // One piece belongs to the caller. The report must not exceed four times the actual memory.
+        // Without the piece that the caller holds. The report must not exceed four times the actual
+        // memory.
         let held = memory.bytes_max.saturating_sub(16 << 10);
         let is_overlong = body.what.contains("overlong");
         if held > reported as u64 || reported as u64 > held * 4 || ended.is_err() != is_overlong {

@@ -87,8 +87,8 @@ fn a_dns_question_is_judged_and_guarded_addresses_are_removed_from_its_answer() 
     assert_eq!(denial.addon(), "policy");
 }
 
-/// A generous limit, which only a serious mistake exceeds: a contended lock, an automaton built for
-/// every request.
+/// The limit is generous. Only a serious mistake exceeds it, such as a contended lock or an
+/// automaton that is built for every request.
 #[test]
 fn a_request_passes_the_chain_in_less_than_200_us() {
     let chain = chain(&Arc::default());

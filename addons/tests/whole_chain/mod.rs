@@ -23,7 +23,7 @@ use prometheus::Registry;
 use super::fixtures::ports::{MemoryFiles, NoOutbound, NoPolicies, NoRecords, TestTasks};
 use super::fixtures::{Nowhere, headers, read_files, request, start};
 
-/// Limits that no test reaches.
+// The limits in these two files are so high that no test reaches them.
 const PROXY: &str = "version: 1
 limits: { tunnels_per_second: 1000000 }
 audit: { lines_per_minute_per_container: 1000000, bytes_per_minute_per_container: 1GB }

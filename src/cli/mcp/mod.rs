@@ -60,7 +60,8 @@ impl Gateway {
 /// The container on whose behalf a request is sent, and the way to send it.
 #[derive(Args, Debug)]
 pub struct OnBehalf {
-    /// On behalf of this container, as an operator [default: of the container that this runs in]
+    /// Act on behalf of this container, as an operator [default: act as the container in which the
+    /// command runs]
     #[arg(long, value_name = "ID", value_parser = parse_id, conflicts_with = "url")]
     container: Option<ContainerId>,
     #[command(flatten)]

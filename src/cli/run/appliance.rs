@@ -142,8 +142,8 @@ impl Appliance {
         ))
     }
 
-    /// Sends SIGTERM to the appliance, which then drains its flows, and waits at most 12 s for its
-    /// end. Kills it if it has not ended by then. Returns the path of its audit log.
+    /// Sends SIGTERM to the appliance, which then drains its flows. Kills the appliance if it has
+    /// not ended after [`APPLIANCE_EXIT_WAIT`]. Returns the path of its audit log.
     pub async fn stop(mut self) -> PathBuf {
         let pid = self
             .child

@@ -1,10 +1,9 @@
-//! Copies the user's git settings, except settings that name a program or contain a secret.
+//! Copies a few of the user's git settings, none of which names a program or contains a secret.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The pattern of the keys that are copied: the committer, and how git pulls, pushes, merges,
-/// converts line ends and colours its output.
+/// The pattern of the keys that are copied.
 const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
 
 /// Makes the text of a `.gitconfig` for the home directory in the sandbox; `None` if the user has

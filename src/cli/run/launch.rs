@@ -192,7 +192,7 @@ impl Parts {
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.forward_events(terminal.as_mut(), signals).await;
-        // After an error, the command may still run and hold the other ends of the relays.
+        // Not after an error: the command may still hold the other ends, and `finish` would wait.
         if ended.is_ok() {
             streams.relays.finish().await;
         }

@@ -9,7 +9,7 @@ use crate::sandbox::Entry;
 
 /// Names in a working directory that shells, editors and agents execute or obey. Each has the text
 /// of the placeholder file that is made if the name is missing; `None` stands for an empty
-/// directory, which git does not add. OpenCode and Crush do not start if a directory has the name
+/// directory, which git does not track. OpenCode and Crush do not start if a directory has the name
 /// of their settings file, so those names get a file.
 pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
@@ -104,7 +104,7 @@ fn excluded_in(root: &Path) -> Option<Entry> {
 
 /// Reads the first `most` bytes of a file; `None` if it is not a regular file or cannot be read.
 fn start(path: &Path, most: u64) -> Option<String> {
-    // Opening a FIFO would wait for its writer.
+    // Checked before the file is opened, since opening a FIFO waits for a writer.
     fs::symlink_metadata(path)
         .ok()
         .filter(|found| found.is_file())?;

@@ -1,6 +1,5 @@
-//! In the writable directories of a run, finds the files that the host would later execute, or obey
-//! as settings. These files are made read-only. In all directories of the run, finds the sockets.
-//! The sockets are hidden.
+//! Finds the files in the writable directories of a run that the host would later execute, or obey
+//! as settings, and makes them read-only. Hides the sockets in all directories of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -70,7 +69,7 @@ impl Protected {
         self.hidden.extend(paths);
     }
 
-    /// Drops the protection of paths that cannot be created and so do not need it.
+    /// Drops the protection of paths that cannot be created: they need no protection.
     pub fn forget(&mut self, paths: &[PathBuf]) {
         self.read_only.retain(|path| !paths.contains(path));
     }

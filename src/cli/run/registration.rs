@@ -14,7 +14,7 @@ use crate::cli::exit::{Failure, code};
 
 /// The lifetime of a lease with `--server`, which the launcher renews every [`RENEWAL`].
 const LEASE: Duration = Duration::from_secs(60);
-/// The interval of renewals. Two in a row may fail before the lease expires.
+/// The interval of renewals. If one fails, the next still comes before the lease expires.
 pub const RENEWAL: Duration = Duration::from_secs(20);
 /// The lifetime of a lease at the run's own appliance, ten years: the lease ends with the
 /// appliance, not by expiry.

@@ -23,8 +23,8 @@ pub struct Report {
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
     /// entries.
     others: u64,
-    /// The requested pairs of host and port, up to 2000. The value says whether at least one flow
-    /// to the pair was not denied.
+    /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]. The value says whether at
+    /// least one flow to the pair was not denied.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
@@ -125,7 +125,7 @@ impl Report {
         text
     }
 
-    /// An allowlist in YAML with the requested hosts, of up to 2000 pairs of host and port.
+    /// An allowlist in YAML with the requested hosts and ports.
     pub fn allowlist(&self) -> String {
         let mut text = "# The hosts that one run requested. Read the list before you use it: the \
                         command could request any host.\nversion: 1\ndomains:"

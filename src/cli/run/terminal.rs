@@ -49,7 +49,8 @@ impl Streams {
             Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), tty_in && tty_out)?),
             None => None,
         };
-        // In a pipeline such as `run … | less`, the program at the end reads the keyboard.
+        // In a pipeline such as `run … | less`, the last program reads the keyboard, so the
+        // command must not.
         if tty_in && kind(&stdout)?.is_fifo() {
             stdin = File::open("/dev/null")?.into();
             tty_in = false;

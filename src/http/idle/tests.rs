@@ -31,7 +31,7 @@ async fn the_deadline_of_a_head_counts_from_its_first_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watch_ends_at_the_deadline_of_a_head_that_began_at_any_time() {
+async fn the_watchdog_times_out_a_head_at_its_deadline_whenever_the_head_began() {
     each_row_async([0, 1, 20, 290], async |quiet| {
         let idle = IdleTracker::new();
         let began = Instant::now();
@@ -122,7 +122,7 @@ async fn a_held_request_has_its_client_checked_at_most_twice_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_request_wakes_the_watchdog_unless_that_checks_within_a_second() {
+async fn a_held_request_wakes_the_watchdog_unless_a_check_is_due_within_a_second() {
     let idle = Arc::new(IdleTracker::new());
     idle.begin(Instant::now());
     let waker = Arc::<CountingWaker>::default();

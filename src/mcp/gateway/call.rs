@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use super::super::event::Event;
 use super::super::message::Outcome;
 
-/// A request under way. Dropping it cancels the request at its server.
+/// A request under way. Dropping this cancels the request at its server.
 pub struct Call {
     outcome: BoxFuture<'static, Outcome>,
     events: mpsc::Receiver<Event>,

@@ -9,8 +9,9 @@ use super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::tasks::without_tasks;
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
-/// Reads a client's capabilities and removes tasks. Fails if the value is not an object. Also fails
-/// if the value is longer than [`MAX_CAPABILITIES`], since the session keeps the value.
+/// Reads a client's capabilities and removes tasks: the capability and the extension. Fails if the
+/// value is not an object. Also fails if the value is longer than [`MAX_CAPABILITIES`], since the
+/// session keeps the value.
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {

@@ -10,8 +10,8 @@ use super::legacy::{KeptBytes, LegacySession, Transport};
 use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
 use super::modern::Suspended;
 
-/// The gateway's state of a lease, owned by the lease's container. The state is emptied when the
-/// lease ends: its sessions and calls hold handles to the container.
+/// The gateway's state of a lease, owned by the lease's container. The sessions and calls in it
+/// hold handles to the container, so the state is emptied when the lease ends, to break the cycle.
 #[derive(Default)]
 pub struct LeaseState {
     sessions: Mutex<Sessions>,

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
-/// The most legacy sessions of one lease. To open another one, the least recently used idle session
-/// is closed.
+/// Limit on the legacy sessions of one lease. To open another session, the least recently used idle
+/// session is closed.
 pub const MAX_SESSIONS: usize = 1024;
-/// The most streams of one lease that wait for events: GET streams, HTTP+SSE, subscriptions.
+/// Limit on the streams of one lease that wait for events: GET streams, HTTP+SSE, subscriptions.
 pub const MAX_STREAMS: usize = 1024;
-/// The most requests of one legacy session that are under way.
+/// Limit on the requests of one legacy session that are under way.
 pub const MAX_CALLS: usize = 256;
-/// The most finished streams of one legacy session that are kept for a client that reconnects.
+/// Limit on the finished streams of one legacy session that are kept for a client that reconnects.
 pub const MAX_KEPT_STREAMS: usize = 16;
 /// Limit on the server-to-client requests (sampling, elicitation, roots) of one legacy session that
 /// its client has not answered.
@@ -20,7 +20,7 @@ pub const MAX_QUESTIONS: usize = 64;
 /// Limit on the suspended calls of one lease. A call is suspended after an `input_required` result,
 /// until the client sends its input in another request.
 pub const MAX_SUSPENDED: usize = 64;
-/// The most suspended calls of all leases.
+/// Limit on the suspended calls of all leases together.
 pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
 /// Limit on the length of a client's `capabilities` object, in bytes of JSON.
 pub const MAX_CAPABILITIES: usize = 16 * 1024;
@@ -69,7 +69,10 @@ impl GatewayMetrics {
         registry.register(Box::new(limited.clone()))?;
         Ok(Self {
             sessions: gauge("proxy_mcp_sessions", "MCP sessions that clients have open.")?,
-            streams: gauge("proxy_mcp_streams", "Event streams of MCP that are open.")?,
+            streams: gauge(
+                "proxy_mcp_streams",
+                "Open MCP event streams: GET, HTTP+SSE and subscriptions.",
+            )?,
             suspended: gauge(
                 "proxy_mcp_suspended_calls",
                 "MCP calls that wait for an answer in the client's next request.",

@@ -38,7 +38,8 @@ pub fn prefers_events(headers: &HeaderMap) -> bool {
     first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// Whether a media type is acceptable. Without `Accept`, every type is (RFC 9110, section 12.5.1).
+/// Whether a media type is acceptable. Without `Accept`, every type is acceptable (RFC 9110,
+/// section 12.5.1).
 fn accepts(headers: &HeaderMap, media: &str) -> bool {
     if !headers.contains_key(ACCEPT) {
         return true;

@@ -8,11 +8,11 @@
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
-//! of a function. Functions whose result may grow faster than their arguments therefore need
-//! literals. A policy that calls `walk` gets only small inputs, since `walk` copies the path of
-//! each value. The memory of an evaluation is not limited: regorus can limit memory only with its
-//! own allocator. A policy that collects results in a loop can use as much memory as it fills
-//! within its time limit.
+//! of a function. If the result of a function may grow faster than its arguments, a call must
+//! therefore have literals for some of the arguments. A policy that calls `walk` gets only small
+//! inputs, since `walk` copies the path of each value. The memory of an evaluation is not limited:
+//! regorus can limit memory only with its own allocator. A policy that collects results in a loop
+//! can use as much memory as it fills within its time limit.
 
 mod answer;
 mod bundle;
@@ -130,8 +130,8 @@ impl RegoEvaluator {
         method: &str,
         question: PolicyQuestion,
     ) -> Result<Decisions, EvaluatorError> {
-        // Only in the first evaluation of a message: after a redaction, the message is evaluated
-        // again.
+        // Only in the first evaluation of a message, so that a missing bundle counts once: after a
+        // redaction, the message is evaluated again.
         if question.decided == 0 {
             self.check_unavailable(method)?;
         }

@@ -177,7 +177,7 @@ fn bound(query: &Value, names: &mut Names) {
         variables(&source["value"], names);
         let declared = literal["SomeVars"]["vars"].as_array();
         for variable in declared.into_iter().flatten() {
-            // A span, or a span and its text.
+            // Each variable is a span, or a list of a span and its text.
             let text = variable.get(1).unwrap_or(variable);
             names.extend(text.as_str().map(str::to_owned));
         }

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::interpreter::NOW;
 
 /// Functions whose result may be larger than the sum of their arguments by more than a constant
-/// factor. To prevent this, the named arguments must be literals. The time limit does not interrupt
-/// a call.
+/// factor. To prevent this, the arguments listed here must be literals. The time limit does not
+/// interrupt a call.
 const AMPLIFIERS: [(&str, Literals); 13] = [
     // The result may have any size, whatever the size of the arguments.
     ("bits.lsh", Literals::All),
@@ -127,7 +127,7 @@ impl Syntax {
     /// regorus has these functions only if it is built with tables of all time zones.
     pub fn function_of_time(&self) -> Option<(&str, String)> {
         self.0.iter().find_map(|module| {
-            // In this file, `time` is a package of the policy.
+            // In this file, `time` is a package of the bundle, not regorus' functions.
             if imports(module).contains_key("time") {
                 return None;
             }

@@ -75,9 +75,10 @@ impl PolicyThreads {
         Ok(this)
     }
 
-    /// Runs `work`, whose input has `bytes` bytes, on one of the threads. Dropping the future
-    /// before `work` began cancels it. Fails with [`EvaluatorError::Busy`] if the queue is full,
-    /// and with [`EvaluatorError::TimedOut`] if `work` has not ended `GRACE` after `limit`.
+    /// Runs `work`, whose input has `bytes` bytes, on one of the threads. If the future is dropped
+    /// before `work` has begun, `work` does not run. Fails with [`EvaluatorError::Busy`] if the
+    /// queue is full, and with [`EvaluatorError::TimedOut`] if `work` has not ended `GRACE` after
+    /// `limit`.
     pub async fn run<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -195,8 +196,8 @@ impl Shared {
         tracing::warn!("an evaluation of a policy does not end; another thread takes over");
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread for policies");
-            // The stuck thread takes further jobs once its job ends. If the job has ended meanwhile,
-            // the thread has ended too, and has lowered the count itself.
+            // The stuck thread takes further jobs once its job ends. If the job has ended
+            // meanwhile, the thread has ended too, and has lowered the count itself.
             let kept =
                 state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
             if kept.is_ok() {

@@ -88,7 +88,8 @@ fn add_member(
     Ok(())
 }
 
-/// The core schema of YAML 1.2: an unquoted scalar may be null, a boolean or a number.
+/// Reads a scalar. As in the core schema of YAML 1.2, an unquoted scalar may be null, a boolean or
+/// a number. Only numbers in the syntax of JSON, with an optional plus sign, are read as numbers.
 fn scalar(text: &str, style: ScalarStyle) -> Value {
     if style != ScalarStyle::Plain {
         return Value::String(text.to_owned());

@@ -172,7 +172,7 @@ fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
     expect_current(&conn)?;
-    // The version is in the file's header. This query reads pages of the table too.
+    // The version is in the file's header. This query also finds pages that cannot be read.
     conn.query_row("SELECT max(lease) FROM containers", [], |_| Ok(()))?;
     Ok(conn)
 }
@@ -194,7 +194,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    // 256 KiB. The view keeps all leases in memory, so a cache of their pages is useless.
+    // 256 KiB. The view keeps all leases in memory, so a larger cache of pages is useless.
     conn.pragma_update(None, "cache_size", -256)?;
     Ok(conn)
 }

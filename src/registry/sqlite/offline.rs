@@ -151,7 +151,8 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
     migrate(&conn)?;
     let registrations = replace_leases(&mut conn, leases)?;
     conn.close().map_err(|(_, error)| error)?;
-    // The owner of the directory runs the server, while this process may be root.
+    // The directory's owner runs the server. This process may be root, whose files the server
+    // cannot open.
     let directory = fs::metadata(parent(path)).map_err(failed(path))?;
     chown(&file, Some(directory.uid()), Some(directory.gid())).map_err(failed(&file))?;
     file.persist(path)

@@ -26,7 +26,7 @@ use crate::runtime::AcceptBackoff;
 const MAX_QUESTIONS: usize = 256;
 /// The most concurrent TCP connections. More wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 32;
-/// Time limit for a response, long enough for a question that waits for a person's approval.
+/// Time limit for a response. The server's own limits, such as that of a look-up, are far shorter.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// Time limit for a complete question to arrive over TCP, and again for its response to be written.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -114,8 +114,8 @@ impl Resolver {
     }
 
     /// Returns the response to a question: the listener's message if its status is 200, REFUSED if
-    /// the status is 429, and SERVFAIL after every other failure. `None` if REFUSED or SERVFAIL is
-    /// due and the question is malformed.
+    /// the status is 429, and SERVFAIL after every other failure. `None` instead of REFUSED or
+    /// SERVFAIL if the question is malformed.
     async fn answer(&self, question: Bytes) -> Option<Bytes> {
         match timeout(ANSWER_LIMIT, self.ask(question.clone())).await {
             Ok(Ok((StatusCode::OK, answer))) => Some(answer),

@@ -1,5 +1,6 @@
 //! The forwarder: creates the namespaces, listens on loopback inside, and carries connections to
-//! the sandbox's Unix listener outside. It makes no decisions: the chain behind the listener does.
+//! the sandbox's Unix listener outside. It makes no decisions: the chain behind the listener judges
+//! every flow.
 
 mod dns;
 mod tcp;
@@ -71,7 +72,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         let serving = async {
             match listener {
                 Some(_) => sockets.serve(way_out.clone()).await,
-                // Closed ports refuse connections.
+                // Closes the ports, which then refuse connections.
                 None => {
                     drop(sockets);
                     std::future::pending().await

@@ -60,10 +60,10 @@ const LIBRARIES: [&str; 7] = [
 /// Entries for programs outside the system's directories: known parts of the home directory without
 /// secrets, every directory of PATH, and the command's own program.
 ///
-/// `home` is the home directory inside the sandbox. No entry shows the machine's directory of this
-/// path, or a directory that contains it, as a whole. `real_home` is the home directory outside, if
-/// parts of it are shown. `resolve` returns the target of a path, or `None` to leave the path out,
-/// for example because a process inside a sandbox could change it.
+/// `home` is the home directory inside the sandbox. No entry shows the whole of the machine's
+/// directory at that path, or of a directory above it. `real_home` is the home directory outside,
+/// if parts of it are shown. `resolve` returns the target of a path, or `None` to leave the path
+/// out, for example because a process inside a sandbox could change it.
 pub fn programs(
     home: &Path,
     real_home: Option<&Path>,
@@ -89,7 +89,8 @@ pub fn programs(
         if opens_home || is_own {
             continue;
         }
-        // A symbolic link in the path of the parent directory would not exist inside.
+        // If the parent's path contains a symbolic link, `at` cannot be reached: the link does not
+        // exist inside.
         let is_reached = at
             .parent()
             .is_some_and(|parent| canonical(parent) == Some(parent.into()));

@@ -133,8 +133,8 @@ fn network_settings() -> Vec<Entry> {
                 at: at.into(),
                 text,
             }),
-            // A symbolic link. Its target may be below /run, as with systemd-resolved; inside, /run
-            // is empty.
+            // A symbolic link. If its target is below /run, as with systemd-resolved, the file is
+            // created, since /run is empty inside.
             Ok(_) => {
                 let to = fs::read_link(at).unwrap_or_default();
                 let to = without_parents(&Path::new("/etc").join(to));

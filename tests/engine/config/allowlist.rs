@@ -19,8 +19,8 @@ fn invalid_allowlist_entries_are_refused_with_their_place() {
                 "domains: [\"*\", \"*.com\", \"*.co.uk\", a.*.example.com, \"a b\", \"\", null, []]",
                 &[
                     "2:11: domains[0]: a wildcard is only allowed in front of a name, as in *.example.com",
-                    "2:16: domains[1]: *.com is a public suffix: anybody can register a name below it",
-                    "2:25: domains[2]: *.co.uk is a public suffix: anybody can register a name below it",
+                    "2:16: domains[1]: *.com is too broad, since com is a public suffix or a single label: name a registrable domain, as in *.example.com",
+                    "2:25: domains[2]: *.co.uk is too broad, since co.uk is a public suffix or a single label: name a registrable domain, as in *.example.com",
                     "2:36: domains[3]: a wildcard is only allowed in front of a name, as in *.example.com",
                     "2:53: domains[4]: the host name has an invalid character or label",
                     "2:60: domains[5]: the host is empty",

@@ -222,7 +222,7 @@ credentials:
         config.unwrap().warnings,
         [
             "credentials.yaml: 1 credential is inactive, its secret is empty: off (EMPTY)",
-            "credentials.yaml:4: away is for other.example.com, which no entry of allowlist.yaml allows: it is never used; add \"- other.example.com\" under domains, or take the host out",
+            "credentials.yaml:4: away is for other.example.com, which no entry of allowlist.yaml allows, so it is never sent there: add \"- other.example.com\" under domains, or take the host out",
             "credentials.yaml:5: port is for api.example.com:8443, and the entry at allowlist.yaml:2 allows other ports only: add 8443 to its ports, or take the host out",
         ]
     );

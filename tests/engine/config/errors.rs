@@ -249,7 +249,7 @@ fn wrong_types_are_refused_without_quoting_the_value() {
             (
                 "tls: { passthrough: [\"*.com\", \"*\", \"a_b\", \"a.example\", A.example.] }",
                 &[
-                    "2:22: tls.passthrough[0]: *.com is a public suffix: anybody can register a name below it",
+                    "2:22: tls.passthrough[0]: *.com is too broad, since com is a public suffix or a single label: name a registrable domain, as in *.example.com",
                     "2:31: tls.passthrough[1]: a wildcard is only allowed in front of a name, as in *.example.com",
                     "2:36: tls.passthrough[2]: the host name has an invalid character or label",
                     "2:56: tls.passthrough[4]: a.example is listed already, in line 2",
@@ -418,7 +418,7 @@ fn invalid_policies_are_refused_with_their_place() {
                 &[
                     "2:52: circuit_breakers.defaults.failure_threshold: must be a whole number from 1 to 1000000",
                     "2:73: circuit_breakers.defaults.recovery_timeout: must be a duration such as 500ms, 10s, 5m or 24h, longer than 0 and at most 720h",
-                    r#"2:91: circuit_breakers.upstreams["*.com"]: *.com is a public suffix: anybody can register a name below it"#,
+                    r#"2:91: circuit_breakers.upstreams["*.com"]: *.com is too broad, since com is a public suffix or a single label: name a registrable domain, as in *.example.com"#,
                     r#"2:117: circuit_breakers.upstreams["a.example"].x: unknown key; known here: failure_threshold, recovery_timeout, success_threshold"#,
                 ],
             ),

@@ -23,7 +23,7 @@ class Load:
     peers: tuple = RELAYS
     rounds: int = 3
     seconds: float = 1.0
-    # Whether the CPU time is the smallest of the rounds instead of the median: other programs only add to it.
+    # Whether the CPU time is the smallest of the rounds instead of the median: other programs can only increase it.
     smallest: bool = False
     results: dict = field(default_factory=dict)
 

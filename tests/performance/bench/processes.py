@@ -1,4 +1,4 @@
-"""The programs of a run, which end with it."""
+"""Starts the programs of a run, and ends them at its end."""
 
 import os
 import shutil

@@ -28,7 +28,7 @@ impl Recorded {
 
     /// With `RECORD_CORPUS=1`, writes the files to `tests/corpus/FOLDER` and deletes all others
     /// there. Otherwise, compares them with the folder, and panics if any file differs, is new or
-    /// is no longer recorded; shows at most 12 differing lines per file.
+    /// is no longer recorded; shows at most [`SHOWN`] differing lines per file.
     pub fn settle(&self, folder: &str) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
         let root = root.join(folder);

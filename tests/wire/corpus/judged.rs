@@ -62,7 +62,7 @@ fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Recorder
 
 /// Sends requests with unfinished bodies until one is denied for lack of memory, and returns the
 /// connections of the others. Waits until each body is held or denied before it sends the next, so
-/// that the memory is used up when the first denial is recorded.
+/// that the container's share of the memory is used up when the first denial is recorded.
 fn exhaust_memory(proxy: &Proxy) -> Vec<TcpStream> {
     let spec = RequestSpec::plain("api")
         .post("/graphql", "")

@@ -71,8 +71,8 @@ fn requests(recorder: &mut Recorder) {
     }
 }
 
-/// Opens both tunnels before the first handshake. That handshake uses up the limit on certificates,
-/// so the proxy then denies a CONNECT to another host.
+/// Opens both tunnels before the first handshake, since that handshake uses up the limit on
+/// certificates, and the proxy then denies a CONNECT to another host.
 fn certificates(recorder: &mut Recorder) {
     let code = Code::RateLimited;
     recorder.row(code, Ingress::Tls, "certificates", |proxy| {

@@ -285,6 +285,7 @@ const PASSTHROUGH: &[Question] = &[
     ("sandbox", "CONNECT", "pass.example.com:22"),
 ];
 
+/// Arguments that `explain` refuses with exit code 64.
 const NO_QUESTIONS: &[Question] = &[
     ("sandbox", "GET", "open.example.com:443"),
     ("sandbox", "GET", "open.example.com"),

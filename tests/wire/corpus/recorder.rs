@@ -15,8 +15,8 @@ use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Connection, Question};
 use crate::support::{Origin, Proxy, SOON};
 
-/// Pause before and after each row: [`Recorder::finish`] assigns an audit line to a row by the
-/// millisecond in which the line's flow began.
+/// Pause before and after each row, so that no two rows share a millisecond: [`Recorder::finish`]
+/// assigns an audit line to a row by the millisecond in which the line's flow began.
 const APART: Duration = Duration::from_millis(3);
 /// Limit on the requests sent to exhaust a budget.
 const MOST_REPEATED: usize = 1000;

@@ -15,11 +15,11 @@ use super::request_spec::{Ingress, RequestSpec};
 use super::send::{Connection, Question};
 use crate::support::{Origin, Setup};
 
-/// Lifetime of the leases: long enough to register all of them before the first expires.
+/// Lifetime of the leases: long enough to register all of them before they expire.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Last byte of the first container's address. Each request comes from a different container,
-/// because the proxy denies only one flow of an expired lease with `registration_expired`.
+/// Last byte of the first container's address. Each request comes from a different container: the
+/// first flow of an expired lease removes the lease, and later flows get `unknown_source`.
 const BRIEF: u8 = 20;
 
 pub fn record() -> Transcripts {

@@ -59,8 +59,8 @@ pub fn record() -> Transcripts {
     recorder.finish()
 }
 
-/// Records timeouts, with a separate proxy: on a busy machine, the other rows could exceed its
-/// timeouts of 1 s.
+/// Records timeouts with a separate proxy, whose timeouts are 1 s. On a busy machine, the requests
+/// of the other rows could exceed them.
 pub fn record_time_outs() -> Transcripts {
     let origin = Origin::start();
     let upstreams = Upstreams::start();

@@ -12,7 +12,8 @@ use super::{assert_known, program, read, root, run, texts};
 use crate::support::yaml;
 
 const FILES: [&str; 2] = ["docker-compose.yml", "tests/docker-compose.test.yml"];
-/// The keys of the Compose Specification that the files may use.
+/// Keys of the Compose Specification that a service may have here. [`NETWORK`] and [`HEALTHCHECK`]
+/// are those of a network and of a health check.
 const SERVICE: &[&str] = &[
     "build",
     "cap_drop",
@@ -134,7 +135,8 @@ fn a_sandbox_knows_the_proxy_by_its_fixed_address_and_by_the_service_name() {
             let expected = "localhost,127.0.0.1,::1,unified-proxy";
             assert_eq!(environment[variable], expected, "{variable}");
         }
-        // Sandboxes reach the gateway on its default port, directly instead of through the proxy.
+        // Sandboxes reach the MCP gateway on its default port, directly instead of through the
+        // proxy.
         let gateway = "http://unified-proxy:8090/mcp";
         assert_eq!(environment["UNIFIED_PROXY_MCP_URL"], gateway);
         assert_eq!(
@@ -145,7 +147,7 @@ fn a_sandbox_knows_the_proxy_by_its_fixed_address_and_by_the_service_name() {
 }
 
 #[test]
-fn a_sandbox_mounts_only_the_certificates_and_has_no_network_capability() {
+fn a_sandbox_mounts_only_the_certificates_and_drops_net_raw_and_net_admin() {
     each_row(sandboxes(), |(file, name)| {
         let sandbox = service(file, name);
         let expected = BTreeMap::from([("proxy-certs", ("/certs", true))]);

@@ -1,4 +1,4 @@
-//! The Debian package: its files, configuration, user, profile, completions and version.
+//! The Debian package: its files, configuration, user, AppArmor profile, completions and version.
 
 use std::path::Path;
 use std::process::Command;

@@ -67,8 +67,8 @@ fn base_images_have_plain_names() {
     }
 }
 
-/// Copies the build context. Panics unless `.dockerignore` begins with `*`; takes each further line
-/// that begins with `!` as a path without wildcards.
+/// Copies the build context. Panics unless `*` is the first pattern of `.dockerignore`. Takes each
+/// further line that begins with `!` as a path without wildcards, and ignores the other lines.
 fn copy_context(to: &Path) {
     let ignore = read(".dockerignore");
     let mut lines = ignore.lines().filter(|line| !line.starts_with('#'));
@@ -119,8 +119,8 @@ fn the_build_context_holds_what_the_build_needs_and_no_secret() {
     }
 }
 
-/// Since a debug build is dynamically linked, the script also copies its libraries into the image;
-/// `scripts/release` runs the same script for the static binary.
+/// A debug build is dynamically linked, so `image.py` also copies the binary's libraries into the
+/// image. `scripts/release` runs `image.py` for the static binary.
 #[test]
 fn the_binary_serves_as_an_unprivileged_user_with_only_the_files_of_the_image() {
     let mut image = Command::new("python3");

@@ -142,7 +142,7 @@ fn kubernetes_sandboxes_resolve_names_at_the_service_and_have_no_token_or_socket
 }
 
 #[test]
-fn kubernetes_containers_have_no_capability_and_the_proxy_no_token() {
+fn the_containers_of_the_daemon_set_have_no_capability_and_only_the_registrar_has_a_token() {
     let daemons = object("DaemonSet", "unified-proxy")["spec"]["template"]["spec"].clone();
     assert_eq!(daemons["securityContext"]["runAsNonRoot"], "true");
     let containers = daemons["containers"].as_array().unwrap();
@@ -172,7 +172,8 @@ impl Registrar {
         let directory = proxy.path("registrar");
         fs::create_dir(&directory).unwrap();
         let script = object("ConfigMap", "unified-proxy-registrar")["data"]["registrar.sh"].clone();
-        // The script keeps files in /tmp, which is private in a pod but not here.
+        // The script keeps files in /tmp, which is private in a pod but not here, so the test
+        // replaces the directory.
         let script = script
             .as_str()
             .unwrap()
@@ -243,8 +244,7 @@ fn registered(proxy: &Proxy) -> Vec<(String, String, usize)> {
 }
 
 #[test]
-fn the_kubernetes_registrar_registers_pods_as_they_get_addresses_and_unregisters_those_that_ended()
-{
+fn the_registrar_registers_pods_that_have_an_address_and_unregisters_those_that_ended() {
     if program("jq").is_none() || program("curl").is_none() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Checks the files that install the appliance: the image, compose files, units, the Debian
-//! package, and the Kubernetes example.
+//! Checks the files that install the appliance: the image, compose files, the systemd unit, the
+//! Debian package, the seccomp profile, and the Kubernetes example.
 //!
 //! These tests need no container engine and no cluster. They check the contents of the files, run
 //! the binary with only the image's files in new namespaces, run the registrar's script with a real

@@ -8,8 +8,9 @@ use testkit::each_row;
 use super::{read, root, run, texts};
 
 const PROFILE: &str = "packaging/seccomp/unified-proxy.json";
+/// Prefix of the comments on rules that the engine's default profile lacks.
 const OURS: &str = "unified-proxy: ";
-/// System calls that the profile allows beyond the container engine's default.
+/// System calls that the profile allows beyond the container engine's default profile.
 const ADDED: [&str; 10] = [
     "clone",
     "mount",
@@ -28,7 +29,7 @@ fn profile() -> Value {
 }
 
 #[test]
-fn the_profile_adds_only_namespaces_and_mounts_to_the_default() {
+fn the_profile_adds_only_the_listed_system_calls_to_the_default() {
     let profile = profile();
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let rules = profile["syscalls"].as_array().unwrap();

@@ -1,7 +1,7 @@
 //! `${NAME}` and `${NAME:-default}` inside scalars.
 //!
-//! Variables are expanded after parsing, within each scalar, so that a value is never parsed as
-//! YAML.
+//! Variables are expanded after parsing, within each scalar, so that the value of a variable is
+//! never parsed as YAML.
 
 use zeroize::Zeroizing;
 

@@ -11,7 +11,7 @@ use super::tree::{Mapping, Node, Value, key_path};
 ///
 /// [`Document::refuse_unknown_keys`]: super::Document::refuse_unknown_keys
 pub struct Fields<'a> {
-    /// `None` if the mapping is absent: then every key is absent.
+    /// `None` if the mapping, and with it every key, is absent.
     mapping: Option<&'a Mapping>,
     place: Place,
     path: String,

@@ -1,4 +1,4 @@
-//! The report: every error of every file, with file, line, column and key path.
+//! The report: the errors of all files, each with file, line, column and key path.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;

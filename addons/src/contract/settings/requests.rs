@@ -4,7 +4,7 @@ use http::Method;
 use regex::{Regex, RegexBuilder};
 
 /// Limit on the memory of one compiled pattern, in bytes. A typical pattern takes a hundredth of
-/// it. Matching takes linear time in the length of the path, whatever the pattern.
+/// this limit. Any pattern is matched in time that is linear in the length of the path.
 const PATTERN_BYTES: usize = 1 << 20;
 /// The limit for a pattern that ignores letter case, in bytes. Larger, since each letter becomes a
 /// character class.

@@ -32,7 +32,7 @@ impl AppSettings {
             host.is_none_or(|host| host.all_hosts().all(|known| known != named))
         };
         if let Some((elsewhere, _)) = hosts.iter().find(is_elsewhere) {
-            // The token would be sent to that host.
+            // Refused, since the App's token would be sent to this host.
             at.refuse(match host {
             None => "none of the entry's hosts belongs to a forge in git.hosts of policy.yaml: add the forge there, or change hosts of this entry".to_owned(),
             Some(host) => format!("{elsewhere} is not a host of {} in git.hosts of policy.yaml: all hosts of a github_app entry must belong to one forge", host.host),

@@ -93,7 +93,8 @@ impl Login {
     }
 
     /// Returns the file after a refresh:
-    /// - The access token and its expiry come from the answer. An unknown expiry is removed.
+    /// - The access token and its expiry come from the answer. If neither the answer nor the token
+    ///   tells the expiry, the field is removed.
     /// - The refresh token comes from the answer if the answer has one.
     /// - `id_token`, `scope` and `token_type` come from the answer if the file has the field
     ///   already or is Gemini's.
@@ -135,7 +136,7 @@ impl Login {
                     let units = until.saturating_mul(keys.per_second);
                     put(fields, key, units.into());
                 }
-                // The old token's expiry is not that of the new one.
+                // The expiry in the file is that of the old token, so it is removed.
                 None => drop(fields.shift_remove(key)),
             }
         }

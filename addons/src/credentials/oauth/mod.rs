@@ -149,7 +149,7 @@ pub struct Login {
     pub client_id: String,
     /// The scopes that a refresh requests; if empty, the scopes granted at the login.
     pub scopes: Vec<String>,
-    /// The key of the login in OpenCode's file, which has several logins.
+    /// The key of the login in OpenCode's file, which may hold several logins.
     pub entry: String,
 }
 

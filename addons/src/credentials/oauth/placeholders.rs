@@ -12,8 +12,8 @@ use super::{Login, Provider};
 use crate::contract::Host;
 use crate::credentials::placeholder;
 
-/// Unix time of the year 2100, in seconds. The expiry of placeholders: a tool does not send a token
-/// that has expired.
+/// The expiry of placeholders, as Unix time in seconds: the year 2100, since a tool does not send a
+/// token that has expired.
 const NEVER: i64 = 4_102_444_800;
 /// `expires_in` of token and `tokeninfo` answers, in seconds. Tools then refresh again and get the
 /// same answer.
@@ -149,7 +149,7 @@ impl Provider {
                 "access_token": access, "refresh_token": mark, "id_token": jwt(&mark, account),
                 "token_type": "Bearer", "expires_in": AN_HOUR,
             }),
-            // Google issues a refresh token at the login only.
+            // Google sends a refresh token only at the login, so this answer has none.
             Self::Gemini => json!({
                 "access_token": access, "id_token": jwt(&mark, account), "scope": GOOGLE_SCOPES,
                 "token_type": "Bearer", "expires_in": AN_HOUR,

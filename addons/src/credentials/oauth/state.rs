@@ -74,7 +74,8 @@ struct Replaced {
 }
 
 impl CurrentTokens {
-    /// The tokens of a file. [`LoginState::renew`] marks those of a refresh.
+    /// Tokens that were read from a file. For tokens of a refresh, [`LoginState::renew`] sets
+    /// `refreshed` and `min_age`.
     pub fn of(file: TokenFile, tokens: Tokens, token: Option<Arc<Token>>) -> Self {
         Self {
             file,

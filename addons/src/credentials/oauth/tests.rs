@@ -27,7 +27,7 @@ fn login(provider: Provider) -> Login {
     }
 }
 
-/// A file of each format, with a token that expired at `NOW`.
+/// A file of each format, with a token that expires at `NOW`.
 fn files() -> [(Provider, Value); 5] {
     // {"exp":1700000000}
     let jwt = "e30.eyJleHAiOjE3MDAwMDAwMDB9.s";
@@ -225,7 +225,7 @@ fn gemini_has_placeholder_endpoints_for_token_tokeninfo_and_userinfo() {
 }
 
 #[test]
-fn a_placeholder_file_is_read_as_a_login_of_its_provider_with_the_real_account() {
+fn a_placeholder_file_parses_as_a_login_with_placeholder_tokens_and_the_real_account() {
     each_row(Provider::ALL, |provider| {
         let file = provider.placeholder_file("login", "openai", Some("acct-77"));
         let login = login(provider);
@@ -242,7 +242,7 @@ fn a_placeholder_file_is_read_as_a_login_of_its_provider_with_the_real_account()
 }
 
 #[test]
-fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
+fn placeholder_tokens_in_the_answer_to_a_refresh_name_the_real_account() {
     let codex = login(Provider::Codex);
     let answer = codex.answer(
         placeholders::LoginEndpoint::Tokens,

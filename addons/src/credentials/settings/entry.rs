@@ -31,7 +31,7 @@ const UNSETTABLE: [&str; 10] = [
 const KINDS: &str = "set_headers, basic, bearer, github_app, oauth";
 
 /// Reads an entry, and its secrets through `secrets`. The hosts of a GitHub App must belong to one
-/// of `forges`. `None` if an error was reported.
+/// of `forges`. Reports every error. Returns `None` if no name, no hosts or no kind could be read.
 pub(super) fn read<'a>(
     at: &Setting<'a>,
     forges: &[ForgeHosts],

@@ -16,12 +16,12 @@ use crate::forges::ForgeHosts;
 pub(super) use secret::SecretReader;
 pub use secret::SecretSetting;
 
-/// The entries of the file. Without an entry nothing is injected.
+/// The entries of the file. Without an entry, nothing is injected.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialSettings {
     /// The entries whose secrets are not empty.
     pub active: Vec<CredentialEntry>,
-    /// The hosts of all entries, each with the credential's name.
+    /// The hosts of all entries, also of those with an empty secret. Each has the entry's name.
     pub hosts: Vec<(Host, String)>,
 }
 
@@ -30,7 +30,7 @@ pub struct CredentialSettings {
 pub struct CredentialEntry {
     /// The name in the audit, in metrics, and in the `[REDACTED:name]` that replaces an echo.
     pub name: String,
-    /// The hosts and ports it is sent to.
+    /// The hosts and ports to which the secret may be sent.
     pub hosts: Vec<(Host, u16)>,
     /// How the secret is put into a request.
     pub kind: KindSettings,
@@ -40,9 +40,10 @@ pub struct CredentialEntry {
     pub remove_query: Vec<String>,
     /// Cookies to remove.
     pub remove_cookies: Vec<String>,
-    /// The containers it is for; `None` for all.
+    /// The containers whose requests may get the secret; `None` for all.
     pub containers: Option<Vec<ContainerId>>,
-    /// The repositories it is for; `None` for all requests.
+    /// The repositories that a request's path must name to get the secret: see
+    /// [`Credential::repos`](super::Credential::repos).
     pub repos: Option<Vec<String>>,
     /// Its place in the file.
     pub origin: Origin,
@@ -131,8 +132,8 @@ impl CredentialSettings {
         }
     }
 
-    /// Reports an error for each host of an entry that is in `tls.passthrough`. Warns of personal
-    /// tokens for a forge, and of hosts that the allowlist denies.
+    /// Reports an error for each host that has an entry and is in `tls.passthrough`. Warns of
+    /// personal tokens for a forge, and of hosts that the allowlist denies.
     pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
         // The proxy cannot inject a credential into TLS that it does not decrypt.
         for (host, name) in &self.hosts {
@@ -152,8 +153,8 @@ impl CredentialSettings {
 }
 
 impl CredentialEntry {
-    /// The warning for a basic or bearer token of a git forge: all containers share the token, and
-    /// it has all rights of its owner.
+    /// The warning for a basic or bearer token of a git forge: the containers share the token, and
+    /// the token has all rights of its owner.
     fn personal_token(&self, forges: &[ForgeHosts]) -> Option<String> {
         let is_token = matches!(
             self.kind,
@@ -177,7 +178,7 @@ impl CredentialEntry {
         let (name, origin) = (&self.name, &self.origin);
         self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {
             None => Some(format!(
-                "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows: it is never used; add \"- {host}\" under domains, or take the host out"
+                "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows, so it is never sent there: add \"- {host}\" under domains, or take the host out"
             )),
             Some(entry) if !entry.ports.contains(port) => Some(format!(
                 "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",

@@ -20,7 +20,7 @@ fn percent(text: &str, upper: bool) -> String {
     text.bytes().map(escape).collect()
 }
 
-/// Every form that an echo of the secret may have.
+/// Echoes of the secret in common encodings.
 fn echoes(secret: &str) -> Vec<String> {
     let json = serde_json::to_string(secret).unwrap();
     let json = &json[1..json.len() - 1];
@@ -78,7 +78,7 @@ fn every_echo_is_replaced_by_the_credentials_name() {
 }
 
 #[test]
-fn the_token_after_a_scheme_in_a_set_header_is_scrubbed() {
+fn the_secret_of_a_set_header_is_scrubbed_also_without_its_scheme() {
     let (addon, mut flow) = guarded(key("k", "token abcdefgh12345"));
     let back = respond(&addon, &mut flow, &[], &[b"<abcdefgh12345>"]).unwrap();
     assert_eq!(back, b"<[REDACTED:k]>");

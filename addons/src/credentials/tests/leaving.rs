@@ -102,7 +102,7 @@ fn an_entry_may_be_limited_to_repositories() {
         repos: Some(vec![repo.to_owned()]),
         ..key("k", SECRET)
     };
-    // The container has registered acme/web.
+    // The container's registration lists acme/web.
     each_row(
         [
             ("acme/web", "/acme/web", true),
@@ -223,7 +223,7 @@ fn a_changed_secret_is_sent_and_scrubbed_with_its_new_value() {
     }
 }
 
-/// Counts its reads.
+/// A secret source that counts its reads.
 struct Counted {
     secret: Arc<Source>,
     reads: AtomicUsize,

@@ -16,9 +16,9 @@ pub(super) struct BatchJudge {
     pub upload_limit: Option<Limit>,
 }
 
-/// A batch call as the protocol defines it. The body is serialized from this type, so that the
-/// server gets no unknown member. A member in another letter case is unknown too, since some
-/// servers match names without regard to case.
+/// A batch call as the protocol defines it. The body is serialized from this type, so the server
+/// gets no unknown member and none in another letter case, which some servers would read as the
+/// known one.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,

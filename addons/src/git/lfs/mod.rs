@@ -63,8 +63,8 @@ fn readable(headers: &HeaderMap) -> Verdict {
     Ok(())
 }
 
-/// Serializes the body that replaces `original`. Reserves as much memory as the original takes: the
-/// new body is at most about as long, since placeholders are about as long as tokens.
+/// Serializes the body that replaces `original`. Reserves as much memory as the original takes, as
+/// an estimate: a placeholder is about as long as a typical token.
 fn serialized(value: &impl Serialize, original: &Buffered) -> Result<Bytes, Denial> {
     original.reserve(original.bytes().len())?;
     let written = serde_json::to_vec(value).map_err(|_| Denial::internal())?;

@@ -44,7 +44,7 @@ fn download() -> Value {
 }
 
 #[test]
-fn the_size_limit_applies_to_lfs_uploads_only() {
+fn lfs_uploads_have_a_size_limit_and_lfs_downloads_have_none() {
     let git = git(settings());
     let upload =
         |size: Value| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] });

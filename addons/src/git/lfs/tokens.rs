@@ -10,8 +10,9 @@ use zeroize::Zeroizing;
 
 use crate::contract::{Container, Flow, Host, Request, Scheme};
 
-/// Limits on the tokens that a lease keeps: their number, and the sum of their bytes. The oldest
-/// tokens are dropped. To transfer their files, the client must repeat the batch call.
+/// Limits on the tokens that a lease keeps: their number, and the sum of their bytes. Beyond a
+/// limit, the oldest tokens are dropped. To transfer their files, the client must repeat the batch
+/// call.
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
@@ -103,7 +104,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let Some(container) = flow.known_container() else {
         return;
     };
-    let none = !request.headers.values().any(stands_for_one);
+    let none = !request.headers.values().any(is_placeholder);
     if none || flow.scheme() != Scheme::Https {
         return;
     }
@@ -112,7 +113,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     }
 }
 
-fn stands_for_one(value: &HeaderValue) -> bool {
+fn is_placeholder(value: &HeaderValue) -> bool {
     value.as_bytes().starts_with(PREFIX.as_bytes())
 }
 
@@ -122,15 +123,15 @@ fn spend(container: &Container, flow: &Flow, request: &mut Request) -> bool {
     let tokens = container.state_or_init(Mutex::<Tokens>::default);
     let mut tokens = tokens.lock();
     let mut redeemed = false;
-    let standing_for_one = |(_, sent): &(_, &mut HeaderValue)| stands_for_one(sent);
-    let fields = request.headers.iter_mut().filter(standing_for_one);
+    let has_placeholder = |(_, sent): &(_, &mut HeaderValue)| is_placeholder(sent);
+    let fields = request.headers.iter_mut().filter(has_placeholder);
     for (field, sent) in fields.take(MAX_REDEEMED) {
-        let is_it = |token: &Token| {
+        let matches = |token: &Token| {
             (&token.host, token.port) == (flow.host(), flow.port())
                 && token.field == *field
                 && token.placeholder.as_bytes() == sent.as_bytes()
         };
-        let found = tokens.tokens.iter().position(is_it);
+        let found = tokens.tokens.iter().position(matches);
         let token = found.and_then(|at| tokens.remove(at));
         let value = token.and_then(|token| HeaderValue::from_str(&token.value).ok());
         if let Some(mut value) = value {

@@ -65,7 +65,7 @@ fn a_push_passes_byte_for_byte() {
 }
 
 #[test]
-fn a_probe_passes_and_nothing_may_follow_it() {
+fn a_push_without_commands_passes_unless_data_follows_it() {
     assert_eq!(denied(rules(), b"0000"), None);
     let smuggled = [&b"0000"[..], &commands(&[(ZERO, "refs/heads/main")])].concat();
     assert_eq!(denied(rules(), &smuggled), Some(Code::MalformedRequest));
@@ -162,7 +162,7 @@ fn denials_have_their_documented_sentences() {
 }
 
 #[test]
-fn a_denial_is_reported_for_every_ref_or_sent_as_a_status() {
+fn a_denial_is_sent_as_a_report_on_every_ref_or_as_an_http_status() {
     let body = commands(&[(ID, "refs/heads/a"), (ZERO, "refs/heads/b")]);
     let denial = send(rules(), &[&body]).1.unwrap_err();
     let answer = denial.answer().unwrap();

@@ -1,4 +1,4 @@
-//! Limits of the work that one body may cause.
+//! Limits on the work that one body may cause.
 
 use serde_json::Value;
 
@@ -9,14 +9,15 @@ use crate::contract::Verdict;
 const MAX_TEXT: usize = 256 * 1024;
 
 /// Limit on the tokens in one body, whitespace and commas included. The longest queries of GitHub's
-/// command-line tool have a fifth of it.
+/// command-line tool have a fifth as many.
 const MAX_TOKENS: usize = 8_000;
 
-/// Limit on steps: each visited field and each filled-in value is one. A fragment counts once for
-/// each use.
+/// Limit on steps. Each visited selection (a field or a fragment) and each filled-in value is one
+/// step. The selections in a fragment are visited again at each use of the fragment.
 const MAX_STEPS: usize = 50_000;
 
-/// Limit on the bytes of filled-in values. A variable counts once for each use.
+/// Limit on the bytes of filled-in values. The value of a variable counts at each use of the
+/// variable.
 const MAX_FILLED: usize = 2 * super::MAX_BODY;
 
 /// The remaining budget, shared by all requests of one body. Spending more than is left is an
@@ -55,7 +56,7 @@ impl Budget {
         spend(&mut self.tokens, count, "the queries have too many tokens")
     }
 
-    /// Spends one step, for a visited field or a filled-in value.
+    /// Spends one step, for a visited selection or a filled-in value.
     pub(super) fn spend_step(&mut self) -> Verdict {
         spend(&mut self.steps, 1, "the query is too complex to judge")
     }

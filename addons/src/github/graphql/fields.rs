@@ -28,8 +28,8 @@ pub(super) fn place_of(place: Place, field: &str, has_arguments: bool) -> Option
             "nodes" | "node" | "pageInfo" => Some(Place::Outside),
             _ => None,
         },
-        // Arguments let the client choose the object: a person's `organization(login:)` does, a
-        // team's `organization` does not.
+        // With arguments, the client could choose the object, as with a person's
+        // `organization(login:)`. A team's `organization` has no arguments.
         Place::Outside => (!has_arguments && NAMES.contains(&field)).then_some(Place::Outside),
         Place::Schema => SCHEMA.contains(&field).then_some(Place::Schema),
     }

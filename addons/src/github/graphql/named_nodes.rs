@@ -18,7 +18,7 @@ const PEOPLE: [&str; 4] = ["actorIds", "assigneeIds", "botIds", "userIds"];
 /// `clientMutationId` names no node.
 const NOT_LOOKED_UP: [&str; 2] = ["clientMutationId", "teamIds"];
 
-/// Limit on the nodes that one body may name by id. GitHub resolves as many in one query.
+/// Limit on the nodes that one body may name by id. GitHub resolves at most 100 ids in one query.
 const MAX_NODES: usize = 100;
 
 /// The node ids of a body.

@@ -34,8 +34,8 @@ pub struct ExposedTool {
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Whether the tool is listed. It is not listed if the chain would deny each call: because a
-    /// changed definition blocks the tool, or because the tool reaches the open world and the
+    /// Whether the tool is listed. It is not listed if the chain would deny every call: because the
+    /// tool's definition changed and blocks it, or because the tool reaches the open world and the
     /// container's security level forbids that.
     pub is_listed: bool,
     /// The entry of `tools/list`, if it differs from the definition.

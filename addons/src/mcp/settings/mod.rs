@@ -5,8 +5,6 @@ mod overrides;
 mod policies;
 mod polis;
 mod servers;
-#[cfg(test)]
-mod tests;
 mod types;
 
 use std::sync::Arc;
@@ -111,3 +109,6 @@ fn ignored(at: &Setting<'_>, key: &str) {
     let message = format!("{key} is a setting of MCP clients: the gateway ignores it");
     at.report().warn_at(at.place(), message);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
-//! Reads files of the polis gateway. A warning for each of its keys names the native equivalent.
+//! Reads files of the polis gateway. A warning for each key that only polis has names the native
+//! equivalent.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

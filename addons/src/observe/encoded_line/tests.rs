@@ -12,7 +12,7 @@ use super::*;
 use crate::contract::{FlowId, Host, Kind};
 use crate::observe::line::Excerpt;
 
-/// The shortest line.
+/// A line with only the members that every line has.
 fn line() -> AuditLine<'static> {
     AuditLine {
         ts: UNIX_EPOCH,

@@ -30,7 +30,7 @@ pub trait SpanSink: Send + Sync {
     fn write(&self, span: Span);
 }
 
-/// A flow of a container, from its first byte to its last.
+/// The span of a flow of a container.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// The trace id.
@@ -97,8 +97,8 @@ impl Addon for Trace {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // A flow without a container has no span. An unknown source has no trace. The appliance's
-        // own requests include the exports of spans, and a span for an export would cause another
+        // No span for unknown sources, which could fill the collector, nor for the appliance's own
+        // requests: they include the exports of spans, and a span for an export would cause another
         // export.
         if flow.known_container().is_none() {
             return;

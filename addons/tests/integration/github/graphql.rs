@@ -468,10 +468,11 @@ fn subscriptions_are_denied() {
     );
 }
 
-/// Recorded requests of `gh` 2.23. Viewing, listing, creating and commenting pass; approving,
-/// merging, releasing, forking, searching, and requests outside of a repository do not.
+/// Recorded requests of `gh` 2.23. In the container's repository, viewing, listing, creating,
+/// commenting and closing pass. Denied are approving, merging, releasing, forking, deleting the
+/// repository, searching, and requests that name no repository.
 #[test]
-fn gh_works_within_its_repositories_and_not_beyond() {
+fn recorded_requests_of_gh_pass_or_are_denied_as_recorded() {
     let recorded: Value = serde_json::from_str(include_str!("gh.json")).unwrap();
     let guard = Guard::new(settings());
     each_row([("passes", true), ("denied", false)], |(part, passes)| {

@@ -105,8 +105,8 @@ fn bombs() -> Vec<(&'static str, String)> {
 /// Limit of the CPU time for judging 1 MiB. A quadratic judge would take seconds.
 const QUICK: Duration = Duration::from_millis(50);
 
-/// Limit of the CPU time for searching 1 MiB for mentions. Most of it is spent in this crate's
-/// code, which tests compile without optimization: 200 ms for 1 MiB.
+/// Limit of the CPU time for searching 1 MiB for mentions. Most of this time is spent in the crate
+/// `addons`, which a debug build compiles without optimization: it takes 200 ms for 1 MiB.
 const QUICK_SEARCH: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
 
 #[track_caller]
@@ -120,7 +120,7 @@ fn assert_quick(guard: &Guard, what: &str, body: &[u8], bound: Duration) {
 #[test]
 fn every_query_is_judged_quickly_on_a_small_stack() {
     let guard = Guard::new(settings());
-    // Half of the stack of a runtime's worker thread.
+    // The stack has 1 MiB, half of the stack of a worker thread of tokio.
     let run = move || {
         for (what, text) in bombs() {
             let body = json!({ "query": text }).to_string();
@@ -260,7 +260,8 @@ proptest! {
         let body = json!({ "query": format!("mutation {{ {text} }}") });
         let guard = Guard::new(settings());
         let code = guard.code("api.github.com", "POST /graphql", &body);
-        // The mutation's name may be part of a comment, a string or another name.
+        // A request may pass if the mutation's name is part of a comment, a string, an alias or
+        // another token.
         let alone = format!("{before}{after}");
         let harmless = guard.code("api.github.com", "POST /graphql", &json!({ "query": alone })).is_none();
         prop_assert!(code.is_some() || harmless || text.contains(['#', '"', '$', '@', ':', '.', '(']), "{}", text);

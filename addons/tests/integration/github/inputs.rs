@@ -17,8 +17,8 @@ fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
     sent.err()
 }
 
-/// Asserts that each input is denied with this code, and with the key beside the input. If `code`
-/// is `None`, asserts that each input passes.
+/// Each case is a mutation, its input, and the `key` that the denial must name (empty for none).
+/// Asserts that each input is denied with `code`, or passes if `code` is `None`.
 #[track_caller]
 fn assert_answers(code: Option<Code>, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());

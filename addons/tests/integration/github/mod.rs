@@ -65,7 +65,7 @@ impl Outbound for Known {
         _: &'a Arc<System>,
         _: http::Request<Bytes>,
     ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>> {
-        unreachable!("look-ups are the container's")
+        unreachable!("the addon sends every look-up on behalf of the container")
     }
 
     fn look_up<'a>(

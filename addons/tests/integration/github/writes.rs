@@ -20,7 +20,8 @@ fn denial(guard: &Guard, line: &str, body: &Value) -> Option<Denial> {
     guard.send(API, line, body.to_string().as_bytes()).err()
 }
 
-/// Asserts that each body is denied with this code, and with the key beside the body.
+/// Each case is a request line, a body, and the `key` that the denial must name (empty for none).
+/// Asserts that each body is denied with `code`.
 #[track_caller]
 fn assert_denied(code: Code, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());

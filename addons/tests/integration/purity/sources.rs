@@ -58,7 +58,7 @@ fn forbidden(source: &str) -> Vec<String> {
     all
 }
 
-/// The source before its tests, which come last in a file.
+/// The source before its module of tests, which must be the last item of a file.
 fn before_tests(source: &str) -> &str {
     let at = source.find("#[cfg(test)]\nmod ");
     &source[..at.unwrap_or(source.len())]
@@ -148,7 +148,7 @@ fn addons_open_no_file_or_socket_and_start_no_task_or_thread() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The addons; each is one folder or file.
+/// The folders and files of the addons.
 const ADDONS: [&str; 9] = [
     "circuit_breaker",
     "credentials",

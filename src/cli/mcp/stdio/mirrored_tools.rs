@@ -16,12 +16,13 @@ const MAX_TOOLS: usize = 10_000;
 /// Limit on the size of a remembered definition, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 * 1024;
 
-/// The definitions that may have an annotation, from the last lists of tools, by the tool's name.
+/// The definitions that may contain [`ANNOTATION`], by the tool's name, from the last
+/// lists of tools.
 #[derive(Default)]
 pub struct MirroredTools(Mutex<HashMap<String, Box<RawValue>>>);
 
 impl MirroredTools {
-    /// Remembers those definitions on a page of `tools/list` that may have an annotation. Forgets
+    /// Remembers the definitions on a page of `tools/list` that may contain [`ANNOTATION`]. Forgets
     /// the earlier definition of every tool on the page.
     pub fn learn(&self, result: &RawValue) {
         #[derive(Deserialize)]
@@ -39,7 +40,7 @@ impl MirroredTools {
                 continue;
             };
             let text = tool.get();
-            // The annotation's name may be written with escapes.
+            // JSON may spell the annotation's name with escapes.
             let may_have = text.contains(ANNOTATION) || text.contains("\\u");
             let has_room = known.len() < MAX_TOOLS || known.contains_key(&name);
             match may_have && has_room && text.len() <= MAX_DEFINITION {

@@ -1,8 +1,9 @@
 //! `mcp stdio`: the gateway for agents that support MCP only over stdin and stdout.
 //!
-//! Each line of stdin is one message and becomes one POST. Answers and events of the gateway become
-//! lines of stdout. Messages are relayed unchanged. Header fields, sessions and streams of the HTTP
-//! transport end here.
+//! Each line of stdin is one message, which is sent with a POST. Responses and events of the
+//! gateway become lines of stdout. Header fields, sessions and streams of the HTTP transport end
+//! here. A message is changed only to give a response the request's id, or to put the message on one
+//! line.
 
 mod bridge;
 mod lines;

@@ -32,7 +32,11 @@ fn read<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Piece>, Option<V
                 Ok(None) => break,
                 Err(violation) => {
                     let again = reader.read(&mut input);
-                    assert_eq!(again, Err(violation), "a later call returns it again");
+                    assert_eq!(
+                        again,
+                        Err(violation),
+                        "a later call returns the violation again"
+                    );
                     return (pieces, Some(violation));
                 }
             }

@@ -20,7 +20,7 @@ use super::super::sse::{self, KEEP_ALIVE_INTERVAL};
 
 /// The most events of one stream that are kept for a client that reconnects.
 pub const MAX_EVENTS: usize = 64;
-/// The most bytes of these events.
+/// The most bytes of events that one stream keeps.
 pub const MAX_BYTES: usize = 256 * 1024;
 /// The most bytes that all streams of a lease keep together.
 pub const MAX_LEASE_BYTES: usize = 8 << 20;
@@ -33,7 +33,7 @@ pub type KeptBytes = Arc<AtomicUsize>;
 
 /// A stream with at most one reader: a second one replaces the first.
 pub struct EventStream {
-    /// Its number within the session.
+    /// Number of the stream within the session.
     pub number: u64,
     /// Whether events have ids.
     named: bool,
@@ -170,7 +170,7 @@ impl EventStream {
     }
 
     /// Whether a message can be written now: no client is connected, or the unread events leave
-    /// room. One message always fits.
+    /// room. If all events have been read, a message of any length fits.
     fn has_room(&self, length: usize) -> bool {
         let state = self.state.lock();
         let unread = state.events.iter().filter(|(at, _)| *at >= state.cursor);

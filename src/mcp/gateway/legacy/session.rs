@@ -153,7 +153,6 @@ impl LegacySession {
     pub fn answered(&self, id: &Id, outcome: Outcome) -> bool {
         let number = id.as_json().parse::<u64>().ok();
         let asked = number.and_then(|number| self.questions.lock().remove(&number));
-        // The server may have stopped waiting.
         asked.is_some_and(|asked| asked.send(outcome).is_ok())
     }
 

@@ -57,7 +57,7 @@ pub async fn open(
         Ok(live) => live,
         Err(error) => return Ok(whole(visit, &request.id, &Err(error))),
     };
-    // The flow counts as complete already now, since the client ends the stream by closing it.
+    // Marked as complete now, since the stream normally ends when the client closes it.
     live.complete();
     let core = &visit.gateway.core;
     let described = core.describe(&caller).await;

@@ -33,8 +33,8 @@ pub struct Running {
     ready: VecDeque<Progress>,
     id: Id,
     method: Arc<str>,
-    /// The progress token of this request, as JSON. Notifications of the server have the token of
-    /// the call's first request.
+    /// The progress token of this request, as JSON. It replaces the token in the server's
+    /// notifications, which is that of the call's first request.
     progress_token: Option<Box<RawValue>>,
     body: Bytes,
     waiting: Arc<Suspended>,
@@ -121,7 +121,7 @@ impl Running {
                             reply,
                         });
                     } else {
-                        // The server may be gone.
+                        // Fails if the server has stopped waiting.
                         let _ = reply.send(Err(method_not_found(&method)));
                     }
                 }

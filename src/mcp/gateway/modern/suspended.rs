@@ -1,4 +1,5 @@
-//! Suspended calls: a server sent a question, and the client answers it with its next request.
+//! Suspended calls: a server sent a question (a request to the client), which the client answers in
+//! its next request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub struct Entry {
     binding: Digest,
 }
 
-/// A request of a server.
+/// A request of a server to the client.
 pub struct Question {
     pub method: Arc<str>,
     pub params: Option<Box<RawValue>>,

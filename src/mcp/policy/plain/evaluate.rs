@@ -134,8 +134,8 @@ impl<'e> Evaluation<'e> {
     }
 
     /// The value of a branch; undefined unless each statement of its body holds. A statement holds
-    /// if its expression is neither false nor undefined or, if the statement is negated, is one of
-    /// these.
+    /// if its expression is neither false nor undefined. A negated statement holds if its
+    /// expression is false or undefined.
     #[inline]
     fn branch(&self, branch: &'e Branch) -> Found<'_> {
         for statement in &branch.body {
@@ -264,7 +264,7 @@ impl<'e> Evaluation<'e> {
         }
     }
 
-    /// Counts an operation, and checks the clock now and then.
+    /// Counts an operation, and checks the clock every [`STEPS_PER_CHECK`] operations.
     fn step(&self) -> Result<(), Failure> {
         let steps = self.steps.get().wrapping_add(1);
         self.steps.set(steps);

@@ -88,7 +88,8 @@ const OTHERS: [&str; 38] = [
 
 impl Function {
     /// The function with this name, if it takes this number of arguments; `None` otherwise. A call
-    /// in Rego may have one more argument, with which the result is compared.
+    /// in Rego may have one more argument, with which the result is compared. Such a call is not
+    /// plain.
     pub fn find(name: &str, arguments: usize) -> Option<Self> {
         let known = |names: &[&'static str]| names.iter().copied().find(|known| *known == name);
         let of_strings = known(&OF_STRINGS);

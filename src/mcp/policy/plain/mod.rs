@@ -131,13 +131,13 @@ enum Computed {
 struct Call {
     builtin: Builtin,
     arguments: Box<[Expression]>,
-    /// The place of the call in the text. With the trees of the arguments in `parameters`,
-    /// functions name places in their errors.
+    /// The place of the call in the text. The errors of regorus' functions name this place, or a
+    /// place in the trees of the arguments, `parameters`.
     span: Span,
     parameters: Vec<Ref<Expr>>,
 }
 
-/// Calls are the same if their values are: their places may differ.
+/// Calls are equal if they have the same function and arguments. Their places may differ.
 impl PartialEq for Call {
     fn eq(&self, other: &Self) -> bool {
         self.builtin.name == other.builtin.name && self.arguments == other.arguments
@@ -188,8 +188,8 @@ impl Plan {
         ReadMembers::named(names)
     }
 
-    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if it
-    /// calls a function without a known bound.
+    /// The longest time of an evaluation, in nanoseconds, for an input of `bytes`. `None` if the
+    /// plan calls a function without a known bound.
     pub fn nanoseconds(&self, bytes: usize) -> Option<u64> {
         self.bound.map(|bound| bound.nanoseconds(bytes))
     }

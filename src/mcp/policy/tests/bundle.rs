@@ -1,4 +1,4 @@
-//! Bundles that are read, and every form that is refused.
+//! Bundles that are read, and bundles that are refused.
 
 use std::fs;
 use std::os::unix::fs::symlink;

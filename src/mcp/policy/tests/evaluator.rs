@@ -142,7 +142,10 @@ async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
     let expected = [("ab", true), ("ef", false), ("", false)];
     assert_eq!(found, expected.map(|(ids, more)| (ids.to_owned(), more)));
     let line = "proxy_mcp_policy_decisions_total{bundle=\"d\",decision=\"unavailable\"} 1";
-    assert!(setting.metrics().contains(line), "counted once");
+    assert!(
+        setting.metrics().contains(line),
+        "the missing bundle counts once"
+    );
 }
 
 #[tokio::test]

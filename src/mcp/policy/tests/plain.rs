@@ -113,7 +113,7 @@ fn a_policy_is_plain_if_all_rules_that_its_decision_needs_are() {
         ("known := 1\ndecision := \"ask\" if known".to_owned(), false),
     ];
     testkit::each_row(&cases, |(rules, is_plain)| {
-        // A policy that the interpreter refuses needs no evaluator.
+        // A policy that cannot be loaded counts as not plain.
         let found = Program::compile(&policy(rules), "mcp/authz");
         let found = found.is_ok_and(|program| program.is_plain());
         assert_eq!(found, *is_plain, "{rules}");

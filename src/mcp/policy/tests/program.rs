@@ -24,7 +24,7 @@ fn program(rules: &str) -> Program {
 
 fn refusal(rules: &str) -> String {
     match Program::compile(&bundle(rules), "mcp/authz") {
-        Ok(_) => panic!("it was accepted"),
+        Ok(_) => panic!("the policy was accepted"),
         Err(error) => error.to_string(),
     }
 }
@@ -260,7 +260,7 @@ fn variables_with_the_names_of_rules_are_not_recursion() {
 }
 
 #[test]
-fn packages_outside_the_roots_and_the_reserved_one_are_refused() {
+fn packages_outside_the_roots_and_the_reserved_package_are_refused() {
     let mut bundle = bundle("decision := \"allow\"");
     bundle.manifest.roots = vec!["mcp/other".to_owned(), "limits".to_owned()];
     let error = Program::compile(&bundle, "mcp/authz")

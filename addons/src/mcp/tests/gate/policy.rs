@@ -55,7 +55,7 @@ async fn a_latch_is_on_disk_before_the_call_is_denied() {
     assert_eq!(denial.detail("decision"), Some("deny_abort"));
     assert_eq!(gate.written(), ["latch"]);
     assert!(gate.web.is_aborted());
-    // The latch applies to the container, independent of flow and session.
+    // The latch belongs to the container, so it also denies a call in another flow.
     gate.fetch(json!({})).await.unwrap_err();
     assert_eq!(gate.asked().len(), 1, "a latched call is not evaluated");
 }

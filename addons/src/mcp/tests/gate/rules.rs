@@ -106,8 +106,8 @@ async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     let record = flow.mcp_record();
     assert_eq!(record.decision, Some("deny_abort"));
     assert!(record.args_sha256.is_some() && record.reason.is_some());
-    // The latch belongs to the container, so it denies a call in another flow, too. Other messages
-    // pass.
+    // The latch belongs to the container, so it also denies a call in another flow. Messages that
+    // are neither tool calls nor answers to servers pass.
     assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
     let mut list = Frame::request(Direction::ToServer, "tools/list", None);
     let mut listing = start(&gate.web, "tools/list", None).begin();

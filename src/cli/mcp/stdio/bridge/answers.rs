@@ -20,8 +20,7 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const MAX_FRUITLESS: u32 = 5;
 
 impl Bridge {
-    /// Reads the response to a request, and relays the messages before it. The response gets the
-    /// request's id.
+    /// Reads the response to a request, and relays the messages before the response.
     pub async fn read(
         &self,
         answer: Answer,

@@ -16,7 +16,8 @@ use crate::cli::mcp::http_client::MAX_MESSAGE;
 use crate::cli::mcp::rpc::text_member;
 use crate::mcp::{EventReader, Id, PROTOCOL_VERSION, SESSION_ID, write_request};
 
-/// The shortest and the longest delay before the session's standalone stream is opened again.
+/// The shortest and the longest delay before the session's standalone stream is opened again,
+/// unless the gateway sets a longer one.
 const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// One session at the gateway.
@@ -98,7 +99,7 @@ impl Bridge {
 
     /// Replaces a session that the gateway has ended, by sending the client's `initialize` again.
     /// If another task has already replaced the session, returns the new one. Fails if the client
-    /// has not sent `initialize`, or if the gateway cannot be reached or refuses it.
+    /// has not sent `initialize`, or if the gateway cannot be reached or refuses `initialize`.
     pub async fn renew(
         self: &Arc<Self>,
         gone: Option<&Arc<Session>>,
@@ -131,7 +132,7 @@ impl Bridge {
         tokio::spawn(async move {
             let listening = bridge.read_own_stream(&session);
             if ended.run_until_cancelled(listening).await == Some(true) {
-                // The client may be waiting for messages without sending requests.
+                // Renewed without a request: the client may only be waiting for messages.
                 if let Err(failure) = bridge.renew(Some(&session)).await {
                     warn(format_args!("the session cannot be renewed: {failure}"));
                 }
@@ -139,8 +140,8 @@ impl Bridge {
         });
     }
 
-    /// Reads the stream, over further connections if necessary, until the gateway refuses it.
-    /// Returns whether the gateway has ended the session.
+    /// Reads the standalone stream, over further connections if necessary, until the gateway
+    /// refuses it or an event is too long. Returns whether the gateway has ended the session.
     async fn read_own_stream(&self, session: &Arc<Session>) -> bool {
         let mut reader = EventReader::new(MAX_MESSAGE);
         let (first, longest) = RECONNECT;
