@@ -71,7 +71,7 @@ impl DevOptions {
     }
 }
 
-/// Prints the addresses of proxy, DNS and admin API, and three commands to try. `wanted` are the
+/// Prints the addresses of proxy, DNS, MCP gateway and admin API, and three commands to try. `wanted` are the
 /// configured DNS addresses. `config` has the bound DNS addresses, which differ if a configured
 /// port was taken or is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
@@ -92,10 +92,15 @@ pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
         }
         _ => String::new(),
     };
+    let mcp = match listen.mcp.first() {
+        Some(address) => format!("http://{address}/mcp"),
+        None => "off (listen.mcp is empty)".to_owned(),
+    };
     println!(
         "unified-proxy listens on
   proxy  http://{proxy}
   dns    {dns} (UDP and TCP{moved})
+  mcp    {mcp}
   admin  {admin}
   CA     {ca}
 

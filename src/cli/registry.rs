@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::DEV_STATE;
 use super::exit::{Failure, code, print};
-use crate::config::{self, Profile};
+use super::{ConfigDir, DEV_STATE, load};
 use crate::registry::sqlite::offline::{self, Present};
 use crate::registry::sqlite::{FILE_NAME, SqliteError};
 
@@ -59,8 +58,10 @@ impl DataDir {
     /// Returns the path of the registry's file.
     fn file(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.config {
-            let config = config::load(dir, Profile::Serve)
-                .map_err(|errors| Failure::new(code::CONFIG, errors))?;
+            let dir = ConfigDir {
+                config: Some(dir.clone()),
+            };
+            let (_, config) = load(&dir)?;
             return Ok(config.proxy.data_dir.join(FILE_NAME));
         }
         let dev = Path::new(DEV_STATE);

@@ -194,7 +194,7 @@ fn audit(fields: &Fields<'_>, data_dir: &Path) -> AuditConfig {
     AuditConfig {
         path: path.unwrap_or_else(|| data_dir.join("audit.jsonl")),
         max_bytes: fields.or("max_bytes", 100 * MB, |at| at.size(MB..=1024 * GB)),
-        keep: fields.or("keep", 5, |at| at.number(0..=1000)),
+        keep: fields.or("keep", 5, |at| at.number(1..=1000)),
     }
 }
 

@@ -104,7 +104,7 @@ impl Server {
         let audit = AuditConfig {
             path: directory.path().join("audit.jsonl"),
             max_bytes: 1 << 20,
-            keep: 0,
+            keep: 1,
         };
         let log = AuditLog::start(audit, HealthFlag::default(), &metrics).unwrap();
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{Dev, Origin, SOON, eventually, free_address};
 
 /// The text that `dev` prints after `proxy` and after `dns`: an address, and the rest of the line.
-fn addresses(dev: &Dev) -> [String; 2] {
+fn addresses(dev: &Dev) -> [String; 3] {
     let said = dev.output("stdout");
     let line = |name: &str| {
         let mut lines = said
@@ -15,7 +15,7 @@ fn addresses(dev: &Dev) -> [String; 2] {
             .filter_map(|line| line.trim().strip_prefix(name));
         lines.next().unwrap().trim().to_owned()
     };
-    [line("proxy "), line("dns ")]
+    ["proxy ", "dns ", "mcp "].map(line)
 }
 
 #[test]
@@ -55,7 +55,11 @@ fn ports_on_the_command_line_override_the_configuration() {
     let dev = Dev::start(&origin, &ports, &[]);
     assert_eq!(
         addresses(&dev),
-        [format!("http://{proxy}"), format!("{dns} (UDP and TCP)")]
+        [
+            format!("http://{proxy}"),
+            format!("{dns} (UDP and TCP)"),
+            "http://127.0.0.1:8091/mcp".to_owned()
+        ]
     );
     let fetched = dev.shell(&format!(
         "curl -sS -x http://{proxy} --cacert .unified-proxy/certs/ca.pem https://api.github.com/zen; \
@@ -81,7 +85,7 @@ fn dev_moves_dns_to_a_free_port_and_prints_it_if_the_configured_one_is_taken() {
     let (proxy, dns) = (free_address(), free_address());
     let _responder = UdpSocket::bind(dns).unwrap();
     let dev = Dev::start_at(&origin, (proxy, dns), &[], &[]);
-    let [_, line] = addresses(&dev);
+    let [_, line, _] = addresses(&dev);
     let taken = format!("(UDP and TCP; port {} is taken)", dns.port());
     assert!(line.ends_with(&taken), "{line}");
     let moved: SocketAddr = line.split(' ').next().unwrap().parse().unwrap();
@@ -124,4 +128,14 @@ fn inactive_credentials_are_logged_in_one_warning() {
     let inactive = |line: &&&str| line.contains("9 credentials are inactive");
     assert_eq!(warnings.iter().filter(inactive).count(), 1, "{log}");
     assert_eq!(log.matches("GITHUB_TOKEN").count(), 3, "{log}");
+}
+
+#[test]
+fn registry_check_with_the_configuration_of_dev_reads_the_registry_of_dev() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let checked = dev.shell(&format!("{binary} registry check --config config"));
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(said, "ok: 1 registrations in .unified-proxy/registry.db\n");
 }

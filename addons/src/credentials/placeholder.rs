@@ -38,7 +38,7 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
         return Ok(());
     }
     let sentence = format!(
-        "Credential misuse: a placeholder was sent to {}:{} over {}, where no credential is for this container",
+        "Credential misuse: a placeholder was sent to {}:{} over {}, and no credential applies to this request",
         flow.host(),
         flow.port(),
         flow.scheme().as_str()
@@ -46,8 +46,9 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
     Err(Denial::new(Code::CredentialMisuse, sentence)
         .rule("placeholder")
         .hint(format!(
-            "add {} to the hosts of an entry in credentials.yaml",
-            flow.host()
+            "an entry in credentials.yaml must list {}:{}, apply to this container and repository, and is sent over TLS only",
+            flow.host(),
+            flow.port()
         )))
 }
 

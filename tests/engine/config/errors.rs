@@ -322,7 +322,7 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 &[
                     "2:16: audit.path: must be a text",
                     "2:31: audit.max_bytes: must be a number of bytes or a size such as 100MB, from 1MB to 1024GB",
-                    "2:40: audit.keep: must be a whole number from 0 to 1000",
+                    "2:40: audit.keep: must be a whole number from 1 to 1000",
                 ],
             ),
         ],

@@ -73,7 +73,7 @@ limits:
   certificates_per_minute: 5
 dns: { types: [TXT], queries_per_minute: 6, distinct_names_per_minute: 8 }
 logging: { level: "info,unified_proxy=debug", format: text }
-audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_container: 9, bytes_per_minute_per_container: 64KB }
+audit: { path: log.jsonl, max_bytes: "2MB", keep: 1, lines_per_minute_per_container: 9, bytes_per_minute_per_container: 64KB }
 "#,
     )
     .unwrap();
@@ -126,7 +126,7 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
     assert_eq!(config.logging.level, "info,unified_proxy=debug");
     assert!(!config.logging.json);
     assert_eq!(config.audit.path, Path::new("log.jsonl"));
-    assert_eq!((config.audit.max_bytes, config.audit.keep), (2 << 20, 0));
+    assert_eq!((config.audit.max_bytes, config.audit.keep), (2 << 20, 1));
     let budget = addons.audit;
     assert_eq!(budget.lines_per_minute_per_container.get(), 9);
     assert_eq!(budget.bytes_per_minute_per_container.get(), 64 << 10);

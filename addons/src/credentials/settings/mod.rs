@@ -167,7 +167,7 @@ impl CredentialEntry {
         };
         (is_token && self.hosts.iter().any(is_forges)).then(|| {
             format!(
-                "{}: {} is one token for all containers, with all rights of its owner: github_app gives each container a token for its own repositories",
+                "{}: {} is one token for all its containers, with all rights of its owner: github_app gives each container a token for its own repositories",
                 self.origin, self.name
             )
         })
