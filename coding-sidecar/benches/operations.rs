@@ -96,7 +96,7 @@ fn count_reads(workspace: &Workspace) {
         read(workspace, request, &work()).unwrap();
     }
     let each_second = READS as f64 / start.elapsed().as_secs_f64();
-    println!("read of 1,000 bytes: {each_second:.0} a second on one thread");
+    println!("read of 1,001 bytes: {each_second:.0} a second on one thread");
 }
 
 fn work() -> Work {
@@ -110,7 +110,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Creates the tree. Returns the bytes of its `file-*.txt` files; the `small` files are not counted.
+/// Creates the tree. Returns the size of the `file-*.txt` files together, in bytes; the `small`
+/// files are not counted.
 fn make(tree: &Path) -> u64 {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = |below: u64| {

@@ -1,5 +1,5 @@
-//! Fields of requests: deserializes them in the forms in which language models write them, and
-//! bounds them.
+//! Deserializes and bounds fields of requests. Accepts the notations that language models write,
+//! such as `10.0` for a whole number.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};

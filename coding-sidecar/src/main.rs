@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         (None, None, None) => serve(),
         (Some("--version" | "-V"), None, None) => print(&format!("coding-sidecar {VERSION}\n")),
         (Some("--help" | "-h"), None, None) => print(&help()),
-        // The supervisor, which the sidecar starts for each command; not for people.
+        // The supervisor, which the sidecar starts for each command; not meant for users.
         (Some("supervise"), Some(command), None) => supervise(&command),
         _ => {
             report("takes no arguments but --help and --version");

@@ -147,7 +147,7 @@ impl HeadCut {
             && let Err(error) = std::str::from_utf8(&kept)
             && error.error_len().is_none()
         {
-            // The bound is within a character.
+            // The bound cut a character in two.
             kept.truncate(error.valid_up_to());
         }
         let content = match String::from_utf8(kept) {

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "mcp-definitions.json";
-/// The most tools of one server that are stored. Further tools are blocked.
+/// The most tools of one server that are stored. A further tool counts as changed.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
 /// The largest file that is read, in bytes: enough for about 90 servers with the most tools and the
 /// longest names.
@@ -56,8 +56,8 @@ pub enum AcceptError {
 /// The digests, in memory and on disk.
 pub struct DefinitionFile {
     path: PathBuf,
-    /// `None` if the file cannot be read: every tool is blocked. Locked while the file is written,
-    /// on a blocking thread.
+    /// `None` if the file cannot be read: no server's tools can be listed then. Locked while the
+    /// file is written, on a blocking thread.
     servers: Mutex<Option<BTreeMap<String, Tools>>>,
 }
 

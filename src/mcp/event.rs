@@ -9,7 +9,7 @@ use super::message::Outcome;
 
 /// Capacity of an event queue. Each call, each stream of a client and each session with a server
 /// has a queue. If the queue is full, a request is answered with an error, and a notification is
-/// dropped. Progress of a coding sidecar waits for room instead.
+/// dropped. Only progress of a coding sidecar waits until there is room.
 pub const EVENT_QUEUE: usize = 256;
 
 /// Sender of a queue of events.

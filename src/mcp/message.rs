@@ -81,7 +81,7 @@ pub enum MessageError {
     },
 }
 
-/// The members of a message. A member that is `null` is present.
+/// The members of a message; `None` if absent. A member that is `null` is `Some`.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
@@ -102,7 +102,7 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawV
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// A member; `null` counts as absent.
+/// Returns the member; `None` also if it is `null`.
 fn given(member: Option<&RawValue>) -> Option<&RawValue> {
     member.filter(|value| value.get() != "null")
 }
@@ -172,7 +172,7 @@ impl Message {
             _ => {
                 return Err(not_rpc(
                     id,
-                    "it has no method, and not exactly one of result and error",
+                    "it has neither a method nor exactly one of result and error",
                 ));
             }
         };

@@ -25,7 +25,7 @@ pub enum Era {
 }
 
 impl Version {
-    /// All revisions, newest first, as answers list them.
+    /// All revisions, newest first.
     pub const ALL: [Self; 5] = [
         Self::V2026_07_28,
         Self::V2025_11_25,

@@ -15,8 +15,8 @@ use super::version;
 
 /// How long a value is used before the metadata of its file is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Limit on the size of a file with a secret, in bytes. If a file is larger, its configured path is
-/// wrong.
+/// Limit on the size of a file with a secret, in bytes. A larger file suggests that the configured
+/// path names another file.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// A secret in a file.

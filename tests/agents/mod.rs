@@ -28,8 +28,9 @@ const PLACEHOLDER: &str = "up-placeholder-";
 /// Limit on the time of a run through the proxy, as a multiple of the time through a relay that
 /// only copies bytes.
 const MAX_SLOWDOWN: f64 = 1.5;
-/// Largest number of runs through the proxy, and of runs through the relay. The fastest run of each
-/// is compared, because other load on the machine slows runs down.
+/// Maximum number of rounds, each with one run through the proxy and one through the relay. The
+/// fastest run through the proxy is compared with the fastest through the relay, because other load
+/// on the machine slows runs down.
 const ROUNDS: u32 = 3;
 /// Time limit of an agent, in seconds.
 const TIMEOUT: &str = "90";
@@ -301,9 +302,9 @@ fn claude_code_converses_with_a_setup_token() {
 }
 
 #[test]
-fn claude_code_converses_with_the_file_of_a_subscription() {
+fn claude_code_converses_with_a_subscription_login() {
     let mut agent = claude(
-        "Claude Code with the file of a subscription",
+        "Claude Code with the login of a subscription",
         json!({
             "name": "claude", "hosts": ["api.anthropic.com"], "remove_headers": ["x-api-key"],
             "oauth": { "provider": "claude" },
@@ -354,7 +355,7 @@ fn codex_with_a_login() -> Agent {
 }
 
 #[test]
-fn codex_converses_with_a_chatgpt_login_and_finds_its_account() {
+fn codex_converses_with_a_chatgpt_login() {
     converses(&codex_with_a_login());
 }
 
@@ -418,13 +419,14 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<Fixture> {
     let fixture = Fixture::start();
     let proxy = start(agent, &fixture.origin);
     let sandbox = Sandbox::new(agent, &programs, &proxy);
-    // The terminal has a size and reports a cursor position. Return accepts the default answer to
-    // the first question, which is about a style or about trust in the directory.
+    // An agent may ask the terminal for its size and its cursor position: `stty` sets the size, and
+    // the first `printf` answers with a position. Return accepts the default answer to the agent's
+    // first question, which is about a style or about trust in the directory.
     let script = format!(
         "(sleep 1; printf '\\033[1;1R'; sleep 5; printf '\\r'; sleep 4) | timeout 12 script -qec 'stty rows 40 cols 120; {program}' /dev/null"
     );
     let run = sandbox.run(&script);
-    end_what_is_left(run.home.path());
+    kill_leftover_processes(run.home.path());
     let said = visible(&run.output);
     assert!(said.contains(greeting), "{}: {said}", agent.name);
     assert!(
@@ -463,7 +465,7 @@ fn visible(output: &str) -> String {
 }
 
 /// Kills the processes with this `HOME`: Codex leaves some of its processes running.
-fn end_what_is_left(home: &Path) {
+fn kill_leftover_processes(home: &Path) {
     let home = format!("HOME={}", home.display());
     for process in fs::read_dir("/proc").unwrap().flatten() {
         let id = process.file_name().into_string().ok();

@@ -20,13 +20,14 @@ pub const HOSTS: [&str; 7] = [
     "generativelanguage.googleapis.com",
 ];
 
-/// The status and JSON of the response to a request; a JSON string is sent as an event stream.
+/// Status and body of the response to a request. The origin sends a JSON string as an event stream,
+/// and any other value as JSON.
 pub fn answer(seen: &Seen, body: &str) -> (u16, Value) {
     let path = seen.target.split('?').next().unwrap();
     if path.ends_with("/responses") {
         return match seen.method.as_str() {
             "POST" => (200, responses()),
-            // A WebSocket: Codex falls back to plain HTTP on this status.
+            // Codex first tries to open a WebSocket, and falls back to plain HTTP on this status.
             _ => (426, json!({ "error": "only plain HTTP" })),
         };
     }

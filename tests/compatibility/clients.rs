@@ -74,7 +74,7 @@ const fn node(name: &'static str, script: &'static str) -> Client {
     fetch(name, &[Tool::Node], script)
 }
 
-/// A package manager that installs `demo` into the current directory.
+/// A package manager that installs the package `demo`, or only downloads it (Cargo).
 const fn packages(name: &'static str, needs: &'static [Tool], script: &'static str) -> Client {
     Client {
         host: "packages.example.com",
@@ -169,8 +169,9 @@ fn assert_streamed(printed: &Printed) {
     );
 }
 
-/// A client that clones with one version of the git protocol. Its git configuration has another
-/// proxy, which must not take precedence over the variables.
+/// A client that clones with each git on PATH, with one version of the git protocol. The git
+/// configuration names a closed port as the proxy, so a clone fails unless the variables take
+/// precedence over it.
 macro_rules! git {
     ($name:literal, $version:literal) => {
         Client {
@@ -259,7 +260,8 @@ pub const CLIENTS: [Client; 29] = [
     packages(
         "npm",
         &[Tool::Program("npm")],
-        // Other roots in npm's configuration must not take precedence over the variables.
+        // The npm configuration has roots without the proxy's CA. npm fails unless the variables
+        // take precedence over it.
         "echo cafile=/etc/ssl/certs/ca-certificates.crt >.npmrc
         npm install --silent --loglevel=error --fetch-retries=0 --registry=https://$HOST/npm demo \
             && [ -e node_modules/demo/package.json ] && echo demo is installed",
@@ -274,7 +276,8 @@ pub const CLIENTS: [Client; 29] = [
     packages(
         "Yarn",
         &[Tool::Node],
-        // The stand-in has no publication times, which Yarn's minimal age gate needs.
+        // Yarn's minimal age gate needs publication times, which the stand-in does not have, so the
+        // gate is off.
         "echo '{}' >package.json
         touch yarn.lock
         export YARN_NPM_REGISTRY_SERVER=https://$HOST/npm YARN_HTTP_RETRY=0

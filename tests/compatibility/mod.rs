@@ -18,7 +18,7 @@ use clients::CLIENTS;
 use place::{Place, shell};
 use tools::Tools;
 
-/// Starts a proxy with the origin as address of all names that the clients use.
+/// Starts a proxy that reaches the origin under every allowed host name.
 fn start(origin: &Origin, tools: &Tools) -> Proxy {
     stand_ins::repository(origin);
     stand_ins::registries(origin, tools);
@@ -43,7 +43,7 @@ fn environment(proxy: &Proxy) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_client_works_with_the_environment_alone_as_documented() {
+fn each_installed_client_works_with_the_variables_of_env_as_documented() {
     let tools = Tools::install();
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);
@@ -62,7 +62,7 @@ fn every_client_works_with_the_environment_alone_as_documented() {
 
 /// Runs the same clients in sandboxes of `run --server`, which sets their environment.
 #[test]
-fn every_client_works_the_same_inside_a_sandbox_of_run() {
+fn each_installed_client_works_the_same_inside_a_sandbox_of_run() {
     let tools = Tools::install();
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);

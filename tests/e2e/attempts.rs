@@ -18,7 +18,7 @@ const UDP: [u16; 3] = [443, 123, 5353];
 const PROTOCOL: i32 = 253;
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Listeners for TCP, UDP and a raw protocol on a machine, over IPv4 and IPv6.
+/// Listeners on a machine: TCP and UDP over IPv4 and IPv6, and a raw protocol over IPv4.
 pub struct Listeners {
     tcp: Vec<TcpListener>,
     udp: Vec<UdpSocket>,
@@ -75,8 +75,9 @@ impl Listeners {
     }
 }
 
-/// Sends packets of every kind from a machine to addresses. Returns the TCP connections and pings
-/// that were answered. [`Listeners`] at the target record all packets and connections that arrive.
+/// Opens TCP connections and sends datagrams, raw packets and pings from a machine to addresses.
+/// Returns the connections and pings that were answered. [`Listeners`] on the target record the
+/// connections, datagrams and raw packets that arrive.
 pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
     // Concurrently, because most attempts wait until they time out.
     from.run(|| {
@@ -96,7 +97,7 @@ fn try_all(target: IpAddr) -> Vec<String> {
     for port in TCP {
         match TcpStream::connect_timeout(&SocketAddr::new(target, port), TIMEOUT) {
             Ok(_) => answered.push(format!("tcp/{port} of {target}")),
-            // A refused connection is an answer of the target.
+            // A refusal counts as an answer, because the target sent it.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 answered.push(format!("tcp/{port} of {target}, refused"));
             }

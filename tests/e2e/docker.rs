@@ -13,8 +13,8 @@ use crate::mcp_servers::{CLIENT, assert_reached};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 
-/// A stand-in for `docker`. It creates the bridge of a network as an engine does, records each
-/// call, and at `docker run` also the state of the host.
+/// A stand-in for `docker`. It creates the bridge of a network as an engine does and records each
+/// call. At `docker run`, it also records the host's bridge, firewall rules and registrations.
 const STAND_IN: &str = r#"#!/bin/bash
 set -u
 here="$(dirname "$0")"
@@ -127,8 +127,8 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
         assert!(profile.contains(line), "{line} is not in {profile}");
     }
 
-    // With the environment that the engine would set, clients reach the MCP gateway and no other
-    // port.
+    // With the environment that the engine would set, clients reach the MCP gateway. Packets to a
+    // port that the rules do not allow are dropped.
     let container = Machine::new();
     attach(&fixture, &container, &sandbox);
     let environment = std::fs::read_to_string(environment).unwrap();

@@ -15,8 +15,9 @@ pub const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 /// The address of the origin and of all other listeners on the internet.
 pub const INTERNET: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
-/// One host with a proxy that listens on all addresses of the host. The host forwards packets, and
-/// the internet has a route back to the sandboxes, so that only the firewall separates them.
+/// One host with a proxy that listens on all IPv4 addresses of the host. The host forwards packets,
+/// and the internet has a route back to the sandboxes, so that only the firewall separates
+/// sandboxes from the internet.
 pub struct Fixture {
     pub internet: Machine,
     pub host: Machine,

@@ -41,7 +41,7 @@ fn assert_gone(fixture: &Fixture, name: &str, sandbox: &Sandbox) {
     });
     assert!(
         !runs(sandbox.init),
-        "the sandbox was unregistered while its processes ran"
+        "the sandbox was unregistered while its first process ran"
     );
     let left = fixture.host.sh("nft list tables; ip -brief link; ip route");
     assert!(!left.contains(&sandbox.device), "{left}");
@@ -54,8 +54,8 @@ fn assert_gone(fixture: &Fixture, name: &str, sandbox: &Sandbox) {
 }
 
 #[test]
-fn however_a_sandbox_ends_its_processes_end_before_its_registration() {
-    if !can_run("however_a_sandbox_ends_its_processes_end_before_its_registration") {
+fn a_sandbox_is_unregistered_only_after_its_processes_have_ended() {
+    if !can_run("a_sandbox_is_unregistered_only_after_its_processes_have_ended") {
         return;
     }
     let fixture = Fixture::start();
@@ -111,8 +111,8 @@ fn a_killed_script_ends_its_sandbox() {
 }
 
 #[test]
-fn a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code() {
-    if !can_run("a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code") {
+fn up_while_ends_the_sandbox_with_the_command_and_exits_with_its_code() {
+    if !can_run("up_while_ends_the_sandbox_with_the_command_and_exits_with_its_code") {
         return;
     }
     let fixture = Fixture::start();
@@ -124,8 +124,8 @@ fn a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code() {
 }
 
 #[test]
-fn a_sandbox_that_fails_to_start_leaves_nothing_behind() {
-    if !can_run("a_sandbox_that_fails_to_start_leaves_nothing_behind") {
+fn a_failed_sandbox_command_gives_the_reason_and_registers_nothing() {
+    if !can_run("a_failed_sandbox_command_gives_the_reason_and_registers_nothing") {
         return;
     }
     let fixture = Fixture::start();

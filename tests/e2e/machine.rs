@@ -9,8 +9,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::{SOON, eventually};
 
-/// A network namespace. A child process keeps a new namespace alive. The kernel kills the child
-/// when the test's thread ends, and then removes the links, routes and rules of the namespace.
+/// A network namespace: created by [`Self::new`], or opened from a running process by [`Self::of`].
+/// A child process, which drop kills, keeps a created namespace alive. The kernel also kills the
+/// child when the test's thread ends. When a namespace ends, its links, routes and rules go too.
 pub struct Machine {
     namespace: File,
     holder: Option<Child>,
@@ -44,7 +45,7 @@ impl Machine {
         machine
     }
 
-    /// The network namespace of a process.
+    /// Opens the network namespace of a running process.
     pub fn of(pid: u32) -> Self {
         Self {
             namespace: File::open(format!("/proc/{pid}/ns/net")).unwrap(),
@@ -52,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// Pid of the process that keeps a new namespace alive; panics if the namespace was opened with
+    /// Pid of the child that keeps the namespace alive; panics if the namespace was opened by
     /// [`Self::of`].
     pub fn pid(&self) -> u32 {
         self.holder.as_ref().unwrap().id()

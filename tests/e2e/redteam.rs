@@ -1,5 +1,5 @@
 //! Runs `tests/security/redteam-sandbox.sh` in sandboxes of `scripts/sandbox` and of the command
-//! `run`. The targets outside record every packet and connection that arrives; none may arrive.
+//! `run`. Listeners outside record packets and connections; none may arrive.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -33,8 +33,8 @@ fn script() -> File {
     File::open(root.join("tests/security/redteam-sandbox.sh")).unwrap()
 }
 
-/// Asserts that the sandbox prevented every attempt (the script prints `held`), that there are at
-/// least [`ATTEMPTS`], and that no packet or connection arrived outside.
+/// Asserts that the sandbox prevented every attempt (the script prints `held`), that the script
+/// made at least [`ATTEMPTS`] attempts, and that the listeners got no packet or connection.
 fn assert_held(ran: &Ran, listeners: &Listeners) {
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let held = ran.stdout.lines().filter(|line| line.starts_with("held "));
@@ -67,8 +67,8 @@ fn every_red_team_attempt_is_prevented_in_a_network_namespace() {
 }
 
 #[test]
-fn every_red_team_attempt_is_prevented_in_run_by_an_unprivileged_user() {
-    if !can_run("every_red_team_attempt_is_prevented_in_run_by_an_unprivileged_user") {
+fn every_red_team_attempt_of_an_unprivileged_user_is_prevented_in_run() {
+    if !can_run("every_red_team_attempt_of_an_unprivileged_user_is_prevented_in_run") {
         return;
     }
     let fixture = Fixture::start();

@@ -8,12 +8,12 @@ use crate::support::{SOON, eventually};
 
 const ADDRESS: &str = "198.18.7.2";
 const BURST: usize = 60;
-/// More requests than the tokens of the burst and the tokens that are refilled meanwhile.
+/// More requests than [`BURST`] and the tokens that are refilled while the requests are sent.
 const REQUESTS: usize = 150;
 
 #[test]
-fn a_reused_address_gets_no_tunnel_credential_or_rate_of_the_earlier_sandbox() {
-    if !can_run("a_reused_address_gets_no_tunnel_credential_or_rate_of_the_earlier_sandbox") {
+fn a_reused_address_inherits_no_tunnel_credential_or_rate_limit() {
+    if !can_run("a_reused_address_inherits_no_tunnel_credential_or_rate_limit") {
         return;
     }
     let fixture = Fixture::with(|setup| {

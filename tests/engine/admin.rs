@@ -387,7 +387,7 @@ async fn unknown_paths_methods_and_large_bodies_get_json_errors() {
 }
 
 #[tokio::test]
-async fn the_eleventh_write_of_a_second_gets_429_and_reads_pass() {
+async fn the_eleventh_write_within_a_second_gets_429_and_reads_pass() {
     let server = Server::start();
     let mut statuses = Vec::new();
     for _ in 0..11 {
@@ -622,6 +622,7 @@ async fn the_openapi_document_and_the_api_have_the_same_calls() {
             "GET /internal/flows",
             "GET /internal/sandbox",
             "POST /internal/reload",
+            "POST /internal/explain",
             "GET /internal/openapi.json",
         ],
         |call| {

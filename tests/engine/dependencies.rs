@@ -1,5 +1,6 @@
-//! Checks that the tables of building blocks in ARCHITECTURE.md name exactly the crates of the
-//! manifests, and that the sources use every crate.
+//! Checks that the tables of building blocks in ARCHITECTURE.md name exactly the crates under
+//! `[dependencies]` and `[dev-dependencies]` of the manifests, and that `src` uses every crate
+//! under `[dependencies]`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,7 +61,7 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// The crates that `text` does not use: no path in it begins with their names.
+/// The crates whose names begin no path in `text`.
 fn unused(crates: BTreeSet<String>, text: &str) -> Vec<String> {
     let begins = |name: &String| {
         let path = format!(r"(^|[^\w:]|[^:]:|\W::){}::", name.replace('-', "_"));
@@ -87,7 +88,7 @@ fn the_architecture_explains_exactly_the_crates_of_the_manifests() {
 }
 
 #[test]
-fn every_dependency_is_used() {
+fn src_uses_every_crate_of_the_dependencies() {
     for folder in CRATES {
         let manifest = read(&format!("{folder}Cargo.toml"));
         let mut text = String::new();
@@ -99,7 +100,7 @@ fn every_dependency_is_used() {
 }
 
 #[test]
-fn an_unlisted_and_an_unused_crate_are_found() {
+fn crates_are_read_from_both_tables_and_unused_crates_are_found() {
     let document = "\n## Building blocks\n\n| part | made with | why |\n| --- | --- | --- |\n\
         | x | tokio, http | y |\n\n| crate | reason |\n| --- | --- |\n| clap (tests) | z |\n\n## End";
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();

@@ -59,8 +59,7 @@ async fn dial(permit: &Permit, limit: Duration) -> Result<(UpstreamSocket, Socke
 }
 
 #[tokio::test]
-async fn a_lease_takes_at_most_a_quarter_of_the_sockets_and_a_quarter_is_reserved_for_the_appliance()
- {
+async fn a_lease_takes_at_most_a_quarter_of_the_sockets_and_the_proxy_itself_has_a_quarter() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let places = SocketBudget::new(8);
@@ -86,7 +85,7 @@ async fn a_lease_takes_at_most_a_quarter_of_the_sockets_and_a_quarter_is_reserve
         let denial = dial(Some(address)).await.unwrap_err();
         assert_eq!(denial.code(), Code::TooManyConnections);
     }
-    // Of eight sockets, two are reserved for flows of the appliance itself.
+    // Of eight sockets, two are reserved for the proxy's own requests.
     assert!(dial(Some("127.0.0.5")).await.is_err());
     held.push(dial(None).await.unwrap());
     held.swap_remove(0);

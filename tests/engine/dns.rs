@@ -11,7 +11,7 @@ use crate::loopback::dns_fixture::*;
 use crate::loopback::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dig_gets_the_answers_that_the_chain_passes_over_udp_and_tcp() {
+async fn dig_gets_the_answers_that_the_chain_permits_over_udp_and_tcp() {
     let fixture = DnsFixture::open_with_types(&[RecordType::HTTPS, RecordType::SVCB]).await;
     each_row_async(
         [

@@ -39,8 +39,8 @@ async fn responses_to_unknown_sources_are_rate_limited() {
     );
 }
 
-/// A thread floods the server with queries of one container. Each is for another name, and the
-/// nameserver answers none of them. Meanwhile, another container queries names that the nameserver
+/// A thread floods the server with queries of one container, each for a new name that the
+/// nameserver does not answer. Meanwhile, another container queries names that the nameserver
 /// answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_from_one_container_does_not_delay_the_answers_of_another() {

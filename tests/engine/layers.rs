@@ -1,5 +1,5 @@
-//! Checks the imports in the sources, except those of tests: no folder of `src` imports from a layer above
-//! it, and no files import each other in a cycle.
+//! Checks the imports in the sources, except those of tests: no folder of `src` imports from a
+//! layer above it, and no files import each other in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -72,7 +72,8 @@ impl Sources {
             .into_iter()
             .filter_map(|path| self.resolve(module, path))
             .collect();
-        // A file may import from the `mod.rs` of each folder that contains it.
+        // Imports from the `mod.rs` of a folder that contains the file are allowed, so they are
+        // left out.
         imports.retain(|import| !module.starts_with(import));
         imports
     }

@@ -1,4 +1,4 @@
-//! Tests of the engine's parts that do not need a running proxy process.
+//! Tests of the engine's parts, without a running `unified-proxy serve`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -163,13 +163,13 @@ impl Mount {
 }
 
 /// The servers that are mounted over HTTP, and the directory of the filesystem server.
-struct Behind {
+struct Upstreams {
     streamable: Server,
     sse: Server,
     directory: TempDir,
 }
 
-impl Behind {
+impl Upstreams {
     fn start(tools: &Tools) -> Self {
         let everything = |transport: &'static str| {
             Server::start(|address| {
@@ -268,12 +268,12 @@ fn fetch(mut definition: Value) -> Mount {
 }
 
 #[test]
-fn every_client_calls_a_tool_of_every_server_in_every_transport() {
+fn every_client_calls_a_tool_of_every_server_over_each_of_its_transports() {
     let Some(tools) = Tools::install("MCP clients before MCP servers") else {
         return;
     };
-    let (behind, origin) = (Behind::start(&tools), Origin::start());
-    let mounts = behind.mounts(&tools);
+    let (upstreams, origin) = (Upstreams::start(&tools), Origin::start());
+    let mounts = upstreams.mounts(&tools);
     let servers: serde_json::Map<_, _> = mounts
         .iter()
         .map(|mount| (mount.key.to_owned(), mount.definition.clone()))

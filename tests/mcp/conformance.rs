@@ -59,6 +59,7 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
         if matches!(leg, Leg::Stdio) {
             // The gateway starts a server process for each set of client capabilities. The suite
             // waits only 600 ms for this tool, and the start of a Python process may take longer.
+            // So this call starts the process in advance.
             gateway.call("test_streaming_elicitation", json!({ "elicitation": {} }));
         }
         let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
@@ -109,8 +110,8 @@ fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
 /// Time limit for the client in a scenario, longer than that of the suite, which is 20 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
-/// Guards against a suite that stops at the first refused connection: it would report no
-/// difference.
+/// Shows that the comparison finds differences: without a gateway, each scenario that succeeds with
+/// the bare server has one.
 #[test]
 fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     let Some(tools) = Tools::install("conformance of an address without a gateway") else {
@@ -154,8 +155,9 @@ fn without_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks 
     bare
 }
 
-/// The suite gives its server's address only to the client that it starts. So the client passes the
-/// address on to the test, and waits until the gateway that mounts this server has started.
+/// The suite gives its server's address only to the client that it starts. So the suite starts
+/// `through.sh`, which passes the address to the test, waits until the gateway that mounts the
+/// suite's server has started, and then runs the client.
 fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let (meeting, origin) = (TempDir::new().unwrap(), Origin::start());
     let at = |name: &str| meeting.path().join(name);
@@ -174,7 +176,7 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     appear(&at("gateway"), &gateway.url("/mcp"));
     eventually("the client ends", CLIENT_ENDS, || at("done").exists());
     // The suite's server ends only when no client is connected, but the gateway keeps its session
-    // open.
+    // open. So the gateway is stopped first.
     drop(gateway);
     run.end("through").checks
 }

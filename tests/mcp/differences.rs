@@ -1,5 +1,5 @@
-//! Checks that the conformance suite has other results with the gateway than without it only where
-//! `expected-differences.txt` has a line.
+//! Compares the results of the conformance suite with and without the gateway. Each difference
+//! needs a line in `expected-differences.txt`.
 
 use crate::suite::{Check, Checks};
 

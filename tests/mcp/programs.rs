@@ -45,7 +45,8 @@ impl Server {
         server
     }
 
-    /// Starts the server that the conformance suite expects, in both eras.
+    /// Starts the server that the conformance suite expects, with both protocol eras: legacy
+    /// (2025-11-25 and before) and modern (2026-07-28).
     pub fn everything(tools: &Tools) -> Self {
         Self::start(|address| {
             let mut command = program(&tools.python(2));
@@ -57,7 +58,8 @@ impl Server {
         })
     }
 
-    /// Starts the server that the conformance suite expects in one era: `legacy` or `modern`.
+    /// Starts the server that the conformance suite expects, with only one era: `legacy` or
+    /// `modern`.
     pub fn everything_in(era: &str, tools: &Tools) -> Self {
         Self::start(|address| {
             let mut command = program(&tools.python(2));

@@ -138,4 +138,5 @@ fn read(directory: &Path) -> Vec<(Check, String, String)> {
     found
 }
 
+/// An example of the suffix that a directory's name has; only its length is used.
 const TIME: &str = "-2026-11-23T04-30-16-963Z";

@@ -37,7 +37,7 @@ impl User {
 pub struct Person {
     pub user: User,
     pub origin: Origin,
-    /// The configuration; [`Person::run`] and [`Person::command`] write it to its files.
+    /// The configuration, which [`Person::config`] writes to files.
     pub setup: Setup,
     /// Further variables of the user's environment.
     pub env: Vec<(String, String)>,

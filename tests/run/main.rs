@@ -1,5 +1,6 @@
 //! `unified-proxy run`, started by an unprivileged user with a home directory and, for some tests,
-//! by root.
+//! by root. The *launcher* is the process that the user starts. The *appliance* is the private
+//! proxy that the launcher starts, unless the run uses a server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

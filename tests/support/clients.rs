@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::proxy::Proxy;
 
-/// Source of an `https.Agent` that tunnels through the proxy: Node's `https` module ignores the
-/// proxy variables.
+/// Source of an `https.Agent` that tunnels through the proxy: without `NODE_USE_ENV_PROXY`, Node's
+/// `https` module ignores the proxy variables.
 pub const NODE_AGENT: &str = "
     const http = require('node:http'), https = require('node:https'), tls = require('node:tls');
     const { hostname, port } = new URL(process.env.HTTPS_PROXY);

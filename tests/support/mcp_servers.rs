@@ -13,8 +13,9 @@ const TOOLS: &str = include_str!("mcp_tools.py");
 const POLICY: &str = "package mcp.authz\n\ndefault decision := \"allow\"\n\n\
     decision := \"deny_continue\" if input.tool == \"erase\"\n\nreason := \"nothing is erased\"\n";
 
-/// A shell script that finds the gateway only through environment variables. It calls tools of both
-/// servers: over HTTP with curl, with `unified-proxy mcp call`, and over `unified-proxy mcp stdio`.
+/// A shell script that finds the gateway only through environment variables. It calls tools of the
+/// servers `kb` and `notes`: over HTTP with curl, with `unified-proxy mcp call`, and over
+/// `unified-proxy mcp stdio`.
 pub const CLIENT: &str = r#"
 set -u
 post() { curl -sS "$UNIFIED_PROXY_MCP_URL" -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' "$@"; echo; }

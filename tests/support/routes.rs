@@ -54,7 +54,7 @@ pub async fn answer(
     }
     if path.contains("/info/lfs/") || segments[0] == "lfs-store" {
         let body = collect(body, &seen, usize::MAX).await.unwrap_or_default();
-        // A long batch would delay the responses to other connections.
+        // Without `block_in_place`, a long batch would delay the responses to other connections.
         let answer = || origin.large_files.answer(&parts, &body);
         return Ok(tokio::task::block_in_place(answer));
     }
@@ -107,7 +107,7 @@ pub async fn answer(
         ["v1", "models"] => text(StatusCode::OK, "{\"data\":[]}"),
         ["reflect", how] => reflect(how, &parts.headers),
         _ => match file(&origin.files.path().join(path.trim_start_matches('/'))) {
-            // Over HTTP/2, hyper would send a response to HEAD with its body.
+            // Over HTTP/2, hyper would send the body of a response to HEAD, so HEAD gets a 405.
             Some(_) if parts.method == Method::HEAD => text(StatusCode::METHOD_NOT_ALLOWED, ""),
             Some(response) => response,
             None => text(StatusCode::NOT_FOUND, "no such route"),

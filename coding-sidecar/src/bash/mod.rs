@@ -41,7 +41,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most time that the sidecar, after a signal, waits for its commands to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The path of this program, which stays valid after its file was replaced.
+/// The path of this program, which is valid even after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The body of `/bash`.
@@ -150,10 +150,10 @@ impl Commands {
         })
     }
 
-    /// Waits until all commands have ended, for at most 5 s.
+    /// Waits until all commands have ended, for at most [`STOP_TIMEOUT`].
     pub async fn stopped(&self) {
         let all = u32::try_from(COMMANDS_MAX).unwrap_or(u32::MAX);
-        // A process that still runs this long after SIGKILL waits for a device.
+        // Times out if SIGKILL did not end a process, for example one that waits for a device.
         let _ = timeout(STOP_TIMEOUT, self.free.acquire_many(all)).await;
     }
 }

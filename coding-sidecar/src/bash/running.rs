@@ -18,10 +18,10 @@ use super::supervisor::Report;
 use crate::connection::Stream;
 
 /// The time that a supervisor has to kill its command; after that, the sidecar kills the
-/// supervisor. Longer than the supervisor's own limit of 10 s.
+/// supervisor. Longer than the supervisor's own `KILL_TIMEOUT`.
 const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(12);
-/// The most time for each further piece of output once the supervisor has ended. By then the pipes
-/// have ended, unless a process that could not be killed holds them open.
+/// The most time for each further piece of output once the supervisor has ended. By then no process
+/// holds the pipes open, except one that could not be killed.
 const REST_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
@@ -99,7 +99,7 @@ impl Running {
         }
     }
 
-    /// Ends the command, if it still runs, and waits until the supervisor has killed its processes.
+    /// Ends the command, if it still runs, and waits until the supervisor has killed all processes.
     /// Returns the supervisor's report; `None` if the supervisor ended without one, for example
     /// because it was killed.
     async fn end(&mut self) -> Option<Report> {
@@ -113,7 +113,7 @@ impl Running {
             .await
             .is_err()
         {
-            // Fails if it ended meanwhile.
+            // Fails if the supervisor has ended meanwhile.
             let _ = self.child.start_kill();
             let _ = self.child.wait().await;
         }

@@ -54,7 +54,7 @@ pub struct Report {
     pub left: usize,
 }
 
-/// Runs `command` as its supervisor, until it and all its descendants have ended.
+/// Runs `command`. When the command ends or the sidecar ends it, kills all its descendants.
 pub fn supervise(command: &OsStr) -> ExitCode {
     match try_supervise(command) {
         Ok(()) => ExitCode::SUCCESS,

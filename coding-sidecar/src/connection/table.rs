@@ -91,7 +91,7 @@ impl Connections {
     }
 }
 
-/// The entry of one connection in the table. Dropping this removes it.
+/// The entry of one connection in the table. Dropping this value removes the entry.
 pub struct Connection {
     all: Arc<Connections>,
     id: u64,
@@ -181,7 +181,8 @@ mod tests {
         let open: Vec<_> = (0..CONNECTIONS_MAX)
             .map(|_| Arc::new(all.enter().unwrap()))
             .collect();
-        // The first runs a request; the second ran one, so the third is idle for longer.
+        // The first connection runs a request; the second has run one, so the third has been idle
+        // for the longest.
         let busy = open[0].busy();
         drop(open[0].busy());
         drop(open[1].busy());

@@ -21,9 +21,9 @@ const LINES_MAX: usize = 1_000;
 
 /// The unified diff between `text` and the text in which `new` replaces `range`.
 ///
-/// Compares only the lines around `range`, so that the cost depends on the change and not on the
-/// file. The diff is cut at [`LINES_MAX`] lines or at the number of bytes that bounds every result;
-/// the last line of a cut diff says how many lines were left out.
+/// Compares only the lines around `range`, so that the cost of the comparison does not depend on
+/// the rest of the file. The diff is cut at [`LINES_MAX`] lines or at the number of bytes that
+/// bounds every result; the last line of a cut diff says how many lines were left out.
 pub(super) fn unified_diff(path: &str, text: &[u8], range: Range<usize>, new: &[u8]) -> String {
     let start = lines_before(text, range.start);
     let end = lines_after(text, range.end);

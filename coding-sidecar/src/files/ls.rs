@@ -109,7 +109,8 @@ fn line_bytes(name: &[u8], kind: Kind) -> u64 {
 enum Kind {
     Folder,
     Other,
-    /// A symbolic link, or an entry whose kind the file system does not return.
+    /// A symbolic link, or an entry whose kind the file system does not return: it must be opened
+    /// to find out whether it is a folder.
     Look,
 }
 

@@ -17,7 +17,7 @@ use crate::workspace::{CHUNK_BYTES, OpenFile, Workspace, WorkspacePath};
 
 /// The number of bytes at the start of a file that decide whether it is an image.
 const HEAD_BYTES: usize = 8 * 1024;
-/// The most bytes of an image: 4 MiB, 5.6 MB in base64. Models refuse larger images.
+/// The most bytes of an image: 4 MiB, 5.6 MB in base64. Language models refuse larger images.
 const IMAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The body of `/read`.

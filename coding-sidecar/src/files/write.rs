@@ -30,9 +30,9 @@ pub struct WriteResult {
 
 /// Replaces a file atomically, or creates it with its parent folders.
 ///
-/// The new file has the mode of the replaced one and, if the system permits, its owner. Without the
-/// owner, it loses the set-user-ID and set-group-ID bits. Extended attributes and ACLs are not
-/// copied. Hard links to the replaced file keep the old content.
+/// The new file has the mode of the replaced one and, if the system permits, its owner. If the
+/// owner cannot be kept, the set-user-ID and set-group-ID bits are dropped. Extended attributes and
+/// ACLs are not copied. Hard links to the replaced file keep the old content.
 pub fn write(
     workspace: &Workspace,
     request: WriteRequest,

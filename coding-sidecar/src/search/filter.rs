@@ -7,7 +7,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::failure::Failure;
 
-/// The most bytes of a glob: compiling a longer one takes more time and memory.
+/// The most bytes of a glob. Bounds the time and memory that compiling it takes.
 const GLOB_BYTES_MAX: usize = 1_000;
 
 /// A glob. It is matched against names or, if it contains a `/`, against paths relative to the
@@ -57,7 +57,8 @@ impl Filter {
         }
     }
 
-    /// Whether the glob accepts an entry. `path` is relative to the searched folder.
+    /// Whether the glob accepts an entry. `path` is relative to the searched folder or, if a
+    /// request names a single file, to the root.
     pub(super) fn accepts(&self, path: &[u8]) -> bool {
         let matched = if self.by_path {
             path

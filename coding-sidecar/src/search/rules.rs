@@ -162,7 +162,7 @@ impl Reader<'_> {
         let mut builder = GitignoreBuilder::new(OsStr::from_bytes(self.path));
         let text = String::from_utf8_lossy(&text);
         for line in text.strip_prefix('\u{feff}').unwrap_or(&text).lines() {
-            // A line that is not a valid glob is ignored, as by git.
+            // A line that is not a valid glob has no effect, as in git.
             let _ = builder.add_line(None, line);
         }
         builder.build().unwrap_or_else(|_| {

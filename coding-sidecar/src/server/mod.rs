@@ -72,7 +72,8 @@ pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
     loop {
         tokio::select! {
             client = listeners.accept() => {
-                // If all other connections run requests, `client` is dropped, which closes it.
+                // `None` only if every connection runs a request, which the assertion on
+                // `CONNECTIONS_MAX` rules out.
                 if let Some(connection) = connections.enter() {
                     let (service, stopping) = (service.clone(), stopping.clone());
                     tasks.spawn(serve_connection(service, client, connection, stopping));

@@ -72,7 +72,7 @@ pub fn parse<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
 ///
 /// A sentence, if no thread can be started.
 pub fn start_threads() -> Result<(), String> {
-    // tokio would panic if it could not start the first thread of its pool.
+    // tokio panics if it cannot start the first thread of its pool, so this tries to start one.
     thread::Builder::new()
         .spawn(|| {})
         .map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -103,7 +103,7 @@ pub struct Operations {
     searches: Arc<Semaphore>,
 }
 
-/// Dropping this cancels an operation whose client has disconnected or that is overdue. It has no
+/// Cancels an operation when dropped, because its client has disconnected or it is overdue. Has no
 /// effect after the operation has ended.
 struct CancelOnDrop(Arc<Work>);
 

@@ -11,7 +11,8 @@ use testkit::each_row;
 
 use crate::fixture::{Fixture, message};
 
-/// The most memory that this process has had, in KiB. nextest runs each test in its own process.
+/// The peak of this process's resident memory, in KiB. nextest runs each test in its own process,
+/// so this is the peak of one test.
 fn peak_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status

@@ -102,7 +102,7 @@ fn a_symbolic_link_within_the_root_is_followed() {
     assert_eq!(fixture.text("link").unwrap(), "one");
     fixture.edit("link", "one", "two").unwrap();
     fixture.write("a/b/folder/other", "new").unwrap();
-    // The links are still links; their file was replaced.
+    // The links are still links; the file to which they lead was replaced.
     assert!(fixture.at("link").is_symlink() && fixture.at("a/link").is_symlink());
     assert_eq!(fixture.bytes("a/b/file"), b"two");
     assert_eq!(fixture.bytes("a/b/other"), b"new");
@@ -236,7 +236,7 @@ fn fifos_sockets_and_devices_are_refused_without_blocking() {
         symlink(path, fixture.at(&through)).unwrap();
         refused(&fixture, &through, &[kind]);
     });
-    // A search of the tree leaves them out.
+    // A search of the tree leaves out these entries.
     fixture.put("text", "x\n");
     let found = fixture.grep(json!({"pattern": "."})).unwrap();
     assert_eq!(found.content, "text:1: x\n");
@@ -259,7 +259,7 @@ fn operations_on_a_fifo_do_not_wake_its_writer() {
     let fixture = Fixture::new();
     rustix::fs::mkfifoat(CWD, fixture.at("fifo"), Mode::from(0o666)).unwrap();
     let path = fixture.at("fifo");
-    // Blocks until someone opens the other end.
+    // Blocks until the FIFO is opened for reading.
     let writer = std::thread::spawn(move || File::options().write(true).open(path).is_ok());
     std::thread::sleep(Duration::from_millis(100));
     refused(&fixture, "fifo", &["a FIFO"]);

@@ -13,11 +13,12 @@ use serde_json::json;
 
 use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET};
 
-/// The least number of operations in a race.
+/// The number of operations after which a race may end.
 const TRIES: u64 = 6_000;
-/// The least number of exchanges in a race: a busy machine may give the other thread few turns.
+/// The number of exchanges after which a race may end. On a busy machine, the thread that makes
+/// them may get few turns.
 const EXCHANGES: u64 = 1_500;
-/// The time limit of a race, on a busy machine.
+/// The time after which a race ends in any case.
 const RACE: Duration = Duration::from_secs(30);
 
 /// Exchanges pairs of names atomically, one pair after the other.
@@ -143,7 +144,7 @@ fn a_folder_that_is_moved_while_dot_dot_is_resolved_never_leads_outside() {
     let end = Instant::now() + Duration::from_secs(2);
     let mut tries = 0_u64;
     while Instant::now() < end {
-        // Two levels up from a/b/c is a, but from d/c it is the root.
+        // Three levels up from a/b/c is the root, but three levels up from d/c is outside.
         for path in [
             "a/b/c/../../../outside/secret",
             "d/c/../../../outside/secret",

@@ -23,8 +23,8 @@ fn a_thousand_connections_cost_little_and_do_not_block_other_clients() {
     let mut open: Vec<_> = (0..1000)
         .map(|number| {
             let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
-            // Some begin a head, some a body; none completes it. Writing fails on a connection that
-            // was closed meanwhile.
+            // Some begin a head, some a body; none completes a request. Writing fails on a
+            // connection that was closed meanwhile.
             let text = match number % 3 {
                 0 => "",
                 1 => "POST /bash HTTP/1.1\r\nhost",
@@ -108,7 +108,7 @@ fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
         }
     }
     assert_eq!((running.len(), refused), (COMMANDS, 100 - COMMANDS));
-    // One process and its supervisor for each.
+    // Each command is one process with a supervisor; both have the mark in their arguments.
     until("all commands run", || {
         processes(&mark).len() == 2 * COMMANDS
     });
@@ -116,7 +116,7 @@ fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
     assert_eq!(sidecar.post("/ls", &json!({})).status, 200);
     drop(running);
     until("all commands have ended", || processes(&mark).is_empty());
-    // The last supervisor may not have ended yet.
+    // A further command is refused until the last supervisor has ended.
     until("a further command is accepted", || {
         sidecar.post("/bash", &json!({ "command": "true" })).status == 200
     });
@@ -269,8 +269,8 @@ fn a_body_that_does_not_arrive_is_answered_with_408() {
 #[test]
 fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
     let sidecar = Sidecar::start();
-    // Searching one line takes about a second, and searching the file far longer than the test. A
-    // repetitive line would be searched quickly.
+    // Searching one line takes about a second, and searching the file far longer than the test. The
+    // letters are random, since a repetitive line would be searched quickly.
     let mut state = 1_u32;
     let mut letter = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -329,13 +329,13 @@ fn file_operations_have_their_threads_when_the_process_table_is_full() {
         .map(|_| as_user().args(["sleep", &mark]).spawn().unwrap())
         .collect();
     until("all processes run", || processes(&mark).len() == PROCESSES);
-    // By default, tokio ends idle threads after 10 seconds.
+    // By default, tokio ends idle threads after 10 seconds; the second request is later.
     for idle in [0, 12] {
         thread::sleep(Duration::from_secs(idle));
         let response = sidecar.post("/ls", &json!({}));
         assert_eq!(response.status, 200, "{response:?}");
     }
-    // A command needs a process.
+    // A command needs a new process, so it fails.
     let response = sidecar.post("/bash", &json!({ "command": "true" }));
     assert_eq!(response.status, 400, "{response:?}");
     for other in &mut others {

@@ -98,7 +98,7 @@ fn a_killed_sidecar_leaves_no_process() {
         until("the command runs", || !processes(&mark).is_empty());
         sidecar.signal("KILL");
         sidecar.wait();
-        // The arguments of the supervisor contain the mark, too.
+        // The arguments of the supervisor contain the mark too, so this also waits for its end.
         until("all processes have ended", || processes(&mark).is_empty());
     });
 }
@@ -234,7 +234,7 @@ fn daemons_that_the_entry_point_started_before_the_sidecar_are_not_killed() {
     let daemon = processes(&mark);
     assert_eq!(daemon.len(), 1);
     signal(&daemon[0].to_string(), "KILL");
-    // The sidecar reaps the daemon, although it did not start it.
+    // The sidecar reaps the daemon, although the entry point started the daemon.
     until("the daemon is reaped", || {
         !fs::exists(format!("/proc/{}", daemon[0])).unwrap()
     });

@@ -205,7 +205,7 @@ pub fn refused(variables: &[(&str, &str)]) -> Output {
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -220,7 +220,8 @@ pub fn processes(mark: &str) -> Vec<u32> {
     ids.collect()
 }
 
-/// A number of seconds for `sleep` that no other test uses, so that `processes` finds the process.
+/// A number of seconds for `sleep` that no other test uses, so that `processes` finds only the
+/// processes of this test.
 pub fn unique_sleep() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -20,8 +20,8 @@ use super::{
     ClientRequest, Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error,
 };
 
-/// The longest duration of a call, unless its `timeout` is longer. Progress and answers of the
-/// client extend `timeout` up to this limit.
+/// The longest duration of a call, unless the server's `timeout` is longer. Progress of the server
+/// and answers of the client restart the time-out, but never extend a call beyond this limit.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 
 impl Core {
@@ -36,8 +36,8 @@ impl Core {
         self.try_forward(request, target, changes).await?
     }
 
-    /// As [`Self::forward`], but returns an error that the server answered as `Ok`, and a failure
-    /// as `Err`.
+    /// As [`Self::forward`], but tells errors apart: an error of the server is `Ok(Err(_))`, a
+    /// failure is `Err(_)`.
     pub(super) async fn try_forward(
         self: &Arc<Self>,
         request: &ClientRequest,
@@ -58,7 +58,7 @@ impl Core {
         ))
     }
 
-    /// Sends a request once.
+    /// Sends a request to a server, without answering `input_required`.
     pub(super) async fn forward_once(
         self: &Arc<Self>,
         request: &ClientRequest,

@@ -66,7 +66,7 @@ impl Drop for Running<'_> {
 
 /// Whether a result has `isError: true`.
 fn is_error(result: &RawValue) -> bool {
-    // Nearly all results, some of which are large, need no parsing.
+    // Avoids parsing: nearly all results lack these words, and some results are large.
     let text = result.get();
     let may_be = text.contains("isError") && text.contains("true");
     may_be && Members::read(result).is_ok_and(|members| members.get("isError") == Some("true"))

@@ -95,7 +95,7 @@ impl Core {
             let key = &question.key;
             match answer {
                 Ok(result) => responses.member(key, result.get()),
-                // `inputResponses` cannot contain errors; `cancel` replaces a missing answer.
+                // `inputResponses` cannot contain errors, so `cancel` replaces an error.
                 Err(_) if &*question.method == "elicitation/create" => {
                     responses.member(key, "{\"action\":\"cancel\"}");
                 }

@@ -14,7 +14,7 @@ use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
 
-/// The most messages of one lease's clients that may be under way at once.
+/// The most requests of one lease's clients that may be under way at once.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
 /// The most views that are kept. A view holds the lists for one revision and one set of
 /// capabilities. The least recently used view is evicted.
@@ -101,7 +101,7 @@ impl Lease {
         })
     }
 
-    /// Counts a message as under way until the permit is dropped. Denies it if
+    /// Counts a request as under way until the permit is dropped. Denies the request if
     /// [`MAX_CALLS_PER_LEASE`] are under way.
     pub fn begin(&self) -> Result<OwnedSemaphorePermit, Denial> {
         let permit = Arc::clone(&self.calls).try_acquire_owned();
@@ -175,7 +175,7 @@ impl Lease {
         }
     }
 
-    /// Remembers the server of a URI.
+    /// Remembers the server of a URI, unless a server of this URI is remembered already.
     pub fn learn(&self, uri: &str, server: &Arc<str>) {
         if uri.len() > MAX_LEARNED_URI {
             return;
@@ -200,7 +200,7 @@ impl Lease {
     }
 }
 
-/// The denial of a message over a limit.
+/// The denial of a request over a limit.
 pub(super) fn too_many(whose: &str) -> Denial {
     let sentence = format!("Too many MCP messages {whose} are under way");
     Denial::new(Code::RateLimited, sentence).retry_after(std::time::Duration::from_secs(1))

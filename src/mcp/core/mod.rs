@@ -10,7 +10,7 @@
 //! | legacy | legacy | nothing |
 //! | modern | modern | nothing |
 //! | legacy | modern | `input`: an `input_required` result becomes requests to the client, and the call is repeated with its answers; `listen`: subscriptions |
-//! | modern | legacy | `results`: members that the newer revision requires. A request of the server is an event, for which the gateway answers `input_required` |
+//! | modern | legacy | `results`: adds the members that the newer revision requires. A request of the server is an event, upon which the gateway suspends the call and answers `input_required` |
 
 mod attached;
 mod attachment;
@@ -67,7 +67,7 @@ pub use lease::MAX_CALLS_PER_LEASE;
 use lease::{Lease, too_many};
 use lists::Listing;
 
-/// The most messages of all clients that may be under way at once.
+/// The most requests of all clients that may be under way at once.
 pub const MAX_CALLS: usize = 8192;
 
 /// The parts of the configuration in force that the core reads.

@@ -193,7 +193,7 @@ async fn answer_server(
 ) {
     let answer = tokio::select! {
         answer = answer => answer.unwrap_or_else(|_gone| Err(no_client_answers())),
-        // Dropping the receiver cancels the request at the client's side.
+        // Returning drops `answer`, which cancels the request at the client's side.
         () = reply.closed() => return,
     };
     let chain = Arc::clone(&live.chain);
@@ -218,7 +218,7 @@ pub(super) fn can(caller: &Caller, method: &str) -> bool {
     capabilities.is_ok_and(|capabilities| capabilities.get(capability).is_some())
 }
 
-/// The severity of a log message; `None` if it has no known one.
+/// The severity of a log message; `None` if the severity is missing or unknown.
 pub(super) fn severity(params: Option<&RawValue>) -> Option<LogLevel> {
     let members = Members::read(params?).ok()?;
     LogLevel::parse(&members.text("level")?)

@@ -147,8 +147,8 @@ impl Core {
         Some((Arc::clone(&prompt.server), Arc::clone(&prompt.original)))
     }
 
-    /// The target of a request: an open session with the server. Refuses the request if none can be
-    /// opened.
+    /// The target of a request: an open session with the server. Refuses the request if no session
+    /// can be opened.
     pub(super) async fn target(
         self: &Arc<Self>,
         request: &ClientRequest,

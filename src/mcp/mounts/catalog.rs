@@ -2,11 +2,11 @@
 //!
 //! A list is read when it is first requested, and when it is requested after the server announced a
 //! change. Since not every server announces changes, a list also becomes stale: in the modern era
-//! after its `ttlMs`; in the legacy era after [`MAX_AGE_ANNOUNCED`] if the server declares that it
-//! announces changes, otherwise after [`MAX_AGE`]. A request for a stale list returns this list,
-//! and starts another reading in the background. [`ListChanges`](super::ListChanges) notifies
-//! clients if the new list differs. If a list cannot be read, the last one is returned. Each
-//! request for a page is a flow of the container.
+//! after its `ttlMs`, within bounds; in the legacy era after [`MAX_AGE_ANNOUNCED`] if the server
+//! declares that it announces changes, otherwise after [`MAX_AGE`]. A request for a stale list
+//! returns this list, and starts another reading in the background.
+//! [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a list cannot
+//! be read, the last one is returned. Each request for a page is a flow of the container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -302,7 +302,7 @@ impl Inner {
         let frame = Frame::request(Direction::ToServer, method, params);
         let permit = chain.mcp_request(&mut live.flow, frame).await;
         let permit = permit.map_err(MountError::Denied)?;
-        // Messages that the server sends during a list request are dropped.
+        // Without a receiver: no client takes the server's messages during a list request.
         let (events, _) = mpsc::channel(1);
         let outcome = self.session.request(permit, events).await?;
         let mut frame = Frame::response(Direction::ToServer, method, outcome);
@@ -311,7 +311,7 @@ impl Inner {
         match frame.body {
             FrameBody::Outcome(outcome) => Ok(outcome),
             FrameBody::Params(_) => Err(MountError::Protocol(
-                "the chain returned no answer of the server".to_owned(),
+                "the chain replaced the server's answer by params".to_owned(),
             )),
         }
     }

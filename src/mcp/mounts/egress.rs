@@ -9,9 +9,9 @@ use tokio_util::sync::DropGuard;
 
 /// Opens the listeners through which child processes reach the proxy.
 pub trait Egress: Send + Sync {
-    /// Opens a Unix listener. Its connections are flows of the delegation and reach only the
-    /// delegation's hosts. The listener closes when the returned value is dropped or the lease
-    /// ends.
+    /// Opens a Unix listener. Its connections are flows of the lease in `delegation`, and reach
+    /// only the hosts that `delegation` names. The listener closes when the returned guard is
+    /// dropped or the lease ends.
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<EgressListener>;
 }
 

@@ -17,13 +17,13 @@ pub enum MountState {
     /// session ended with a failure, another session could not be opened, or the last request
     /// failed because of the server.
     Degraded,
-    /// No session is open, and one of the failures of `Degraded` occurred since the last session
-    /// was opened, or no session could be opened yet.
+    /// No session is open. Either the first one could not be opened, or one of the failures of
+    /// `Degraded` occurred since the newest one was opened.
     Dead,
 }
 
 impl MountState {
-    /// The spelling in health answers.
+    /// The name of the state in the response to `/health`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",

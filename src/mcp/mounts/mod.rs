@@ -3,12 +3,13 @@
 //! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand.
 //! Clients with the same revision and capabilities share a session if they belong to the same lease
 //! or the server has the scope `shared`. After a session has ended, the next request opens another
-//! one. After a failure, requests fail at once during a pause, which grows with each further
-//! failure. Each open session has a [`Catalog`] of its server's lists, which are fetched when they
-//! are first requested. The lists that were read last outlive the session ([`Mount::known`]).
+//! one. A failure to open or keep a session starts a pause, which grows with each further failure.
+//! During the pause, requests that need a new session fail at once. Each open session has a
+//! [`Catalog`] of its server's lists, which are fetched when they are first requested. The lists
+//! that were read last outlive the session ([`Mount::known`]).
 //!
-//! [`Mounts::changes`] reports when the lists that a container sees may differ. Other messages of
-//! servers that belong to no request go to [`Unsolicited`].
+//! [`Mounts::changes`] reports when the lists that a container sees may have changed. The other
+//! messages of servers outside requests go to [`Unsolicited`].
 
 mod cache;
 mod catalog;
@@ -138,7 +139,7 @@ pub trait Transport: Send + Sync {
 /// Parameters of a new session.
 #[derive(Clone)]
 pub struct Opening {
-    /// The lease that the session belongs to; `None` for one that all containers share.
+    /// The lease that the session belongs to; `None` for a session that all containers share.
     pub container: Option<Arc<Container>>,
     /// The client's revision.
     pub version: Version,
@@ -160,7 +161,7 @@ impl Opening {
         client.ok_or_else(|| MountError::Denied(Denial::internal()))
     }
 
-    /// Creates the token that ends the session. The end of the session's lease cancels it.
+    /// Creates the token that ends the session. It is cancelled when the session's lease ends.
     fn ended(&self) -> CancellationToken {
         match &self.container {
             Some(container) => container.ended().child_token(),
@@ -217,8 +218,8 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// Whether the error of a request counts as a failure of the server in its health: the server
-    /// could not be reached, or violated the protocol.
+    /// Whether the error of a request makes the mount unhealthy: the server could not be reached,
+    /// or violated the protocol.
     pub(super) fn is_of_server(&self) -> bool {
         match self {
             Self::Denied(denial) => denial.code().fault() == Fault::Upstream,

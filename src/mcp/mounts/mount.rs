@@ -12,8 +12,8 @@ use super::ports::{Clients, Common, Mounted};
 use super::sessions::SessionSet;
 use super::{Caller, MountError, MountHealth, Pooled};
 
-/// A server of `mcp.yaml`, and its sessions. A reload replaces the mount if it changes any setting
-/// of the server except `prefix` and the place in the file.
+/// A server of `mcp.yaml`, and its sessions. A reload replaces the mount of a changed server,
+/// unless only `prefix` or the server's place in the file changed.
 pub struct Mount {
     pub(super) server: Arc<Mounted>,
     /// The sessions that all leases share, with `scope: shared`.

@@ -159,7 +159,7 @@ fn cut(kind: Kind, server: &str) -> bool {
     tracing::warn!(
         server,
         method = kind.method(),
-        "the rest of an MCP server's list is left out: it exceeds {MAX_PAGES} pages, \
+        "the end of an MCP server's list is left out: the list exceeds {MAX_PAGES} pages, \
          {MAX_ENTRIES} entries or {MAX_BYTES} bytes, or its cursor repeats or exceeds \
          {MAX_CURSOR} bytes"
     );

@@ -112,8 +112,9 @@ impl Mounts {
         mounts.values().map(|mount| mount.health()).collect()
     }
 
-    /// Ends every session at once, opens no others, and waits at most `limit` until the processes
-    /// and connections of the sessions are gone.
+    /// Ends the sessions of the current mounts at once and opens no others. Waits at most `limit`
+    /// until the processes and connections of all sessions are gone, including those of mounts that
+    /// a reload replaced or removed.
     pub async fn stop(&self, limit: Duration) {
         for mount in self.mounts.load().values() {
             mount.server.stopped.cancel();

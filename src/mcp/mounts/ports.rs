@@ -14,7 +14,7 @@ use super::changes::ListNews;
 use super::health::HealthRecord;
 use super::{Event, MountSession, Transport, Version};
 
-/// Returns the chain of the configuration in force; `None` before one is loaded.
+/// Returns the chain of the configuration in force; `None` before a configuration is loaded.
 pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
 
 /// Ports of the mounts.
@@ -48,7 +48,7 @@ pub trait Unsolicited: Send + Sync {
 pub struct Origin {
     /// Its server.
     pub mount: Arc<Mounted>,
-    /// The lease that the session belongs to; `None` for one that all containers share.
+    /// The lease that the session belongs to; `None` for a session that all containers share.
     pub container: Option<Arc<Container>>,
     /// The revision of the clients that the session was opened for.
     pub version: Version,
@@ -60,7 +60,7 @@ pub struct Origin {
 
 /// The clients that a session is opened for.
 pub(super) struct Clients {
-    /// The lease that the session belongs to; `None` for one that all containers share.
+    /// The lease that the session belongs to; `None` for a session that all containers share.
     pub container: Option<Arc<Container>>,
     /// The container that first requested the session.
     pub requested_by: Weak<Container>,

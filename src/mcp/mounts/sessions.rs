@@ -24,7 +24,8 @@ const OPENING: Duration = Duration::from_secs(60);
 const LAST_CALLS: Duration = Duration::from_secs(10);
 /// If a session that lasted this long ends unexpectedly, the backoff is reset.
 const STABLE: Duration = Duration::from_secs(30);
-/// The pause after the first failure; it doubles with each further one.
+/// The pause after the first failure. Each further failure doubles the pause, up to
+/// [`Transport::longest_pause`](super::Transport::longest_pause).
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The sessions with one server, of one lease or shared by all leases, and the state that outlives
@@ -71,9 +72,9 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// Returns the open session for clients like the caller, or opens one for `clients`. During the pause after a failure,
-    /// fails at once with that failure. Fails with [`MountError::Busy`] if [`MAX_SESSIONS`]
-    /// sessions are in use.
+    /// Returns the open session for clients like the caller, or opens one for `clients`. Opening
+    /// fails with the last failure during the pause after it, and with [`MountError::Busy`] if
+    /// [`MAX_SESSIONS`] sessions are in use.
     pub async fn session(
         self: &Arc<Self>,
         mount: &Arc<Mounted>,

@@ -23,7 +23,8 @@ pub struct ServerTransports {
     pub http: HttpParts,
 }
 
-/// The manager of a server's process, by its runtime; `None` for a server that is not a process.
+/// Creates a process manager: [`Local`] for a stdio server, [`E2b`] for an e2b server. `None` for
+/// HTTP servers and coding sidecars, whose processes the gateway does not start.
 pub fn process_manager(
     kind: &ServerKind,
     spawner: &Spawner,
@@ -70,8 +71,8 @@ impl Transports for ServerTransports {
     }
 }
 
-/// Converts the settings of an e2b process to settings of a local process with the same command.
-/// The process has no access to hosts, files or variables.
+/// Settings for [`StdioTransport`] with the command of an e2b server. The other values are empty:
+/// [`E2b`] refuses to start any process, so they have no effect.
 fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),

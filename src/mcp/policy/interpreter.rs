@@ -13,7 +13,8 @@ use super::error::EvaluationError;
 
 /// Number of evaluation steps between two checks of the clock; a step takes about 100 ns.
 const STEPS_PER_CHECK: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
-/// The rule that collects an answer.
+/// The path of the generated rule that returns the entrypoint's value: its object, or its
+/// `decision`, `reason` and `modified`.
 pub const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 /// The only function of `time` that policies may call.
 pub const NOW: &str = "time.now_ns";
@@ -41,8 +42,8 @@ impl Interpreters {
         }
     }
 
-    /// Evaluates the rule that collects the answer, on this thread. Fails with
-    /// [`EvaluationError::TimedOut`] after `limit`.
+    /// Evaluates the rule [`ANSWER`], on this thread. Fails with [`EvaluationError::TimedOut`]
+    /// after `limit`.
     pub fn evaluate(&self, input: Value, limit: Duration) -> Result<Value, EvaluationError> {
         let idle = self.idle.lock().pop();
         let mut interpreter = match idle {

@@ -68,7 +68,7 @@ async fn a_confined_server_sees_no_file_of_the_proxy_and_reaches_no_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_hosts_reaches_the_proxy_under_the_name_of_its_mount() {
+async fn a_server_with_hosts_reaches_the_proxy_as_its_own_mount() {
     let mut settings = python("legacy");
     settings.hosts = vec![(Host::parse("api.example.com").unwrap(), 443)];
     let fixture = Fixture::new(vec![mounted("t", settings)]);
@@ -83,7 +83,7 @@ async fn a_server_with_hosts_reaches_the_proxy_under_the_name_of_its_mount() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_a_directory_of_the_proxy_under_read_is_not_started() {
+async fn a_server_whose_read_setting_names_a_directory_of_the_proxy_is_not_started() {
     let fixture = Fixture::new(Vec::new());
     let mut settings = python("legacy");
     settings.read = vec![fixture.state.clone()];

@@ -259,8 +259,9 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
 }
 
 /// Settings of the Python test server. `mode` lists the protocol eras that the server supports:
-/// `legacy` (the revisions before 2026-07-28) and `modern` (2026-07-28). Without `modern`, `mode`
-/// may also say how the server responds to `server/discover` (`silent`, `strict`).
+/// `legacy` (the revisions before 2026-07-28) and `modern` (2026-07-28). Without `modern`, the
+/// server answers `server/discover` with an error; with `silent` it does not answer, with `strict`
+/// it exits.
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }

@@ -65,7 +65,7 @@ async fn a_flooding_server_takes_bounded_memory_and_affects_no_other_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ambiguous_answer_fails_only_its_call() {
+async fn an_answer_with_a_duplicate_key_fails_only_its_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let spoiled = fixture.call(&pooled, "spoil", json!({})).await;

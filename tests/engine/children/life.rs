@@ -56,7 +56,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 while read -r line; do :; done"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_ends_within_five_seconds_of_its_lease_even_if_the_server_ignores_signals() {
+async fn a_server_ends_within_five_seconds_of_its_lease_even_if_it_ignores_signals() {
     let stubborn = format!("trap '' TERM HUP INT; {LEGACY_SH}; while :; do sleep 1; done");
     let fixture = Fixture::new(vec![mounted("t", stdio(&["sh", "-c", &stubborn]))]);
     fixture.session("t", Version::V2025_11_25).await.unwrap();

@@ -154,7 +154,7 @@ fn property_7_an_exit_is_reported_with_its_code_and_other_processes_keep_running
 }
 
 // Feature: unified-sidecar, Property 15: a shutdown ends every process within the time limit and
-// leaves no orphan.
+// leaves no orphan. Processes get SIGKILL at the limit; the test allows them 10 s more to end.
 #[test]
 fn property_15_a_stop_ends_every_process_within_the_time_limit() {
     let behaviour = prop::sample::select(vec![

@@ -10,7 +10,7 @@ use unified_proxy::mcp::*;
 use super::fixture::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stdio_server_is_addressed_in_the_clients_era_if_it_supports_it() {
+async fn a_stdio_session_uses_the_clients_era_if_the_server_supports_it() {
     use Version::{V2025_06_18, V2025_11_25, V2026_07_28};
     each_row_async(
         [

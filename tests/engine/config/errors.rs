@@ -5,7 +5,7 @@ use testkit::each_row;
 use super::load_one;
 
 /// Loads the text of each case after a line `version: 1`, and compares the errors, without the
-/// file's name, with the expected lines. `nothing` is expected for a text without errors.
+/// file's name, with the expected lines. A text without errors gives the line `nothing`.
 pub fn check_errors(file: &str, cases: &[(&str, &[&str])]) {
     let mut wrong = String::new();
     for (yaml, expected) in cases {

@@ -1,5 +1,5 @@
-//! The sample files in `config/`: they load, have the default values, and unknown keys in them are
-//! refused.
+//! The sample files in `config/`: they load, they differ from the defaults only in the allowlist
+//! and the credentials, and unknown keys in them are refused.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn samples() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn the_samples_have_the_default_values() {
+fn the_samples_differ_from_the_defaults_only_in_allowlist_and_credentials() {
     let samples = samples();
     let files: Vec<_> = samples
         .iter()

@@ -44,7 +44,7 @@ fn absent_files_mean_secure_defaults() {
 }
 
 #[test]
-fn every_key_of_proxy_yaml_sets_its_field() {
+fn keys_of_proxy_yaml_set_their_fields() {
     let config = load_one(
         "proxy.yaml",
         r#"

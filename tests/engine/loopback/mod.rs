@@ -166,8 +166,8 @@ impl Addon for Policy {
     }
 }
 
-/// A chain of two links: one identifies containers, the other applies the allowlist and treats some
-/// names specially.
+/// A chain of two links: [`Identity`] identifies containers; [`Policy`] applies the allowlist,
+/// denies or panics for some names, and removes private addresses from answers.
 pub fn chain(containers: &Arc<FakeContainers>, log: &Log) -> Arc<Chain> {
     let links = vec![
         Link::Identity(Arc::new(Identity(Arc::clone(containers)))),

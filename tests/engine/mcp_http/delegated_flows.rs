@@ -199,7 +199,7 @@ async fn header_fields_of_the_transport_cannot_be_configured() {
 }
 
 #[tokio::test]
-async fn over_tls_requests_and_streams_share_a_connection_with_a_verified_certificate() {
+async fn requests_and_streams_over_tls_share_one_connection_with_a_verified_certificate() {
     let certificates = certificates::Certificates::new();
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.pem");

@@ -1,4 +1,4 @@
-//! Streamable HTTP, 2025-03-26 to 2025-11-25.
+//! The Streamable HTTP transport of the MCP revisions from 2025-03-26 to 2025-11-25.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -227,7 +227,6 @@ impl Fixture {
         opened.map(drop).expect_err("the session opened")
     }
 
-    /// A permit for a request.
     pub async fn permit(&self, method: &str, params: Value) -> CallPermit {
         let frame = Frame::request(Direction::ToServer, method, Some(raw(params)));
         self.permit_for(frame).await

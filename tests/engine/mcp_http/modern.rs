@@ -1,5 +1,5 @@
-//! Streamable HTTP of 2026-07-28, and the choice of the protocol era in which a server is
-//! addressed: 2026-07-28 (modern) or the revisions before it (legacy).
+//! The Streamable HTTP transport of MCP revision 2026-07-28, and the choice of the protocol era for
+//! a session: 2026-07-28 (modern) or the revisions before it (legacy).
 
 use std::time::Duration;
 
@@ -161,7 +161,7 @@ async fn a_subscription_outlives_the_timeout_of_a_call() {
 }
 
 #[tokio::test]
-async fn a_stream_that_closes_early_is_not_continued() {
+async fn a_stream_that_closes_before_its_answer_is_not_resumed() {
     let server = modern(|_| Scripted::events(vec![text("id: 1\nretry: 1\ndata:\n\n")])).await;
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(MODERN).await;
@@ -187,7 +187,7 @@ async fn a_header_mismatch_error_reports_a_changed_tool_list() {
 }
 
 #[tokio::test]
-async fn an_http_server_is_addressed_in_the_clients_era_if_it_supports_it() {
+async fn an_http_session_uses_the_clients_era_if_the_server_supports_it() {
     const LEGACY: Version = Version::V2025_06_18;
     /// A server's response to `server/discover`.
     type Probe = fn(&Seen) -> Scripted;

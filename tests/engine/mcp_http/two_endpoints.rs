@@ -1,4 +1,5 @@
-//! HTTP+SSE of 2024-11-05.
+//! The HTTP+SSE transport of MCP revision 2024-11-05: one endpoint for the server's stream, one for
+//! the client's messages.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-"""The server behind the overrides: weather.py PORT FILE appends the arguments of each call to FILE.
+"""The MCP server with the tool that overrides.rs simplifies: weather.py PORT FILE.
 
-The tool needs arguments that agents should not see.
+The tool needs arguments that agents should not see. The server appends the arguments of each call to FILE.
 """
 
 import json

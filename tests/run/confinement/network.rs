@@ -48,7 +48,7 @@ holds("loopback is the only interface", lambda: [name for _, name in socket.if_n
 holds("there is no route", lambda: len(open("/proc/net/route").readlines()) <= 1)
 fails("adding an address", lambda: (lambda s: s.send(struct.pack("=IHHIIBBBBIHH4sHH4s", 40, 20, 0x505, 1, 0, 2, 24, 0, 0, 1, 8, 2, bytes([192, 0, 2, 9]), 8, 1, bytes([192, 0, 2, 9]))) and refused(s.recv(4096)))(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)), errno.EPERM)
 
-# Only the proxy, the gateway and DNS listen inside.
+# Only the proxy, the MCP gateway and DNS listen inside.
 holds("the proxy", lambda: connect("127.0.0.1", 3128) == "connected")
 holds("DNS", lambda: connect("127.0.0.1", 53) == "connected")
 listening = sorted({int(line.split()[1].rsplit(":", 1)[1], 16) for line in open("/proc/net/tcp").readlines()[1:] if line.split()[3] == "0A"})

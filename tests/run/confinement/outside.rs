@@ -108,7 +108,7 @@ fn the_attempts_on_processes_work_outside() {
     let ran = crate::support::Ran::of(person.outside("python3").args(["-I", "-c", &script, &pid]));
     let rows = crate::attempts::rows(&ran);
     let worked = rows.iter().filter(|row| row.said.starts_with("it worked"));
-    // With Yama, only an ancestor may attach with ptrace.
+    // Not all attempts work outside: with Yama, only an ancestor may attach with ptrace.
     assert!(worked.count() >= 6, "{rows:?}");
 }
 

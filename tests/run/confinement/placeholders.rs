@@ -81,7 +81,8 @@ fn new_files_that_the_host_would_execute_are_named_at_the_end() {
     assert_eq!(person.sh(&[], "true").stderr, "");
 }
 
-/// OpenCode does not start if it cannot write to its directory.
+/// OpenCode does not start if it cannot write to its directory. So the directory is writable, and a
+/// run's changes in it are discarded.
 #[test]
 fn files_written_to_opencodes_directory_are_gone_after_the_run() {
     let Some(person) = Person::new() else { return };

@@ -11,8 +11,8 @@ use crate::attempts::check;
 use crate::fixture::Person;
 use crate::support::{Ran, SOON, eventually};
 
-/// Python code that tries to change files in every way. Its arguments are the relative paths of the
-/// files.
+/// Python code that tries to write, remove, rename, replace and cover protected files. The
+/// arguments are the relative paths of the files.
 pub const CHANGES: &str = r##"
 EVIL = "#!/bin/sh\necho planted\n"
 def write(path):

@@ -12,7 +12,8 @@ use crate::fixture::{NOBODY, Person, User, is_root};
 /// so that their source does not contain it.
 pub const MARK: &str = "secret-7c1e59ab04d2";
 
-/// Python code that searches for the mark in all visible files, environments and command lines.
+/// Python code that searches for the mark in the visible files outside `/usr` and `/opt`, and in
+/// environments and command lines.
 pub const SEARCH: &str = r#"
 mark = (sys.argv[1] + sys.argv[2]).encode()
 seen = 0

@@ -132,7 +132,8 @@ fn no_socket_of_the_host_can_be_reached() {
     check(&person, &flags, CONNECT, &listeners.arguments(), 30);
 }
 
-/// The kernel lists a Unix socket under the path that was passed to `bind`, which is relative here.
+/// The kernel lists a Unix socket under the path that was passed to `bind`. The path is relative
+/// here, so the list does not show in which directory the socket is.
 #[test]
 fn a_socket_that_was_bound_by_a_relative_path_cannot_be_reached() {
     let Some(mut person) = Person::new() else {

@@ -9,7 +9,7 @@ use crate::support::Ran;
 const ATTEMPTS: &str = include_str!("system_calls.py");
 
 #[test]
-fn system_calls_that_could_escape_fail_by_every_system_call_table() {
+fn system_calls_that_could_escape_fail_through_every_system_call_table() {
     for person in people() {
         check(&person, &[], ATTEMPTS, &[], 500);
     }

@@ -35,7 +35,7 @@ fails("a device in /dev/shm", lambda: os.mknod("/dev/shm/device", stat.S_IFBLK |
 fails("another root", lambda: os.chroot("/tmp"), errno.EPERM)
 fails("another host name", lambda: socket.sethostname("x"), errno.EPERM)
 
-# Other users could run a set-user-ID program with this user's rights.
+# A set-user-ID program would give other users this user's rights, so setting the bit must fail.
 open("own", "w").close()
 for mode in (0o4755, 0o2755, 0o6755):
     fails(f"the mode {mode:o} by chmod", lambda: os.chmod("own", mode), errno.EPERM)

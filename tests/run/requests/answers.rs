@@ -40,7 +40,7 @@ fn an_allowed_request_carries_the_credential_that_the_sandbox_does_not_see() {
 }
 
 #[test]
-fn common_clients_use_the_proxy_without_options() {
+fn common_clients_reach_allowed_hosts_through_the_proxy() {
     let Some(person) = Person::new() else { return };
     each_row(
         [

@@ -167,7 +167,7 @@ fn opencodes_login_is_used_if_codex_has_none() {
 }
 
 #[test]
-fn the_new_home_has_placeholders_in_the_formats_of_the_tools() {
+fn the_sandboxs_home_has_placeholders_in_the_formats_of_the_tools() {
     let Some(person) = person() else { return };
     claude(&person);
     codex(&person);

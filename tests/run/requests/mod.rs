@@ -1,4 +1,4 @@
-//! Requests from a sandbox, through the appliance of the run or a server.
+//! Requests from a sandbox through its proxy: the appliance of the run, or a running server.
 
 mod answers;
 mod learning;

@@ -5,7 +5,7 @@ use testkit::each_row;
 use crate::fixture::Person;
 
 #[test]
-fn allowed_names_resolve_with_every_client_and_others_do_not_exist() {
+fn allowed_names_resolve_and_other_names_do_not_exist() {
     let Some(person) = Person::new() else { return };
     each_row(
         [

@@ -139,14 +139,15 @@ fn killing_the_launcher_ends_the_sandbox_and_the_lease_is_not_renewed() {
         lasting.iter().all(|seconds| *seconds <= 60.0),
         "{lasting:?}"
     );
-    // No process renews the lease, so the server will remove it when it expires.
+    // A run renews its lease every 20 s. After the kill, no process renews the lease, so the server
+    // will remove it when it expires.
     let before = containers(&proxy);
     std::thread::sleep(Duration::from_secs(21));
     assert_eq!(containers(&proxy), before);
 }
 
 #[test]
-fn a_command_continues_when_its_server_ends() {
+fn a_command_continues_when_the_server_of_its_run_ends() {
     let Some(person) = Person::new() else { return };
     let mut proxy = server(&person, &person.origin);
     let mut run = wait_at(&person, &proxy);

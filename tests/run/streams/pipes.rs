@@ -1,4 +1,4 @@
-//! Pipes and files as the streams of a command, and its arguments and environment.
+//! Pipes and files as the streams of a command, and the command's arguments and environment.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

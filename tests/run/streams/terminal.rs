@@ -95,7 +95,8 @@ fn a_stopped_command_continues_in_the_foreground() {
     terminal.wait_for("42 between\n");
     terminal.keys("fg\r");
     eventually("the terminal is in raw mode again", SOON, || {
-        // The shell's own line editor reads raw keys as well.
+        // The shell's line editor uses raw mode too, so raw mode alone does not show that the
+        // command runs again.
         !terminal.is_at_prompt() && terminal.is_raw()
     });
     terminal.keys("hello\r");

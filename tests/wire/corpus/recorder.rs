@@ -191,8 +191,9 @@ impl Recorder {
         let lines: Vec<_> = self.proxy.audit().into_iter().map(AuditLine::of).collect();
         let (mut files, mut failures) = (Vec::new(), Vec::new());
         for mut row in std::mem::take(&mut self.rows) {
-            // If a malformed head arrives within the first millisecond of its connection, the `ts`
-            // of its audit line may be 1 ms after the row's end.
+            // `IdleTracker` stores 0 for "no head", so it records a head in the first millisecond
+            // of its connection as 1 ms. The `ts` of its audit line may then be 1 ms after the
+            // row's end.
             let last = row.ended + 1;
             let within = |line: &&AuditLine| (row.begun..=last).contains(&line.began);
             let mut own: Vec<_> = lines.iter().filter(within).collect();

@@ -48,7 +48,7 @@ fn of_ten_thousand_sessions_the_newest_1024_stay_open_in_little_memory() {
 }
 
 #[test]
-fn idle_streams_are_small_and_those_over_the_limit_are_refused() {
+fn idle_streams_are_small_and_streams_over_the_limit_are_refused() {
     let gateway = unlimited();
     let wanted = json!({ "notifications": { "toolsListChanged": true } });
     let listen = || modern(request(1, "subscriptions/listen", wanted.clone()));

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::server::{self, Seen};
 use crate::support::{Origin, Proxy, RawOrigin, Reply, Setup, free_address, read_reply};
 
-/// Time limit for an answer.
+/// Timeout of a read from the gateway.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The header fields of every POST.
+/// The header fields that Streamable HTTP requires of a POST.
 pub const POST: &str =
     "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// A gateway with the server `by-hand`.
+/// A proxy whose MCP gateway has one server: the raw server of [`server`], named `by-hand`.
 pub struct Gateway {
     pub proxy: Proxy,
     pub seen: Seen,
@@ -80,7 +80,7 @@ impl Gateway {
         self.send("POST /mcp", &fields, &message.to_string())
     }
 
-    /// Posts a message and reads its answer as events.
+    /// Posts a message; returns the response as a stream of events.
     pub fn events(&self, fields: &str, message: &Value) -> Events {
         let mut stream = self.connect();
         let fields = format!("{POST}{fields}");
@@ -88,7 +88,7 @@ impl Gateway {
         Events::of(stream)
     }
 
-    /// Requests a stream of events with a GET.
+    /// Opens a stream of events with a GET.
     pub fn get(&self, path: &str, fields: &str) -> Events {
         let mut stream = self.connect();
         let fields = format!("accept: text/event-stream\r\n{fields}");
@@ -96,7 +96,7 @@ impl Gateway {
         Events::of(stream)
     }
 
-    /// Opens a session; returns the header field that names it.
+    /// Opens a session; returns its header field `mcp-session-id`.
     pub fn session(&self) -> String {
         let reply = self.post("", &initialize());
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -118,7 +118,7 @@ pub fn write_request(stream: &mut TcpStream, head: &str, fields: &str, body: &st
     let _ = stream.write_all(text.as_bytes());
 }
 
-/// `initialize` of a client that accepts questions of servers (`elicitation/create`).
+/// `initialize` of a client that declares `elicitation` and `tasks`.
 pub fn initialize() -> Value {
     request(
         0,

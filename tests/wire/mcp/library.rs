@@ -1,4 +1,4 @@
-//! A server with tools, a resource and a prompt, of one era or both.
+//! A server with tools, a resource and a prompt that speaks one era or both.
 
 use std::io::Write;
 
@@ -9,8 +9,9 @@ use super::hostile::server::{Answer, McpServer, Seen, event, text_result, tool};
 
 pub const URI: &str = "note://first";
 
-/// Starts a server that speaks the era `only`, or both eras if `None`. Its tool `echo` returns its
-/// arguments; `ask` and `sample` send the client a request and return the client's answer.
+/// Starts a server that speaks the era `only`, or both eras if `None`. The tool `echo` returns its
+/// own name and the arguments; `ask` and `sample` send the client a request and return the client's
+/// answer.
 pub fn library(only: Option<Era>) -> McpServer {
     McpServer::scripted(["echo", "ask", "sample"].map(tool).to_vec(), move |seen| {
         let is_unknown = match only {
@@ -75,7 +76,7 @@ fn complete(mut result: Value) -> Answer {
     Answer::Result(result)
 }
 
-/// Sends a request to the client, in the form of the call's era.
+/// Sends a request to the client: as a message in the legacy era, in the result in the modern one.
 fn ask(seen: &Seen, method: &'static str, params: &Value) -> Answer {
     if is_modern(seen) {
         return match seen.message["params"]["inputResponses"].get("question") {

@@ -33,8 +33,8 @@ impl Seen {
         self.0.0.lock().unwrap().calls
     }
 
-    /// Number of answers of clients, other than errors, that no call has consumed. The gateway may
-    /// send an error of its own when a call is cancelled.
+    /// Number of answers of clients that no call has consumed. Errors do not count: the gateway
+    /// sends one itself when a call is cancelled.
     pub fn results(&self) -> usize {
         let state = self.0.0.lock().unwrap();
         let results = state
@@ -159,8 +159,8 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
             let answer = ask(stream, seen, None)?;
             last_event(stream, id, &text(&answer.unwrap_or_default().to_string()))
         }
-        // Asks the client with a progress token. After the client's answer, sends progress of the
-        // call, and returns the progress that the client reported.
+        // Sends the client a question with a progress token. After the client's answer, reports
+        // progress of the call, and returns the progress notifications of the client.
         "survey" => {
             events(stream)?;
             ask(stream, seen, Some("survey"))?;

@@ -113,7 +113,7 @@ fn each_call_is_counted_once_with_labels_duration_and_decisions() {
         let expected = match tool {
             // The policy judges the call, and the gateway does not execute it.
             "denied" => [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
-            // The rules read only requests, so responses are not evaluated.
+            // The rules read only members of the request, so the response is not evaluated.
             _ => [1.0, 1.0, 1.0, 1.0, 0.0, 1.0],
         };
         prop_assert_eq!(difference, expected.to_vec(), "{}: {}", tool, answer);
@@ -176,7 +176,7 @@ fn id(length: usize) -> impl Strategy<Value = String> {
 
 // Feature: unified-sidecar, Property 11: Trace Context Propagation
 #[test]
-fn the_trace_of_a_call_passes_through_the_gateways_span() {
+fn a_server_gets_the_clients_trace_with_the_gateways_span_as_parent() {
     let collector = Collector::start();
     let servers = ERAS.map(|era| library(Some(era)));
     let mounts = json!({ "old": servers[0].mount(), "new": servers[1].mount() });
@@ -190,7 +190,7 @@ fn the_trace_of_a_call_passes_through_the_gateways_span() {
     let tested = runner().run(&case, |(trace, parent, in_header, client, server)| {
         let (client, name) = (&clients[client], ["old_echo", "new_echo"][server]);
         let context = format!("00-{trace}-{parent}-01");
-        // A separate test covers the header field of requests in a session.
+        // `legacy.rs` tests the header field of requests in a session.
         let in_header = in_header && client.era == Era::Modern;
         let called = call_in(client, name, &context, in_header);
         prop_assert!(text(&called).starts_with("\"echo\""), "{}", called);
@@ -208,7 +208,8 @@ fn the_trace_of_a_call_passes_through_the_gateways_span() {
     });
     tested.unwrap();
     assert_eq!(sent.len(), CASES as usize);
-    // The parent that the server gets is the gateway's span, a child of the client's span.
+    // The parent id that the server gets is that of the gateway's span, whose parent is the
+    // client's span.
     eventually("every span arrives", SOON, || {
         let spans = collector.spans();
         sent.iter().all(|(trace, parent, ours)| {
@@ -217,14 +218,14 @@ fn the_trace_of_a_call_passes_through_the_gateways_span() {
             span.is_some_and(|span| span["traceId"] == **trace && span["parentSpanId"] == **parent)
         })
     });
-    // The audit log names the span.
+    // The id of the span is the flow's id in the audit log.
     let (_, _, ours) = &sent[0];
     gateway
         .proxy
         .audited(json!({ "flow": ours, "method": "tools/call" }));
 }
 
-/// A call with a trace context, in the header field or in the message.
+/// Calls a tool with a trace context in the header field `traceparent` or in the message.
 fn call_in(client: &Client<'_>, name: &str, context: &str, in_header: bool) -> Value {
     let mut params = json!({ "name": name, "arguments": {}, "_meta": {} });
     let meta = &mut params["_meta"];

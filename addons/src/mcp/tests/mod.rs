@@ -35,12 +35,12 @@ pub(super) fn server(name: &str) -> Arc<ServerSettings> {
     })
 }
 
-/// A tool as a server lists it.
+/// The definition of a listed tool, which is accepted.
 pub(super) fn tool(text: impl Into<String>) -> Arc<Definition> {
     Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Accepted))
 }
 
-/// A tool whose definition changed since it was accepted.
+/// The definition of a listed tool, which has changed since it was accepted.
 pub(super) fn changed(text: impl Into<String>) -> Arc<Definition> {
     Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Changed))
 }

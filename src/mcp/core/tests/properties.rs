@@ -43,7 +43,8 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// An object with `arguments` and with numbers whose text changes when they are parsed and written.
+/// An object with `arguments` and with numbers, most of which a JSON library would write
+/// differently.
 fn odd_numbers(arguments: &str) -> String {
     format!("{{\"n\": [1.0, 1.50e+10, -0, 12345678901234567890123], \"rest\": {arguments} }}")
 }

@@ -60,7 +60,7 @@ async fn a_name_that_is_not_exposed_is_unknown() {
 }
 
 #[tokio::test]
-async fn denied_messages_are_dropped_in_both_directions() {
+async fn denied_messages_are_not_relayed_in_either_direction() {
     let server = Server::new(Version::V2025_11_25);
     server.answers(|_, events| async move {
         let log = json!({"level": "info", "data": 1});
@@ -94,7 +94,7 @@ async fn denied_messages_are_dropped_in_both_directions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_or_hanging_server_delays_only_the_first_list_and_empties_none() {
+async fn a_hanging_server_delays_one_list_and_the_tools_of_a_dead_server_stay_listed() {
     let (good, bad) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),

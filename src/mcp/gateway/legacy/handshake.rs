@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::super::super::caller::Caller;
-use super::super::super::error::{INVALID_PARAMS, protocol_error, raw};
+use super::super::super::error::{INVALID_PARAMS, SERVER_ERROR, protocol_error, raw};
 use super::super::super::implementation::implementation;
 use super::super::super::message::Outcome;
 use super::super::super::version::{Era, Version};
@@ -63,8 +63,8 @@ pub async fn answer(visit: &Visit<'_>, caller: &Arc<Caller>) -> Outcome {
     if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
         result.insert("instructions".into(), instructions.into());
     }
-    let unwritten = || protocol_error(INVALID_PARAMS, "initialize: the result cannot be written");
-    raw(result).ok_or_else(unwritten)
+    let failed = || protocol_error(SERVER_ERROR, "initialize: the result cannot be serialized");
+    raw(result).ok_or_else(failed)
 }
 
 fn negotiate(requested: &str) -> Version {

@@ -67,8 +67,8 @@ impl Transport for CodingTransport {
             let client = opening.http_client(&self.service, &self.system)?;
             let endpoint = SidecarEndpoint::new(&self.settings, client)?;
             let sidecar_version = until_ready(&endpoint, &self.settings).await?;
-            // Results of a sidecar lack the members that modern revisions require; the gateway
-            // adds them to results of legacy sessions.
+            // The session is legacy: results of a sidecar lack the members that modern revisions
+            // require, and the gateway adds them only to results of legacy sessions.
             let version = opening.version.min(Version::NEWEST_LEGACY);
             let described = described(version, &sidecar_version)?;
             let settings = self.settings.clone();
@@ -77,7 +77,8 @@ impl Transport for CodingTransport {
         })
     }
 
-    /// 1 s: opening a session already waits for the sidecar, and costs little.
+    /// 1 s. A longer pause would only delay clients: opening a session already waits for the
+    /// sidecar, and costs little.
     fn longest_pause(&self) -> Duration {
         Duration::from_secs(1)
     }

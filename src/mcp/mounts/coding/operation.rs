@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_command_timeout_equals_the_longest_timeout_of_a_call() {
+    fn the_longest_timeout_of_a_command_is_the_longest_duration_of_a_call() {
         let tools: Value = serde_json::from_str(TOOLS).unwrap();
         let mut tools = tools.as_array().unwrap().iter();
         let bash = tools.find(|tool| tool["name"] == "bash").unwrap();

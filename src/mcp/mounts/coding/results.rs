@@ -77,7 +77,8 @@ pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
 }
 
 /// The result of a command. The last line of the text is the exit code, if the sidecar reported
-/// one. The result is an error if the time limit ended the command or the sidecar could not run it.
+/// one. The result is an error if the time limit ended the command, or the sidecar could not run it
+/// to its end.
 pub fn of_bash(output: Tail, ended: Result<Ended, String>) -> Option<Box<RawValue>> {
     let (output, cut) = output.finish();
     let mut notes = Vec::new();
@@ -95,7 +96,7 @@ pub fn of_bash(output: Tail, ended: Result<Ended, String>) -> Option<Box<RawValu
         }
     };
     if timed_out {
-        notes.push("[timed out: the command and everything that it started was killed]".to_owned());
+        notes.push("[timed out: the command and all its processes were killed]".to_owned());
     }
     if let Some(code) = exit_code {
         notes.push(format!("[exit code {code}]"));
@@ -185,7 +186,7 @@ fn read(arguments: &str, result: ReadResult) -> Option<Box<RawValue>> {
     let cut = truncation.filter(|cut| cut.truncated);
     let note = match &cut {
         Some(cut) if cut.first_line_exceeds_limit => Some(format!(
-            "[line {first} has more than {} bytes, of which this is the beginning: read on with bash, sed and cut]",
+            "[the beginning of line {first}, which has more than {} bytes: read on with bash, sed and cut]",
             cut.max_bytes
         )),
         Some(cut) => Some(read_on(first, cut.output_lines, total)),

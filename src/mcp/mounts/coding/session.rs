@@ -85,7 +85,8 @@ impl Call {
         let operation = params.text("name");
         let operation = operation.as_deref().and_then(Operation::of_tool);
         let operation = operation.ok_or_else(|| invalid_params("Unknown tool"))?;
-        // The chain judges null like missing arguments, and the sidecar requires an object.
+        // The chain judges null like missing arguments, and the sidecar requires an object. So null
+        // is sent as `{}`.
         let arguments = params.get("arguments").map(str::trim);
         let meta = params.members("_meta").ok().flatten();
         let token = meta.as_ref().and_then(|meta| meta.get("progressToken"));

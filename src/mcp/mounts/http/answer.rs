@@ -109,7 +109,7 @@ pub fn unknown_type(found: &str) -> MountError {
 pub fn bad_status(status: StatusCode) -> MountError {
     let hint = match status.as_u16() {
         300..=399 => ": redirects are not followed",
-        401 | 403 => ": the server does not accept the credentials in the mount's headers",
+        401 | 403 => ": the server does not accept the credentials in headers (mcp.yaml)",
         404 | 405 => ": the URL is not an MCP endpoint of this transport",
         _ => "",
     };

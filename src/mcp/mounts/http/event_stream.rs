@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 use thiserror::Error;
 
 /// Limit on the length of an event id, in bytes, since the id has to fit into a header field. A
-/// longer id resets the id like an empty one.
+/// longer id resets the last event id, as an empty id does.
 const MAX_EVENT_ID: usize = 1024;
 /// The shortest and the longest reconnection time that a `retry` field can set.
 const RETRY_BOUNDS: (Duration, Duration) =

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_no_field_can_hold_is_sent_in_base64() {
+    fn text_that_is_not_plain_ascii_or_looks_encoded_is_sent_in_base64() {
         each_row(
             [
                 ("us-west1", "us-west1"),

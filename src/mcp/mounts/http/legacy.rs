@@ -224,8 +224,8 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     Ok(Some(id))
 }
 
-/// Reads a stream up to the outcome of a request that was sent before a session exists; `None` if
-/// the stream ends before. Drops the other messages.
+/// Reads a stream up to the outcome of the request that opens a session; `None` if the stream ends
+/// without it. Drops the other messages.
 pub async fn first_outcome(
     mut stream: Box<EventStream>,
     id: &Id,

@@ -12,7 +12,7 @@ use super::headers::mirrored;
 
 const ANNOTATION: &str = "x-mcp-header";
 const PREFIX: &str = "mcp-param-";
-/// The most mirrored arguments of one tool, so that servers accept the length of the head.
+/// The most mirrored arguments of one tool. Servers limit the length of the header section.
 const MAX_MIRRORED: usize = 64;
 /// The largest integer on whose exact value JSON implementations agree (RFC 8259, section 6).
 const MAX_SAFE: u64 = (1 << 53) - 1;
@@ -94,8 +94,9 @@ struct Search {
 }
 
 impl Search {
-    /// Visits one schema. `path` has the keys of `properties` that lead from the root to it; `None`
-    /// if another keyword is in between. The strict parser has bounded the depth of the recursion.
+    /// Visits one schema. `path` has the keys of `properties` that lead from the root to this
+    /// schema; `None` if another keyword is in between. The strict parser has bounded the nesting,
+    /// and so the depth of the recursion.
     fn schema(&mut self, schema: &Value, path: Option<&mut Vec<String>>) -> Result<(), String> {
         let Some(schema) = schema.as_object() else {
             return Ok(());

@@ -101,7 +101,7 @@ impl ModernSession {
         let (method, params) = (permit.method(), permit.params());
         let definition = permit.definition();
         let mut fields = match definition {
-            // The core writes this name into the params.
+            // The core wrote this name into the params, so they need not be parsed.
             Some(called) if &**method == "tools/call" => {
                 fields_of(VERSION, method, Some(&called.name))
             }

@@ -166,7 +166,8 @@ impl Inbox {
                 params,
                 reply,
             };
-            // Dropping the request answers it with `nobody_answers`.
+            // If the queue is closed, `reply` is dropped, and the task below answers with
+            // `nobody_answers`.
             if let Err(TrySendError::Full(Event::Request { reply, .. })) = events.try_send(request)
             {
                 self.drop_one(Reason::QueueFull);

@@ -19,7 +19,7 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Fields that the transport itself sets, or that are hop-by-hop.
+/// Fields that `headers` of a server may not set: the transport sets them, or they are hop-by-hop.
 const OWN_FIELDS: [HeaderName; 15] = [
     HOST,
     ACCEPT,
@@ -123,7 +123,7 @@ impl Target {
     }
 }
 
-/// Sends requests to one server on behalf of one lease, or of all leases.
+/// Sends requests to one server on behalf of one lease, or of the proxy for a shared session.
 #[derive(Clone)]
 pub struct Wire {
     /// Sends the requests through the chain.

@@ -61,7 +61,7 @@ impl Children {
             permits.push(own.map_err(|_full| full(MAX_CHILDREN_OF_LEASE, "for the container"))?);
         }
         let all = Arc::clone(&self.all).try_acquire_owned();
-        permits.push(all.map_err(|_full| full(MAX_CHILDREN, "in all"))?);
+        permits.push(all.map_err(|_full| full(MAX_CHILDREN, "in total"))?);
         Ok(ChildPlace {
             _permits: permits,
             _alive: self.alive.token(),

@@ -7,7 +7,7 @@ use addons::contract::BoxFuture;
 use super::{LineTaker, ProcessConfig, ProcessManager, Runtime};
 use crate::mcp::mounts::MountError;
 
-/// Fails to start any process. Other servers are not affected.
+/// Refuses to start any process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct E2b;
 

@@ -53,8 +53,8 @@ struct Streams {
 }
 
 impl Local {
-    /// Creates a manager that starts its process with `spawner`. The process sees the parts of
-    /// `machine` that its configuration names.
+    /// Creates a manager that starts its process with `spawner`. `machine` determines the files
+    /// that a confined process sees.
     pub fn new(spawner: &Spawner, machine: &Arc<Machine>) -> Self {
         Self {
             spawner: spawner.clone(),
@@ -226,7 +226,7 @@ impl ProcessManager for Local {
             if *self.state.borrow() == State::NotStarted {
                 return;
             }
-            // A writer that holds the lock waits for the process, which SIGTERM ends.
+            // If the lock is held, a write is blocked on the full pipe; SIGTERM ends the process.
             if let Ok(mut stdin) = self.stdin.try_lock() {
                 *stdin = None;
             }

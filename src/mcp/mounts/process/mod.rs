@@ -91,9 +91,9 @@ pub struct ProcessConfig {
     pub env: Vec<(String, Zeroizing<String>)>,
     /// The working directory; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
-    /// Paths that the process may read.
+    /// Paths that the process may read, besides those of every confined process.
     pub read: Vec<PathBuf>,
-    /// Paths that the process may write.
+    /// Paths that the process may write, besides those of every confined process.
     pub write: Vec<PathBuf>,
     /// How the process is confined.
     pub confine: Confine,

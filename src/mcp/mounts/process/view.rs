@@ -154,8 +154,8 @@ impl Machine {
         fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Refuses hidden paths, the home directory and its parents, and the machine's `/proc`, `/dev`
-    /// and `/sys` with all paths below them.
+    /// Refuses the home directory and its parents. Also refuses hidden paths and the machine's
+    /// `/proc`, `/dev` and `/sys`, with all paths below them.
     fn check(&self, shown: &[(PathBuf, Access)]) -> Result<(), String> {
         for (path, _) in shown {
             let own = ["/proc", "/dev", "/sys"].map(Path::new);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_gets_inherited_and_configured_variables_only() {
+    fn a_child_inherits_only_the_listed_variables_of_the_proxy() {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine::new(root.path().to_owned(), Vec::new());
         let spec = machine.spec(&config()).unwrap();

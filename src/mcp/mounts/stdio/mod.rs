@@ -102,7 +102,7 @@ impl StdioTransport {
         opened.map(Some).map_err(failed)
     }
 
-    /// The server as an internal component of the proxy.
+    /// The name of the server's flows, and the hosts that the server may reach.
     fn system(&self) -> System {
         System {
             name: format!("mcp:{}", self.server.name).into(),

@@ -75,7 +75,7 @@ pub(super) async fn attend(
 async fn end(shared: &Shared, process: &dyn ProcessManager) {
     let wanted = shared.ended.is_cancelled();
     if !wanted {
-        // Usually the process's output has ended: then the process has exited or is about to.
+        // Usually the output has ended because the process is exiting. Waits for the exit code.
         let _ = timeout(LAST_LINES, process.ended()).await;
     }
     shared.fail(MountError::Died {

@@ -1,4 +1,4 @@
-//! Every operation as a tool, with the real sidecar.
+//! Calls of the tools of a real coding sidecar.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -172,7 +172,7 @@ fn progress_arrives_before_the_command_ends() {
                 assert!(progress > last, "{params}");
                 last = progress;
                 told.push(params["message"].as_str().unwrap().to_owned());
-                // The command waits for this file, so its first line must arrive before it ends.
+                // The command waits for this file, so the first line arrives while it still runs.
                 std::fs::write(&go_on, "").unwrap();
             };
             assert_eq!(told.concat(), "first\nsecond\n");
@@ -183,8 +183,8 @@ fn progress_arrives_before_the_command_ends() {
     });
 }
 
-/// Calls a command that never ends; returns the connection of the call and the id of the command's
-/// process.
+/// Calls a command that never ends; returns the connection of the call and the id of a process that
+/// the command started in a session of its own.
 fn never_ending(client: &Client<'_>, sidecar: &Sidecar, id: u32) -> (std::net::TcpStream, u32) {
     let file = sidecar.workspace().join("pid");
     let command = "setsid sleep 1000 & echo $! >pid.new; mv pid.new pid; wait";
@@ -280,7 +280,7 @@ fn calls_recover_when_the_sidecar_is_killed_and_started_again() {
 }
 
 #[test]
-fn ending_the_gateway_leaves_the_sidecar_running_and_ends_its_commands() {
+fn a_crash_of_the_proxy_ends_its_commands_and_leaves_the_sidecar_running() {
     let sidecar = Sidecar::start(Transport::Unix);
     let mut gateway = gateway(&sidecar);
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);

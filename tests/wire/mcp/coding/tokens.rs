@@ -135,7 +135,7 @@ fn a_restarted_sidecar_is_checked_before_the_next_call() {
     });
 }
 
-/// Answers and closes the connection without `Connection: close`, as a restarted sidecar does.
+/// Answers and closes the connection without `Connection: close`, as a sidecar does that exits.
 fn answer_and_close(stream: &mut dyn super::fake::Stream) -> std::io::Result<()> {
     let result = json!({ "type": "text", "content": "bye\n", "totalLines": 1, "hasMore": false });
     let body = json!({ "ok": true, "result": result }).to_string();

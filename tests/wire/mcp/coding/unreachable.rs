@@ -95,7 +95,7 @@ fn a_replaced_sidecar_is_checked_before_the_next_call() {
     assert!(gateway.proxy.log().contains("is not ready"));
     assert!(
         client.tools().contains(&"coding_read".to_owned()),
-        "the gateway still lists the last tools"
+        "the gateway still lists the last known tools"
     );
     let second = FakeSidecar::unix(&socket, |_| None);
     eventually("calls reach the new sidecar", SOON, || {
@@ -126,7 +126,7 @@ fn a_request_that_was_sent_is_never_sent_again() {
         } }));
         let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
         for count in 1..=3 {
-            // The second call uses the connection of the first.
+            // The command `break` is sent on the connection that the command `fine` has used.
             text(&client.call("coding_bash", json!({ "command": "fine" })));
             let answer = client.call("coding_bash", json!({ "command": "break" }));
             assert_code(&answer, -32000);

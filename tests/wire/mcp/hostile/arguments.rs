@@ -101,9 +101,9 @@ fn names_that_resemble_a_prompt_name_are_unknown() {
     });
 }
 
-/// The gateway does not rewrite URIs. If no server lists a URI, it sends the URI to the servers
-/// that declare the `resources` capability. Servers and policies get the bytes that the client
-/// sent.
+/// The gateway does not rewrite URIs. A request with a URI that no server lists goes to the servers
+/// with the `resources` capability, one after the other. Servers and policies get the bytes that
+/// the client sent.
 #[test]
 fn a_uri_that_resembles_a_resource_uri_is_neither_matched_nor_rewritten() {
     let uris = [
@@ -277,7 +277,7 @@ fn requests_for_tasks_are_refused() {
     let server = McpServer::scripted(vec![tool("read")], |seen| {
         seen.method()
             .starts_with("tasks/")
-            .then(|| Answer::text("a result that nobody judged"))
+            .then(|| Answer::text("a result that no policy judged"))
     });
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     each_row(ERAS, |era| {

@@ -180,7 +180,7 @@ fn an_endless_list_is_bounded_and_other_servers_work() {
     let good = quiet();
     let gateway = beside(&bad, &good);
     let before = gateway.proxy.memory("VmRSS");
-    // The gateway divides its own list into pages of at most 2 MiB.
+    // The gateway divides its own list into pages of at most 2 MiB (`src/mcp/core/lists.rs`).
     for source in [super::client::FIRST, SECOND] {
         let client = Client::of(&gateway, Era::Legacy, source);
         let page = client.exchange("tools/list", json!({}));
@@ -193,8 +193,8 @@ fn an_endless_list_is_bounded_and_other_servers_work() {
         std::thread::sleep(Duration::from_millis(1500));
         asked > 1 && pages.load(Ordering::SeqCst) == asked
     });
-    // For each container, the gateway reads at most 100 pages, 10,000 tools and 16 MiB of a list;
-    // here it stops after about 20 pages.
+    // For each container, the gateway reads at most 100 pages, 10,000 tools and 16 MiB of a list
+    // (`src/mcp/mounts/pages.rs`). With 500 tools on a page, it stops after about 20 pages.
     let asked = pages.load(Ordering::SeqCst);
     assert!(asked <= 100, "{asked} pages");
     let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);

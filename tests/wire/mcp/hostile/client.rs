@@ -12,14 +12,15 @@ use crate::support::{
     Origin, Proxy, Reply, SOON, Setup, connect_from, eventually, free_address, read_reply,
 };
 
-/// Source address of the first container; that of the other one is [`SECOND`].
+/// Source address of the first container; the second container has the address [`SECOND`].
 pub const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub use crate::support::SECOND;
 
-/// Time limit for an answer.
+/// Timeout of a read from the gateway.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// JSON-RPC code of a call that a policy, the security level or a changed definition denies.
+/// JSON-RPC code of a call that a policy (with `deny_continue`), the security level or a changed
+/// definition denies.
 pub const DENIED: i64 = -32951;
 
 /// The two eras of the protocol.
@@ -141,7 +142,7 @@ impl<'g> Client<'g> {
         message(&self.next_id(), "initialize", params).to_string()
     }
 
-    /// The answer to a body that is posted without a session.
+    /// The response to a body that is posted without a session.
     pub fn fresh(&self, body: impl FnOnce(&Self) -> String) -> Reply {
         let client = Self {
             gateway: self.gateway,

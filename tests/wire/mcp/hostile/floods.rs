@@ -44,7 +44,7 @@ fn a_flood_of_sessions_closes_none_of_another_container() {
     let list = message(&1.into(), "tools/list", json!({})).to_string();
     assert_eq!(client.post(&[], list.as_bytes()).status, 404);
     text(&other.call("kb_read", json!({})));
-    // The sessions of a container share one session with the server.
+    // The sessions of a container share one session with the server, and there are two containers.
     assert!(server.of("initialize").len() <= 2);
 }
 

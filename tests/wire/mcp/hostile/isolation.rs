@@ -74,7 +74,8 @@ fn a_stdio_server_sees_no_secrets_or_admin_socket_and_has_no_network() {
     eventually("the server is gone", SOON, || !is_open(&inside));
 }
 
-/// The kernel lists a Unix socket under the path that was passed to `bind`, which is relative here.
+/// The kernel lists a Unix socket under the path that was passed to `bind`. If that path is
+/// relative, the sandbox must search the mounted directories for the socket.
 #[test]
 fn a_stdio_server_cannot_reach_a_socket_bound_by_a_relative_path_below_its_directories() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -109,7 +110,7 @@ fn a_stdio_server_cannot_reach_a_socket_bound_by_a_relative_path_below_its_direc
     }
 }
 
-/// Whether a process of the machine is in the network namespace with this name.
+/// Whether a process is in the network namespace with this name.
 fn is_open(namespace: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let mut names = processes.filter_map(|one| std::fs::read_link(one.path().join("ns/net")).ok());

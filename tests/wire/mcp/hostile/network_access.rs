@@ -1,12 +1,13 @@
 //! The network access of a stdio server in its sandbox. The server reaches only its `hosts`, and
-//! the proxy attributes its requests to its container.
+//! the proxy records its requests as requests of the container.
 
 use serde_json::json;
 
 use super::client::{Client, Era, Gateway, text};
 use crate::support::Origin;
 
-/// A server that fetches a URL with the proxy variables of its environment.
+/// A server that fetches URLs through the proxy that its environment names, resolves names, and
+/// sends requests directly to the proxy's listener in the sandbox.
 const FETCHER: &str = r#"
 import json, socket, sys, urllib.request
 

@@ -20,7 +20,7 @@ fn asking() -> McpServer {
 }
 
 /// Like [`asking`], but the server does not know revision 2026-07-28.
-fn asking_of_legacy_clients() -> McpServer {
+fn asking_legacy() -> McpServer {
     McpServer::scripted(vec![tool("ask"), tool("hold")], |seen| {
         let unknown = json!({ "code": -32601, "message": "Method not found" });
         match seen.method() {
@@ -69,7 +69,7 @@ fn answer(id: &Value, by: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "result": accepted(by) }).to_string()
 }
 
-/// A client of the second container that uses the session of `of`.
+/// A client of the second container that uses the session of the client `of`.
 fn thief<'g>(gateway: &'g Gateway, of: &Client<'_>) -> Client<'g> {
     let mut thief = Client::of(gateway, Era::Legacy, SECOND);
     thief.session.clone_from(&of.session);
@@ -144,7 +144,7 @@ fn a_question_is_answered_only_by_its_own_session() {
 
 #[test]
 fn a_suspended_call_is_resumed_only_by_its_own_container_and_request() {
-    let server = asking_of_legacy_clients();
+    let server = asking_legacy();
     let gateway = mounted(&server);
     let asked = Client::open(&gateway, Era::Modern).wait_for(&["kb_ask"]);
     let waiting = asked.call("kb_ask", json!({}));
@@ -196,7 +196,7 @@ fn a_call_is_cancelled_only_by_its_own_session() {
         owner.notify(cancelled, json!({ "requestId": at_server }));
     }
     owner.notify(cancelled, json!({ "requestId": "4711" }));
-    // A cancellation would have reached the server before the response to this call.
+    // This call gives a cancellation, if one was wrongly sent, time to reach the server.
     let quick = Client::open(&gateway, Era::Legacy);
     assert_code(&quick.call("kb_nothing", json!({})), -32602);
     assert_eq!(server.of(cancelled).len(), 0);
@@ -291,7 +291,8 @@ modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == 
     }
 }
 
-/// In HTTP+SSE the session id is in the URL. The session belongs to its container here too.
+/// In HTTP+SSE, the session id is in the URL of the message endpoint. Another container cannot use
+/// the session, even if it knows the URL.
 #[test]
 fn the_message_endpoint_of_another_container_is_not_found() {
     let server = asking();

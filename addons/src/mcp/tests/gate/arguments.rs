@@ -1,4 +1,4 @@
-//! Effects of overrides on the arguments of a call.
+//! Params of a tool call: the effects of overrides, refusals, and the hash for the audit log.
 
 use proptest::prelude::*;
 use testkit::{each_row, each_row_async};
@@ -31,7 +31,7 @@ async fn hidden_fields_are_removed_and_defaults_replace_the_callers_values() {
                 json!({ "debug": 1, "q": 2, "units": "us" }),
                 json!({ "q": 2, "units": "metric", "opts": { "lang": "en" } }),
             ),
-            // Servers that compare names case-insensitively would accept these fields.
+            // A server that compares names case-insensitively would accept these fields.
             (
                 json!({ "Debug": 1, "DEBUG": 2, "Units": 3, "opts": { "RAW": 1, "a": 2, "Lang": 3 } }),
                 json!({ "opts": { "a": 2, "lang": "en" }, "units": "metric" }),
@@ -157,7 +157,7 @@ fn ambiguous_params_and_invalid_calls_are_refused() {
 const SHA256: &str = "d491a4da58bc4a936f8b756006f71101872ee7e0de8235e29e500ff837c46cec";
 
 #[tokio::test]
-async fn the_hash_of_the_callers_arguments_is_independent_of_their_form() {
+async fn the_hash_of_the_callers_arguments_is_independent_of_their_json_notation() {
     let gate = gate(with_rule(rule(&["a"], &[("b", json!(2))])));
     let mut hashes = Vec::new();
     let large = format!("{}{}", " ".repeat(100_000), r#"{"a":1,"q":"x"}"#);

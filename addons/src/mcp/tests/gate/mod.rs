@@ -21,7 +21,7 @@ use crate::fixtures::{client, container, ports::TestTasks};
 
 type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + Sync;
 
-/// Scripted policies for some methods, which record their inputs.
+/// Scripted policies for `methods`. Records the inputs that the policies get.
 pub(super) struct Policies {
     methods: Vec<&'static str>,
     pub(super) reads_responses: AtomicBool,
@@ -108,7 +108,7 @@ impl Approvals for People {
     }
 }
 
-/// The addon with the servers `kb` and `weather`, and its ports.
+/// The addon with test doubles of its ports, and the container `web` whose messages it judges.
 pub(super) struct Gate {
     pub(super) addon: Mcp,
     pub(super) records: Arc<Records>,
@@ -171,7 +171,7 @@ pub(super) fn decision(bundle: &str, effect: Effect) -> Decision {
     }
 }
 
-/// A tool without any hint.
+/// The definition of the tool `fetch`, without annotations.
 pub(super) const FETCH: &str = r#"{"name":"fetch","inputSchema":{"type":"object"}}"#;
 
 pub(super) fn start(container: &Arc<Container>, method: &str, name: Option<&str>) -> FlowStart {

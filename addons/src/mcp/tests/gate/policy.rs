@@ -162,7 +162,7 @@ async fn a_person_decides_on_ask() {
 }
 
 #[tokio::test]
-async fn redactions_apply_in_the_order_of_the_file() {
+async fn redactions_apply_in_the_order_of_the_bundles() {
     let hide = |field: &'static str| {
         move |input: &Value, at: &str| {
             let mut redacted = input[at].clone();

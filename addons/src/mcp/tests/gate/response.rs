@@ -197,7 +197,7 @@ async fn policies_see_the_result_with_its_request() {
 }
 
 #[tokio::test]
-async fn a_policy_that_does_not_read_responses_is_evaluated_once() {
+async fn a_response_that_no_policy_reads_is_evaluated_unless_the_request_was_allowed() {
     each_row_async(
         [(Effect::Allow, 1), (Effect::Redact(raw("{\"a\":1}")), 2)],
         async |(effect, times)| {
@@ -263,7 +263,7 @@ async fn a_redacted_outcome_replaces_the_servers_outcome() {
 }
 
 #[tokio::test]
-async fn redactions_of_a_response_apply_in_the_order_of_the_file() {
+async fn redactions_of_a_response_apply_in_the_order_of_the_bundles() {
     let answer = |input: &Value| {
         if input["phase"] == "request" {
             return Ok(vec![decision("one", Effect::Allow); 2]);

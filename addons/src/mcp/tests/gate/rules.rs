@@ -1,5 +1,5 @@
-//! Denials that are independent of policies: by the abort latch, a changed definition, the level,
-//! an unknown tool, or a server that is not mounted for the container.
+//! Denials without a policy, for example because of the abort latch, a changed definition, the
+//! level, an unknown tool, or a server that is not mounted for the container.
 
 use testkit::each_row_async;
 
@@ -39,7 +39,7 @@ async fn an_open_world_tool_is_denied_at_confidential_and_above() {
 }
 
 #[tokio::test]
-async fn the_hint_of_a_denial_by_the_level_names_an_effective_change() {
+async fn a_denial_by_the_level_suggests_a_change_that_lifts_it() {
     let open = r#"{"name":"fetch","annotations":{"openWorldHint":true}}"#;
     let overrides = "set annotations: { openWorldHint: false } under overrides";
     let reset = "unified-proxy container reset web";
