@@ -63,7 +63,7 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     };
     privileges::limit_resources()
         .and_then(|()| privileges::drop_capabilities())
-        .and_then(|()| system_calls::restrict())
+        .and_then(|()| system_calls::restrict(spec.unix_sockets))
         .map_err(Refused::internal("giving up privileges"))?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {

@@ -16,6 +16,8 @@ pub struct Spec {
     /// The pseudo-terminal for those of the command's streams that are terminals outside; `None` if
     /// no stream is a terminal.
     pub terminal: Option<Terminal>,
+    /// Whether the command may make Unix sockets other than connected pairs.
+    pub unix_sockets: bool,
 }
 
 /// An entry of the file system. Paths are absolute, as the command sees them, and contain no

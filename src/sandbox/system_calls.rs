@@ -132,6 +132,13 @@ const FAMILIES: [i32; 4] = [
     libc::AF_NETLINK,
 ];
 
+/// The types of a Unix socket pair whose sockets can send to any other Unix socket, like a socket
+/// that `socket` makes. The sockets of other pairs stay connected to each other. The kernel makes
+/// `SOCK_DGRAM` of `SOCK_RAW`.
+const UNCONNECTED: [i32; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
+/// The bits of a socket's type that are not flags (`SOCK_TYPE_MASK` of the kernel).
+const SOCKET_TYPE: u64 = 0xf;
+
 /// Requests of `ioctl` that insert input into a terminal, or change its line discipline.
 const TERMINAL_INPUT: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 
@@ -166,9 +173,10 @@ const WITH_CREATE_MODE_HERE: [(i64, u8); 0] = [];
 /// file.
 const CREATE_FLAGS: [i32; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
-/// Installs the filters for this process and its children.
-pub fn restrict() -> io::Result<()> {
-    for program in [existing()?, denied()?] {
+/// Installs the filters for this process and its children. Without `unix_sockets`, they can make
+/// Unix sockets only as connected pairs.
+pub fn restrict(unix_sockets: bool) -> io::Result<()> {
+    for program in [existing()?, denied(unix_sockets)?] {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }
     Ok(())
@@ -185,7 +193,7 @@ fn existing() -> io::Result<BpfProgram> {
     )
 }
 
-fn denied() -> io::Result<BpfProgram> {
+fn denied(unix_sockets: bool) -> io::Result<BpfProgram> {
     let always = DENIED.into_iter().chain(DENIED_HERE);
     let mut rules: Vec<_> = always.map(|number| (number, Vec::new())).collect();
     let flags = NEW_NAMESPACES.map(|flag| u64::from(flag.unsigned_abs()));
@@ -201,22 +209,32 @@ fn denied() -> io::Result<BpfProgram> {
         requests.into_iter().collect::<io::Result<_>>()?,
     ));
     rules.extend(with_set_id()?);
-    let other_family =
-        FAMILIES.map(|family| (0, Width::Dword, Is::Ne, u64::from(family.unsigned_abs())));
-    let netlink = u64::from(libc::AF_NETLINK.unsigned_abs());
-    let route = u64::from(libc::NETLINK_ROUTE.unsigned_abs());
-    let other_netlink = [
-        (0, Width::Dword, Is::Eq, netlink),
-        (2, Width::Dword, Is::Ne, route),
-    ];
-    for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        rules.push((call, vec![rule(&other_family)?, rule(&other_netlink)?]));
-    }
+    rules.extend(sockets(unix_sockets)?);
     compile(
         rules.into_iter().collect(),
         SeccompAction::Allow,
         SeccompAction::Errno(libc::EPERM as u32),
     )
+}
+
+/// Rules that match calls which make other sockets than the allowed ones.
+fn sockets(unix_sockets: bool) -> io::Result<[(i64, Vec<SeccompRule>); 2]> {
+    let number = |constant: i32| u64::from(constant.unsigned_abs());
+    let other_family = FAMILIES.map(|family| (0, Width::Dword, Is::Ne, number(family)));
+    let other_netlink = [
+        (0, Width::Dword, Is::Eq, number(libc::AF_NETLINK)),
+        (2, Width::Dword, Is::Ne, number(libc::NETLINK_ROUTE)),
+    ];
+    let both = [rule(&other_family)?, rule(&other_netlink)?];
+    let (mut single, mut pairs) = (both.to_vec(), both.to_vec());
+    if !unix_sockets {
+        single.push(rule(&[(0, Width::Dword, Is::Eq, number(libc::AF_UNIX))])?);
+        for kind in UNCONNECTED {
+            let is_kind = (1, Width::Dword, Is::MaskedEq(SOCKET_TYPE), number(kind));
+            pairs.push(rule(&[is_kind])?);
+        }
+    }
+    Ok([(libc::SYS_socket, single), (libc::SYS_socketpair, pairs)])
 }
 
 /// Rules that match calls which set a bit of [`SET_ID`] on a file.

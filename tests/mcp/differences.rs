@@ -1,11 +1,14 @@
 //! Compares the results of the conformance suite with and without the gateway. Each difference
-//! needs a line in `expected-differences.txt`.
+//! needs a line in `expected-differences.txt`. No line may excuse a scored scenario that is lost.
 
 use crate::suite::{Check, Checks};
 
 const FILE: &str = include_str!("expected-differences.txt");
 const SUCCESS: &str = "SUCCESS";
 const FAILURE: &str = "FAILURE";
+/// The statuses with which a scenario passes: a check does not apply, or a recommendation is not
+/// followed.
+const PASSING: [&str; 3] = [SUCCESS, "SKIPPED", "WARNING"];
 /// Stands in place of the check in a line for a scenario that is not run.
 const NOT_TRIED: &str = "not tried";
 
@@ -36,6 +39,8 @@ pub struct Expected {
     leg: String,
     revision: String,
     lines: Vec<Line>,
+    /// The scenarios of which the gateway may lose none.
+    scored: Vec<String>,
 }
 
 /// One line: leg, revision, scenario and check, then the reason.
@@ -47,11 +52,11 @@ struct Line {
 }
 
 impl Expected {
-    pub fn of(leg: Leg, revision: &str) -> Self {
-        Self::read(FILE, leg, revision)
+    pub fn of(leg: Leg, revision: &str, scored: Vec<String>) -> Self {
+        Self::read(FILE, leg, revision, scored)
     }
 
-    fn read(file: &'static str, leg: Leg, revision: &str) -> Self {
+    fn read(file: &'static str, leg: Leg, revision: &str, scored: Vec<String>) -> Self {
         let leg = leg.name();
         let lines = file
             .lines()
@@ -79,6 +84,7 @@ impl Expected {
             lines,
             leg,
             revision: revision.to_owned(),
+            scored,
         }
     }
 
@@ -87,10 +93,14 @@ impl Expected {
         self.covers(scenario, NOT_TRIED)
     }
 
-    /// The differences that no line expects, as lines with the statuses in place of the reason.
+    /// The differences that no line expects, as lines with the statuses in place of the reason. In
+    /// scored scenarios, also the expected differences with which the scenario does not pass.
     pub fn unexpected(&mut self, bare: &Checks, through: &Checks) -> Vec<String> {
         let mut found = differences(bare, through);
-        found.retain(|((scenario, check), _)| !self.covers(scenario, check));
+        found.retain(|(check, _)| {
+            let expected = self.covers(&check.0, &check.1);
+            !expected || (self.scored.contains(&check.0) && !passes(through.get(check)))
+        });
         let start = format!("{} | {}", self.leg, self.revision);
         let lines = found
             .iter()
@@ -127,6 +137,12 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// Whether a check succeeded every time.
 pub fn succeeds(statuses: &[String]) -> bool {
     statuses.iter().all(|status| status == SUCCESS)
+}
+
+/// Whether a scenario with these statuses of a check passes. A check that was not made does not.
+fn passes(statuses: Option<&Vec<String>>) -> bool {
+    let passing = |status: &String| PASSING.contains(&status.as_str());
+    statuses.is_some_and(|statuses| statuses.iter().all(passing))
 }
 
 /// The checks that succeed without the gateway, but with it do not succeed or are made less often.
@@ -196,7 +212,7 @@ fn a_line_covers_its_difference_and_is_stale_without_one() {
         stdio | * | tasks-* | x/* | another leg\n\
         http | 2025-11-25 | ping | z | another revision\n\
         http | * | auth/* | not tried | no client\n";
-    let mut expected = Expected::read(FILE, Leg::Http, "2026-07-28");
+    let mut expected = Expected::read(FILE, Leg::Http, "2026-07-28", Vec::new());
     let bare = checks(&[("tasks-a", "x/1", &[SUCCESS]), ("ping", "z", &[SUCCESS])]);
     let unexpected = expected.unexpected(&bare, &Checks::new());
     assert_eq!(unexpected.len(), 1, "{unexpected:?}");
@@ -204,4 +220,24 @@ fn a_line_covers_its_difference_and_is_stale_without_one() {
     assert!(unexpected[0].starts_with(start), "{unexpected:?}");
     assert!(expected.leaves_out("auth/basic") && !expected.leaves_out("ping"));
     assert_eq!(expected.stale(), ["http | 2026-07-28 | caching | y | gone"]);
+}
+
+#[test]
+fn a_line_does_not_excuse_a_scored_scenario_that_is_lost() {
+    const FILE: &str = "http | * | a | * | a reason\nhttp | * | b | * | a reason\n";
+    let expected = |scored: &[&str], status: &[&str]| {
+        let scored = scored.iter().map(|&name| name.to_owned()).collect();
+        let bare = checks(&[("a", "x", &[SUCCESS]), ("b", "y", &[SUCCESS])]);
+        let through = checks(&[("a", "x", status), ("b", "y", &[FAILURE])]);
+        let through = through.into_iter().filter(|(_, all)| !all.is_empty());
+        let mut expected = Expected::read(FILE, Leg::Http, "2026-07-28", scored);
+        expected.unexpected(&bare, &through.collect()).is_empty()
+    };
+    for status in [&["SKIPPED"], &["WARNING"]] {
+        assert!(expected(&["a"], status), "{status:?}");
+    }
+    for status in [&[FAILURE][..], &["WARNING", FAILURE], &[]] {
+        assert!(!expected(&["a"], status), "{status:?}");
+        assert!(expected(&[], status), "{status:?}");
+    }
 }

@@ -28,20 +28,34 @@ pub type Checks = BTreeMap<Check, Vec<String>>;
 #[derive(Debug)]
 pub struct Findings {
     pub checks: Checks,
-    /// Whether every scored scenario of the run passed; for [`Run::client`], whether its scenario
-    /// passed.
+    /// Whether every scored scenario of the run passed. For [`Run::client`], warnings count as
+    /// failures.
     pub passed: bool,
+}
+
+/// The scenarios that a revision requires of a `side`: `server` or `client`.
+pub fn scored(tools: &Tools, revision: &str, side: &str) -> Vec<String> {
+    names(requirements(tools, revision)[side].as_array().unwrap())
 }
 
 /// The scenarios that a revision requires of clients, followed by those that are not scored.
 pub fn client_scenarios(tools: &Tools, revision: &str) -> Vec<String> {
-    let path = tools.package(&format!("conformance/requirements/{revision}.yaml"));
-    let requirements = yaml(&fs::read_to_string(path).unwrap());
-    let scored = requirements["client"].as_array().unwrap().iter();
-    let others = requirements["not_scored"].as_array().unwrap().iter();
+    let others = requirements(tools, revision)["not_scored"].take();
+    let others = others.as_array().unwrap().iter();
     let others = others.filter(|entry| entry["leg"] == "client");
-    scored
-        .chain(others.map(|entry| &entry["scenario"]))
+    let mut all = scored(tools, revision, "client");
+    all.extend(names(others.map(|entry| &entry["scenario"])));
+    all
+}
+
+fn requirements(tools: &Tools, revision: &str) -> Value {
+    let path = tools.package(&format!("conformance/requirements/{revision}.yaml"));
+    yaml(&fs::read_to_string(path).unwrap())
+}
+
+fn names<'a>(scenarios: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
+    let names = scenarios.into_iter();
+    names
         .map(|name| name.as_str().unwrap().to_owned())
         .collect()
 }

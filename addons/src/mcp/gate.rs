@@ -15,7 +15,6 @@ use super::input::Question;
 use super::level;
 use super::ruling::record;
 use super::settings::OverrideRule;
-use super::suspicious::is_suspicious;
 use super::{Mcp, TOOLS_CALL};
 use crate::contract::{
     Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
@@ -201,7 +200,8 @@ impl Mcp {
             return Ok(());
         };
         if frame.direction == Direction::ToServer {
-            self.check_server(flow, frame, &target)?;
+            check_server(frame, &target)?;
+            self.flag(flow, frame, &target.server).await?;
             if &*frame.method == TOOLS_CALL && frame.definition.is_none() {
                 // The classification of the result depends on the definition.
                 let called = flow.take_slot::<CalledTool>();
@@ -239,29 +239,6 @@ impl Mcp {
             ..target
         };
         self.admit(flow, &self.call_of(container, target, definition))
-    }
-
-    /// Denies a server's error if its code or message is reserved for the proxy. Flags results and
-    /// errors whose text looks like an instruction.
-    fn check_server(&self, flow: &mut Flow, frame: &Frame, target: &Target) -> Verdict {
-        let suspicious = match &frame.body {
-            FrameBody::Outcome(Err(error)) => {
-                let message = error.message.trim().to_ascii_lowercase();
-                let is_ours = |word: &&str| message.starts_with(*word);
-                if RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
-                    return Err(target.misused(error.code));
-                }
-                let data = error.data.as_deref();
-                is_suspicious(&error.message) || data.is_some_and(|data| is_suspicious(data.get()))
-            }
-            FrameBody::Outcome(Ok(result)) => is_suspicious(result.get()),
-            FrameBody::Params(_) => false,
-        };
-        if suspicious {
-            flow.mcp_record().suspicious = true;
-            flow.note(|| format!("{} sent text that looks like an instruction", target.server));
-        }
-        Ok(())
     }
 
     /// Evaluates the policies for a frame, if any covers its method. Skips a response if the
@@ -356,6 +333,19 @@ fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdi
     record(flow, DENY_ABORT, reason);
     let reset = format!("unified-proxy container reset {}", container.id);
     Err(target.abort(reason).rule("abort latch").hint(reset))
+}
+
+/// Denies a server's error if its code or message is reserved for the proxy.
+fn check_server(frame: &Frame, target: &Target) -> Verdict {
+    let FrameBody::Outcome(Err(error)) = &frame.body else {
+        return Ok(());
+    };
+    let message = error.message.trim().to_ascii_lowercase();
+    let is_ours = |word: &&str| message.starts_with(*word);
+    match RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
+        true => Err(target.misused(error.code)),
+        false => Ok(()),
+    }
 }
 
 /// The params that the policies judged in a request. They are also part of the input for its

@@ -1,14 +1,19 @@
 //! Detects texts of servers that look like instructions to a model. Such texts are flagged in the
 //! audit and relayed, since attackers would easily evade a rule that denied them.
 
-use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-/// Number of bytes that are searched at the beginning of a result, of an error's message and of an
-/// error's data.
-const SEARCHED: usize = 64 * 1024;
+use super::Mcp;
+use crate::contract::{Denial, Flow, Frame, FrameBody, Verdict};
+
+/// The longest outcome that is searched on the connection's thread, in bytes. The search takes less
+/// than 1 ms.
+const SEARCHED_IN_PLACE: usize = 64 * 1024;
+
+/// Bytes of unescaped text that are held at once.
+const PIECE: usize = 64 * 1024;
 
 /// Phrases that ordinary results of tools do not contain, in lower case.
 const PHRASES: [&str; 16] = [
@@ -35,27 +40,90 @@ static PATTERNS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     builder.ascii_case_insensitive(true).build(PHRASES).ok()
 });
 
-/// Whether a JSON text, or an error's message, contains one of the phrases in its first 64 KiB,
-/// with or without escapes.
-pub(super) fn is_suspicious(json: &str) -> bool {
-    let end = json.len().min(SEARCHED);
-    let searched = json.as_bytes().get(..end).unwrap_or_default();
-    PATTERNS
-        .as_ref()
-        .is_some_and(|patterns| patterns.is_match(&*unescaped(searched)))
+impl Mcp {
+    /// Flags a result or an error whose text looks like an instruction. Searches long ones on a
+    /// blocking thread.
+    pub(super) async fn flag(&self, flow: &mut Flow, frame: &mut Frame, server: &str) -> Verdict {
+        let suspicious = if length(&frame.body) <= SEARCHED_IN_PLACE {
+            is_suspicious(&frame.body)
+        } else {
+            let body = std::mem::replace(&mut frame.body, FrameBody::Params(None));
+            let work = move || (is_suspicious(&body), body);
+            let searched = self.ports.tasks.run_blocking(work).await;
+            let (suspicious, body) = searched.map_err(|_panicked| Denial::panicked())?;
+            frame.body = body;
+            suspicious
+        };
+        if suspicious {
+            flow.mcp_record().suspicious = true;
+            flow.note(|| format!("{server} sent text that looks like an instruction"));
+        }
+        Ok(())
+    }
 }
 
-/// Replaces each escape by one byte. The phrases are ASCII, so other characters do not matter.
-fn unescaped(json: &[u8]) -> Cow<'_, [u8]> {
-    if memchr::memchr(b'\\', json).is_none() {
-        return Cow::Borrowed(json);
+/// The bytes of the texts in which [`is_suspicious`] searches.
+fn length(body: &FrameBody) -> usize {
+    match body {
+        FrameBody::Outcome(Ok(result)) => result.get().len(),
+        FrameBody::Outcome(Err(error)) => {
+            let data = error.data.as_ref().map_or(0, |data| data.get().len());
+            error.message.len() + data
+        }
+        FrameBody::Params(_) => 0,
     }
-    let mut text = Vec::with_capacity(json.len());
+}
+
+/// Whether a result, an error's message or its data has one of the phrases, with or without JSON
+/// escapes.
+fn is_suspicious(body: &FrameBody) -> bool {
+    match body {
+        FrameBody::Outcome(Ok(result)) => has_phrase(result.get()),
+        FrameBody::Outcome(Err(error)) => {
+            let data = error.data.as_ref();
+            has_phrase(&error.message) || data.is_some_and(|data| has_phrase(data.get()))
+        }
+        FrameBody::Params(_) => false,
+    }
+}
+
+fn has_phrase(json: &str) -> bool {
+    let Some(patterns) = &*PATTERNS else {
+        return false;
+    };
+    let mut rest = json.as_bytes();
+    if memchr::memchr(b'\\', rest).is_none() {
+        return patterns.is_match(rest);
+    }
+    let mut text = Vec::with_capacity(PIECE.min(rest.len()));
+    loop {
+        rest = unescape(rest, &mut text);
+        if patterns.is_match(&text) {
+            return true;
+        }
+        if rest.is_empty() {
+            return false;
+        }
+        // A phrase may begin in this piece and end in the next.
+        text.drain(..text.len().saturating_sub(patterns.max_pattern_len()));
+    }
+}
+
+/// Appends JSON to a text until the text has [`PIECE`] bytes, and returns the rest. Replaces each
+/// escape by one byte: the phrases are ASCII, so other characters do not matter.
+fn unescape<'a>(json: &'a [u8], text: &mut Vec<u8>) -> &'a [u8] {
     let mut rest = json;
-    while let Some((plain, escape)) =
-        memchr::memchr(b'\\', rest).and_then(|at| rest.split_at_checked(at))
-    {
+    loop {
+        let most = rest.len().min(PIECE.saturating_sub(text.len()));
+        let window = rest.get(..most).unwrap_or_default();
+        let plain = memchr::memchr(b'\\', window).unwrap_or(most);
+        let Some((plain, escape)) = rest.split_at_checked(plain) else {
+            return rest;
+        };
         text.extend_from_slice(plain);
+        if plain.len() == most {
+            return escape;
+        }
         let (byte, length) = match escape {
             [_, b'u', ..] => (code_point(escape.get(2..6)), 6),
             [_, b'n' | b'r' | b't', ..] => (b' ', 2),
@@ -65,8 +133,6 @@ fn unescaped(json: &[u8]) -> Cow<'_, [u8]> {
         text.push(byte);
         rest = escape.get(length..).unwrap_or_default();
     }
-    text.extend_from_slice(rest);
-    Cow::Owned(text)
 }
 
 /// The ASCII character of a `\u` escape's four hexadecimal digits; `?` for any other character.

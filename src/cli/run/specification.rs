@@ -110,6 +110,7 @@ pub fn specification(
             if_missing: IF_MISSING.to_owned(),
         },
         terminal: None,
+        unix_sockets: true,
     })
 }
 

@@ -82,5 +82,6 @@ fn of_e2b(settings: &E2bSettings) -> StdioSettings {
         read: Vec::new(),
         write: Vec::new(),
         confine: Confine::Namespaces,
+        unix_sockets: false,
     }
 }

@@ -19,6 +19,8 @@ async fn a_confined_server_sees_no_file_of_the_proxy_and_reaches_no_address() {
     std::fs::create_dir(&write).unwrap();
     let _socket = UnixListener::bind(read.join("other.sock")).unwrap();
     let mut settings = python("legacy");
+    // Only the visible files decide which sockets it reaches.
+    settings.unix_sockets = true;
     settings.env = vec![("API_KEY".to_owned(), HiddenValue("k".to_owned().into()))];
     settings.read = vec![read.clone()];
     settings.write = vec![write.clone()];

@@ -255,6 +255,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
         read: Vec::new(),
         write: Vec::new(),
         confine: Confine::Namespaces,
+        unix_sockets: false,
     }
 }
 

@@ -39,6 +39,7 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
         read: Vec::new(),
         write: Vec::new(),
         confine: Confine::None,
+        unix_sockets: false,
         egress: None,
         longest_line: 1 << 20,
         memory: Memory::of_one(),

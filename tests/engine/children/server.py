@@ -35,13 +35,13 @@ def text(id, value):
 
 def reaches(kind, address):
     family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
-    with socket.socket(family) as client:
-        client.settimeout(2)
-        try:
+    try:
+        with socket.socket(family) as client:
+            client.settimeout(2)
             client.connect(address if kind == "unix" else tuple(address))
             return True
-        except OSError:
-            return False
+    except OSError:
+        return False
 
 
 def can_write(path):

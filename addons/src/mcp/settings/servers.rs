@@ -246,6 +246,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
         let message = "confine: none gives the server all rights of the proxy's process";
         at.report().warn_at(at.place(), message);
     }
+    let unix_sockets = fields.or("unix_sockets", false, |at| at.boolean());
     if is_e2b {
         return Some(ServerKind::E2b(E2bSettings { command, template }));
     }
@@ -257,6 +258,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
         read,
         write,
         confine,
+        unix_sockets,
     }))
 }
 

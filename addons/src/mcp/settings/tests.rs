@@ -111,8 +111,8 @@ allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
     assert_eq!(hosts, ["api.weather.example:443", "db.example.com:5432"]);
     assert_eq!(child.write, [std::path::PathBuf::from("~/.cache/uv")]);
     assert_eq!(
-        (&child.work_dir, child.confine),
-        (&None, Confine::Namespaces)
+        (&child.work_dir, child.confine, child.unix_sockets),
+        (&None, Confine::Namespaces, false)
     );
     let kb = http(&settings.servers["kb"]);
     assert_eq!(
@@ -314,6 +314,21 @@ fn errors_name_their_place() {
         |(text, error)| {
             let errors = read_with(&format!("version: 1\n{text}"), &[]).unwrap_err();
             assert_eq!(errors, [error], "{text}");
+        },
+    );
+}
+
+#[test]
+fn only_unix_sockets_true_permits_unix_sockets() {
+    each_row(
+        [
+            ("", false),
+            (", unix_sockets: false", false),
+            (", unix_sockets: true", true),
+        ],
+        |(key, permitted)| {
+            let text = format!("version: 1\nmcpServers: {{ a: {{ command: x{key} }} }}");
+            assert_eq!(stdio(&read(&text).servers["a"]).unix_sockets, permitted);
         },
     );
 }

@@ -81,6 +81,8 @@ pub struct StdioSettings {
     pub write: Vec<PathBuf>,
     /// How the process is confined.
     pub confine: Confine,
+    /// Whether a confined process may make Unix sockets other than connected pairs.
+    pub unix_sockets: bool,
 }
 
 /// How a child process is confined.

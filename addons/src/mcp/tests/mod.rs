@@ -27,6 +27,7 @@ pub(super) fn server(name: &str) -> Arc<ServerSettings> {
             read: Vec::new(),
             write: Vec::new(),
             confine: Confine::Namespaces,
+            unix_sockets: false,
         }),
         timeout: Duration::from_secs(60),
         containers: vec!["*".into()],

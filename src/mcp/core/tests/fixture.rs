@@ -135,6 +135,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
             read: Vec::new(),
             write: Vec::new(),
             confine: Confine::None,
+            unix_sockets: false,
         }),
         timeout: Duration::from_secs(20),
         containers: vec!["*".into()],

@@ -97,6 +97,8 @@ pub struct ProcessConfig {
     pub write: Vec<PathBuf>,
     /// How the process is confined.
     pub confine: Confine,
+    /// Whether a confined process may make Unix sockets other than connected pairs.
+    pub unix_sockets: bool,
     /// The path of the Unix socket through which a confined process reaches the network. If `None`,
     /// a confined process has no network.
     pub egress: Option<PathBuf>,

@@ -79,6 +79,7 @@ impl Machine {
                 },
             },
             terminal: None,
+            unix_sockets: config.unix_sockets,
         })
     }
 
@@ -250,6 +251,7 @@ mod tests {
             read: Vec::new(),
             write: Vec::new(),
             confine: Confine::Namespaces,
+            unix_sockets: false,
             egress: None,
             longest_line: 1000,
             memory: Arc::new(NoMemory),

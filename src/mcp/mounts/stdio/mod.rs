@@ -129,6 +129,7 @@ impl StdioTransport {
             read: settings.read.clone(),
             write: settings.write.clone(),
             confine: settings.confine,
+            unix_sockets: settings.unix_sockets,
             egress: egress.map(|egress| egress.path.clone()),
             longest_line: (self.ports.limits)().bytes,
             memory: memory.ok_or_else(|| MountError::Denied(Denial::internal()))?,

@@ -177,44 +177,73 @@ fn caller_values_for_hidden_or_injected_fields_never_reach_the_server() {
 fn hidden_fields_under_an_escaped_name_are_dropped_too() {
     let server = McpServer::start(vec![fetch()]);
     let gateway = renamed(&server);
-    let client = Client::open(&gateway, Era::Legacy).wait_for(&["look-up"]);
-    let body = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":
-        {"n\u0061me":"look-up","arguments":{"\u0064ebug":true,"sta\u0074ion":"1","city":"Oslo"}}}"#;
-    text(&response(&client.post(&[], body.as_bytes())));
-    let expected = json!({ "city": "Oslo", "station": "12345" });
-    assert_eq!(server.arguments(), expected);
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["look-up"]);
+        let fields = r#""n\u0061me":"look-up","arguments":{"\u0064ebug":true,"sta\u0074ion":"1","city":"Oslo"}"#;
+        let reply = client.post(&called(era, "look-up"), call(era, fields).as_bytes());
+        text(&response(&reply));
+        let expected = json!({ "city": "Oslo", "station": "12345" });
+        assert_eq!(server.arguments(), expected);
+    });
+    assert_eq!(server.calls().len(), 2);
+}
+
+/// The text of a call whose params have these fields and, in the modern era, `_meta`.
+fn call(era: Era, fields: &str) -> String {
+    let meta = match era {
+        Era::Legacy => "",
+        Era::Modern => {
+            r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#
+        }
+    };
+    format!(r#"{{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{{{fields}{meta}}}}}"#)
+}
+
+/// The header fields of a call that only the modern era has.
+fn called(era: Era, tool: &str) -> Vec<(&'static str, &str)> {
+    match era {
+        Era::Legacy => Vec::new(),
+        Era::Modern => vec![("mcp-method", "tools/call"), ("mcp-name", tool)],
+    }
 }
 
 #[test]
 fn an_ambiguous_json_body_is_refused() {
     let server = McpServer::start(vec![tool("read"), tool("write")]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
-    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_read"]);
-    let call = r#""jsonrpc":"2.0","id":9,"method":"tools/call""#;
-    each_row(
-        [
-            format!(r#"{{{call},"method":"ping","params":{{"name":"kb_read"}}}}"#),
-            format!(r#"{{{call},"params":{{"name":"kb_read"}},"params":{{"name":"kb_write"}}}}"#),
-            format!(r#"{{{call},"params":{{"name":"kb_read","name":"kb_write"}}}}"#),
-            format!(r#"{{{call},"params":{{"name":"kb_read","n\u0061me":"kb_write"}}}}"#),
-            format!(r#"{{{call},"params":{{"name":"kb_read","arguments":{{"a":1,"a":2}}}}}}"#),
-            format!(
-                r#"{{{call},"params":{{"name":"kb_read","arguments":{{"a":[{{"b":1,"b":2}}]}}}}}}"#
-            ),
-            format!(r#"[{{{call},"params":{{"name":"kb_read"}}}}]"#),
-            format!(r#"{{{call},"params":{{"name":"kb_read"}}}} {{}}"#),
-        ],
-        |body| {
-            let reply = client.post(&[], body.as_bytes());
-            assert_eq!(reply.status, 400, "{}", reply.text());
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+        let reached = server.calls().len();
+        let right = call(era, r#""name":"kb_read""#);
+        let params = |fields: &str| call(era, &format!(r#""name":"kb_read",{fields}"#));
+        let twice = |member: &str| right.replacen('{', &format!("{{{member},"), 1);
+        let bodies = [
+            twice(r#""method":"ping""#),
+            twice(r#""params":{"name":"kb_write"}"#),
+            params(r#""name":"kb_write""#),
+            params(r#""n\u0061me":"kb_write""#),
+            params(r#""arguments":{"a":1,"a":2}"#),
+            params(r#""arguments":{"a":[{"b":1,"b":2}]}"#),
+            format!("[{right}]"),
+            format!("{right} {{}}"),
+        ];
+        for body in bodies {
+            let reply = client.post(&called(era, "kb_read"), body.as_bytes());
+            assert_eq!(reply.status, 400, "{body}: {}", reply.text());
             let code = reply.json()["error"]["code"].as_i64().unwrap();
-            assert!([-32700, -32600].contains(&code), "{code}");
-        },
-    );
-    let mut invalid = br#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":"#.to_vec();
-    invalid.extend(b"{\"name\":\"kb_read\",\"arguments\":{\"a\":\"\xc0\xaf\"}}}");
-    assert_eq!(client.post(&[], &invalid).status, 400);
-    assert_eq!(server.calls().len(), 0);
+            assert!([-32700, -32600].contains(&code), "{body}: {code}");
+        }
+        let mut invalid = params(r#""arguments":{"a":"?"}"#).into_bytes();
+        let at = invalid.iter().position(|byte| *byte == b'?').unwrap();
+        invalid.splice(at..=at, *b"\xc0\xaf");
+        assert_eq!(client.post(&called(era, "kb_read"), &invalid).status, 400);
+        assert_eq!(server.calls().len(), reached);
+        // Without the ambiguity, the same request is a call.
+        text(&response(
+            &client.post(&called(era, "kb_read"), right.as_bytes()),
+        ));
+        assert_eq!(server.calls().len(), reached + 1);
+    });
 }
 
 #[test]
@@ -236,7 +265,11 @@ fn a_compressed_body_is_refused() {
 
 #[test]
 fn headers_that_differ_from_the_body_are_refused() {
-    let server = McpServer::start(vec![tool("read"), tool("write")]);
+    let mirrored = json!({ "name": "write", "inputSchema": { "type": "object", "properties": {
+        "region": { "type": "string", "x-mcp-header": "Region" },
+        "zone": { "type": "integer", "x-mcp-header": "Zone" },
+    } } });
+    let server = McpServer::start(vec![tool("read"), mirrored]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_read", "kb_write"]);
     let meta = json!({
@@ -245,19 +278,27 @@ fn headers_that_differ_from_the_body_are_refused() {
     });
     let body = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": "kb_write", "arguments": {}, "_meta": meta },
+        "params": { "name": "kb_write", "arguments": { "region": "eu" }, "_meta": meta },
     })
     .to_string();
     let (version, method, name) = ("mcp-protocol-version", "mcp-method", "mcp-name");
-    let right = [(method, "tools/call"), (name, "kb_write")];
+    let (region, zone) = ("mcp-param-region", "mcp-param-zone");
+    let right = [(method, "tools/call"), (name, "kb_write"), (region, "eu")];
+    let [right_method, right_name, right_region] = right;
     each_row(
         [
-            vec![(method, "tools/call"), (name, "kb_read")],
-            vec![(method, "tools/list"), (name, "kb_write")],
-            vec![(method, "tools/call")],
-            vec![(name, "kb_write")],
-            vec![right[0], right[1], (name, "kb_read")],
-            vec![right[0], right[1], (version, "2025-11-25")],
+            vec![right_method, right_region, (name, "kb_read")],
+            vec![right_name, right_region, (method, "tools/list")],
+            vec![right_method, right_region],
+            vec![right_name, right_region],
+            [&right[..], &[(name, "kb_read")]].concat(),
+            [&right[..], &[(version, "2025-11-25")]].concat(),
+            // An argument and its header: they differ, the header is missing, it is there twice,
+            // the argument is missing.
+            vec![right_method, right_name, (region, "us")],
+            vec![right_method, right_name],
+            [&right[..], &[(region, "us")]].concat(),
+            [&right[..], &[(zone, "1")]].concat(),
         ],
         |headers| {
             let reply = client.post(&headers, body.as_bytes());
@@ -267,7 +308,9 @@ fn headers_that_differ_from_the_body_are_refused() {
     );
     assert_eq!(server.calls().len(), 0);
     text(&response(&client.post(&right, body.as_bytes())));
-    assert_eq!(server.calls().len(), 1);
+    let calls = server.calls();
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0].header(region), Some("eu"));
 }
 
 /// `tasks/result` would return a tool's result without the policies on results, so the gateway

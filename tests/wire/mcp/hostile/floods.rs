@@ -1,13 +1,15 @@
 //! Clients that open excessive numbers of sessions and streams.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
+use testkit::each_row;
 
 use super::client::{Client, Era, FIRST, Gateway, SECOND, message, text};
 use super::server::{McpServer, tool};
-use crate::support::read_reply;
+use crate::support::{SOON, eventually, read_reply};
 
 /// The limit on the sessions of a container, and on its streams, from `src/mcp/gateway/limits.rs`.
 const MOST: usize = 1024;
@@ -50,25 +52,12 @@ fn a_flood_of_sessions_closes_none_of_another_container() {
 
 #[test]
 fn streams_are_bounded_for_each_container() {
-    let limit = getrlimit(Resource::Nofile);
-    let files = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    setrlimit(Resource::Nofile, files).unwrap();
+    raise_file_limit();
     let server = McpServer::start(vec![tool("read")]);
     let gateway = gateway(&server);
     let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_read"]);
     let other = Client::of(&gateway, Era::Modern, SECOND).wait_for(&["kb_read"]);
     let before = gateway.proxy.memory("VmRSS");
-    let listen = |client: &Client<'_>, number: usize| {
-        let params = json!({ "notifications": { "toolsListChanged": true } });
-        let id = format!("listen-{number}");
-        let mut stream = client.begin(&id.into(), "subscriptions/listen", params);
-        let mut head = [0; 12];
-        stream.read_exact(&mut head).unwrap();
-        (stream, String::from_utf8_lossy(&head[9..]).into_owned())
-    };
     let opened: Vec<_> = (0..MOST + 200).map(|at| listen(&client, at)).collect();
     let accepted = opened.iter().filter(|(_, status)| status == "200").count();
     let limited = opened.iter().filter(|(_, status)| status == "429").count();
@@ -81,7 +70,75 @@ fn streams_are_bounded_for_each_container() {
     text(&client.call("kb_read", json!({})));
     drop(opened);
     // Closed streams no longer count against the limit.
-    crate::support::eventually("a stream is accepted", crate::support::SOON, || {
+    eventually("a stream is accepted", SOON, || {
         listen(&client, 0).1 == "200"
     });
+}
+
+/// Subscriptions, GET streams of sessions and HTTP+SSE share one limit.
+#[test]
+fn each_kind_of_stream_counts_against_the_limit_of_a_container() {
+    raise_file_limit();
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = gateway(&server);
+    let modern = Client::open(&gateway, Era::Modern).wait_for(&["kb_read"]);
+    let legacy = Client::open(&gateway, Era::Legacy);
+    let get_stream = || {
+        let accept = [("accept", "text/event-stream")];
+        opened(legacy.send("GET", &accept, b""))
+    };
+    let http_sse = || {
+        let mut stream = gateway.connect(FIRST);
+        let host = gateway.address;
+        let head = "accept: text/event-stream\r\nconnection: close";
+        write!(
+            stream,
+            "GET /sse HTTP/1.1\r\nhost: {host}\r\n{head}\r\n\r\n"
+        )
+        .unwrap();
+        opened(stream)
+    };
+    let subscription = || listen(&modern, MOST);
+    let kinds: [(&str, &dyn Fn() -> (TcpStream, String)); 3] = [
+        ("subscription", &subscription),
+        ("GET /mcp", &get_stream),
+        ("GET /sse", &http_sse),
+    ];
+    let others: Vec<_> = (1..MOST).map(|at| listen(&modern, at)).collect();
+    assert!(others.iter().all(|(_, status)| status == "200"));
+    each_row([0, 1, 2], |at| {
+        let (last, open) = &kinds[at];
+        let mut held = None;
+        eventually("the last stream is accepted", SOON, || {
+            held = Some(open()).filter(|(_, status)| status == "200");
+            held.is_some()
+        });
+        for (name, open) in &kinds {
+            assert_eq!(open().1, "429", "{name} beside {last}");
+        }
+    });
+}
+
+/// Permits this process as many open files as it may have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let files = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, files).unwrap();
+}
+
+/// Opens a subscription; returns its connection and the status.
+fn listen(client: &Client<'_>, number: usize) -> (TcpStream, String) {
+    let params = json!({ "notifications": { "toolsListChanged": true } });
+    let id = format!("listen-{number}");
+    opened(client.begin(&id.into(), "subscriptions/listen", params))
+}
+
+/// A stream that was requested, and the status of the response.
+fn opened(mut stream: TcpStream) -> (TcpStream, String) {
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    (stream, String::from_utf8_lossy(&head[9..]).into_owned())
 }

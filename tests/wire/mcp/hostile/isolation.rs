@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -21,6 +21,13 @@ pub fn probing() -> Value {
     json!({ "command": "python3", "args": ["-c", PROBE], "env": { "API_KEY": "of-the-server" } })
 }
 
+/// The probe with Unix sockets, so that only the visible files decide which ones it reaches.
+fn with_sockets() -> Value {
+    let mut mount = probing();
+    mount["unix_sockets"] = true.into();
+    mount
+}
+
 /// The report of the probe.
 fn probed(client: &Client<'_>, arguments: Value) -> Value {
     let response = client.call("p_probe", arguments);
@@ -29,7 +36,7 @@ fn probed(client: &Client<'_>, arguments: Value) -> Value {
 
 #[test]
 fn a_stdio_server_sees_no_secrets_or_admin_socket_and_has_no_network() {
-    let gateway = Gateway::with(&json!({ "mcpServers": { "p": probing() } }), |setup| {
+    let gateway = Gateway::with(&json!({ "mcpServers": { "p": with_sockets() } }), |setup| {
         setup
             .env
             .push(("APPLIANCE_SECRET".into(), "hunter2".into()));
@@ -97,7 +104,7 @@ fn a_stdio_server_cannot_reach_a_socket_bound_by_a_relative_path_below_its_direc
     for socket in &sockets {
         assert!(UnixStream::connect(socket).is_ok(), "{}", socket.display());
     }
-    let mut mount = probing();
+    let mut mount = with_sockets();
     mount["read"] = json!([read]);
     mount["write"] = json!([write]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "p": mount } }));
@@ -108,6 +115,39 @@ fn a_stdio_server_cannot_reach_a_socket_bound_by_a_relative_path_below_its_direc
         drop(server.stdin.take());
         server.wait().unwrap();
     }
+}
+
+/// Sockets below `read` and `write` are hidden when the server starts. Later ones are not.
+#[test]
+fn a_socket_bound_after_the_start_of_a_server_is_reached_only_with_unix_sockets() {
+    let rows = [
+        (Value::Null, false),
+        (json!(false), false),
+        (json!(true), true),
+    ];
+    each_row(rows, |(key, reached)| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mount = probing();
+        mount["write"] = json!([directory.path()]);
+        if !key.is_null() {
+            mount["unix_sockets"] = key;
+        }
+        let gateway = Gateway::start(&json!({ "mcpServers": { "p": mount } }));
+        let client = Client::open(&gateway, Era::Legacy).wait_for(&["p_probe"]);
+        let started = probed(&client, json!({}))["marker"].clone();
+        let [stream, datagram] = ["s.sock", "d.sock"].map(|name| directory.path().join(name));
+        let _stream = UnixListener::bind(&stream).unwrap();
+        let _datagram = UnixDatagram::bind(&datagram).unwrap();
+        let found = probed(
+            &client,
+            json!({ "sockets": [stream], "datagrams": [datagram] }),
+        );
+        assert_eq!(found["marker"], started, "the server started again");
+        let all = json!([stream, datagram, datagram, datagram]);
+        let expected = if reached { all } else { json!([]) };
+        assert_eq!(found["reaches"], expected, "{found}");
+        assert_eq!(found["pairs"], json!([true, true]));
+    });
 }
 
 /// Whether a process is in the network namespace with this name.

@@ -6,6 +6,9 @@ import os
 import socket
 import sys
 
+# The types of Unix socket pairs that every server may make.
+PAIRS = [socket.SOCK_STREAM, socket.SOCK_SEQPACKET]
+
 
 def send(message):
     sys.stdout.write(json.dumps(dict(jsonrpc="2.0", **message)) + "\n")
@@ -18,24 +21,43 @@ def text(id, value):
 
 
 def reaches(family, address):
-    with socket.socket(family) as client:
-        client.settimeout(2)
-        try:
+    try:
+        with socket.socket(family) as client:
+            client.settimeout(2)
             client.connect(address)
             return True
-        except OSError:
-            return False
+    except OSError:
+        return False
+
+
+def sends(kind, path):
+    """Whether a socket of a pair can send to the datagram socket at the path."""
+    try:
+        pair = socket.socketpair(socket.AF_UNIX, kind)
+        pair[0].sendto(b"x", path)
+        return True
+    except OSError:
+        return False
+
+
+def is_connected(pair):
+    pair[0].sendall(b"x")
+    return pair[1].recv(1) == b"x"
 
 
 def probe(arguments):
     status = open("/proc/self/status").read().splitlines()
     found = [path for path in arguments.get("sockets", []) if reaches(socket.AF_UNIX, path)]
+    for path in arguments.get("datagrams", []):
+        kinds = [socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK]
+        found += [path for kind in kinds if sends(kind, path)]
     for host, port in arguments.get("addresses", []):
         if reaches(socket.AF_INET, (host, port)):
             found.append([host, port])
     return {
         "environment": dict(os.environ),
         "marker": os.readlink("/proc/self/ns/net"),
+        "pairs": [is_connected(socket.socketpair(type=kind)) for kind in PAIRS],
         "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
         "reaches": found,
         "sees": [path for path in arguments.get("paths", []) if readable(path)],
