@@ -75,6 +75,9 @@ fn streams_are_bounded_for_each_container() {
     });
 }
 
+/// Opens a stream; returns its connection and the status.
+type Open<'a> = &'a dyn Fn() -> (TcpStream, String);
+
 /// Subscriptions, GET streams of sessions and HTTP+SSE share one limit.
 #[test]
 fn each_kind_of_stream_counts_against_the_limit_of_a_container() {
@@ -99,7 +102,7 @@ fn each_kind_of_stream_counts_against_the_limit_of_a_container() {
         opened(stream)
     };
     let subscription = || listen(&modern, MOST);
-    let kinds: [(&str, &dyn Fn() -> (TcpStream, String)); 3] = [
+    let kinds: [(&str, Open<'_>); 3] = [
         ("subscription", &subscription),
         ("GET /mcp", &get_stream),
         ("GET /sse", &http_sse),

@@ -480,7 +480,7 @@ async fn a_text_that_looks_like_an_instruction_is_flagged_and_passes() {
                 Err(RpcError {
                     code: 1,
                     message: "no".into(),
-                    data: Some(raw(&format!(
+                    data: Some(raw(format!(
                         r#"["{}\u003cimportant>"]"#,
                         "x".repeat(70_000)
                     ))),
