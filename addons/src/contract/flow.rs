@@ -63,6 +63,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind, in the order of the declaration.
+    pub const ALL: [Self; Self::Mcp as usize + 1] = [
+        Self::Tunnel,
+        Self::Http,
+        Self::Websocket,
+        Self::Dns,
+        Self::Mcp,
+    ];
+
     /// The name in the audit log.
     pub const fn as_str(self) -> &'static str {
         match self {

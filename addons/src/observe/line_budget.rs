@@ -362,28 +362,31 @@ mod tests {
         let id = "x".repeat(128);
         let host = crate::contract::Host::parse("api.example.com").unwrap();
         let text = "y".repeat(4000);
-        let mut kinds: Vec<_> = Code::ALL.iter().map(|code| Some(code.as_str())).collect();
-        kinds.extend([None, None]);
-        let bytes = kinds.iter().map(|code| {
-            let mut flow = flow_of(&container(&id), Kind::Websocket, "api.example.com");
-            flow.record_mut().path = Some(text.as_str().into());
-            let outcome = Outcome {
-                status: 200,
-                denial: None,
-                aborted: true,
-                duration: Duration::ZERO,
-            };
-            let line = AuditLine {
-                code: *code,
-                host: Some(&host),
-                rule: Some(&text),
-                credential: Some(&text),
-                ..AuditLine::of(&flow, &outcome)
-            };
-            in_the_log(line.coarse().encode().fold_key().longest())
-        });
-        // Tunnels, requests, WebSockets and DNS questions.
-        let bytes = 4 * bytes.sum::<u32>() as usize;
+        let mut codes: Vec<_> = Code::ALL.iter().map(|code| Some(code.as_str())).collect();
+        // The outcomes `ok` and `aborted` have no code.
+        codes.extend([None, None]);
+        let of_kind = |kind| -> u32 {
+            let of_code = codes.iter().map(|code| {
+                let mut flow = flow_of(&container(&id), kind, "api.example.com");
+                flow.record_mut().path = Some(text.as_str().into());
+                let outcome = Outcome {
+                    status: 200,
+                    denial: None,
+                    aborted: true,
+                    duration: Duration::ZERO,
+                };
+                let line = AuditLine {
+                    code: *code,
+                    host: Some(&host),
+                    rule: Some(&text),
+                    credential: Some(&text),
+                    ..AuditLine::of(&flow, &outcome)
+                };
+                in_the_log(line.coarse().encode().fold_key().longest())
+            });
+            of_code.sum()
+        };
+        let bytes = Kind::ALL.into_iter().map(of_kind).sum::<u32>() as usize;
         assert!(bytes <= COARSE, "{bytes}");
     }
 
