@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Code, Denial, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, names,
+    Code, Denial, Judges, Kind, Level, LiveFlow, Request as Head, ResolvePermit, names,
 };
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -80,7 +80,13 @@ fn begin(
     exchange.live.record().method = Some(name_of(request.method()));
     let is_absolute_form = matches!(ingress, Ingress::Plain);
     if is_absolute_form {
+        let container = exchange.session.container.as_ref();
+        let level = container.map_or(Level::Public, |container| container.level());
         let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
+        let permission = permission.map(|permission| Permission {
+            level,
+            ..permission
+        });
         *exchange.session.latest_permission.lock() = permission;
     }
     let pending = PendingRequest::read(request, refusal, is_absolute_form, &mut exchange.live);

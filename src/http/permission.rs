@@ -1,16 +1,19 @@
-//! Permissions of flows, which are judged again after a reload.
+//! Permissions of flows, which are judged again after a reload and after a change of the security
+//! level.
 
 use std::sync::Arc;
 
-use addons::contract::{Endpoint, Flow, Kind};
+use addons::contract::{Endpoint, Flow, Kind, Level};
 
 use crate::snapshot::Snapshot;
 
-/// The parts of a flow that are judged again after a reload, and the generation of the
-/// configuration under which the flow began.
+/// The parts of a flow that are judged again, and the generation of the configuration under which
+/// the flow began.
 #[derive(Clone)]
 pub struct Permission {
     pub generation: u64,
+    /// The container's security level before the flow was judged, or a lower one.
+    pub level: Level,
     pub kind: Kind,
     pub endpoint: Endpoint,
     /// The path of a WebSocket's handshake, in normal form; `None` for other flows.
@@ -23,6 +26,7 @@ impl Permission {
     pub fn of(flow: &Flow, snapshot: &Snapshot) -> Option<Self> {
         Some(Self {
             generation: snapshot.generation(),
+            level: Level::Public,
             kind: flow.kind,
             endpoint: flow.endpoint()?.clone(),
             websocket: (flow.kind == Kind::Websocket)

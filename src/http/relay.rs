@@ -13,8 +13,8 @@ use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 
 /// Relays until both sides have closed their direction, one side fails, the idle timeout passes,
-/// the lease ends, `shutdown_timeout` has passed in a shutdown, or a reload forbids the flow. Marks
-/// the flow as complete only if both sides have closed their direction.
+/// the lease ends, `shutdown_timeout` has passed in a shutdown, or a reload or the security level
+/// forbids the flow. Marks the flow as complete only if both sides have closed their direction.
 ///
 /// The caller must count the flow as under way on the session, since a shutdown ends idle sessions
 /// at once.

@@ -1,5 +1,5 @@
 //! Judges the permissions of tunnels, WebSockets and the latest request in absolute form again
-//! after each reload.
+//! after each reload, and after each change of the container's security level.
 
 use std::time::Duration;
 
@@ -15,28 +15,58 @@ use crate::snapshot::Snapshot;
 const SETTLE: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Returns when a reload revokes a permission: `permitted` (a tunnel or WebSocket) or, if
-    /// `permitted` is `None`, the permission of the latest request in absolute form.
+    /// Returns when a reload or a change of the container's security level revokes a permission:
+    /// `permitted` (a tunnel or WebSocket) or, if `permitted` is `None`, the permission of the
+    /// latest request in absolute form. Never returns without a container, since every flow of the
+    /// connection is denied.
     pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
+        let Some(container) = &self.container else {
+            return std::future::pending().await;
+        };
         let mut generation = match permitted {
             Some(permitted) => permitted.generation,
             None => self.service.snapshot().generation(),
         };
+        // The level may have risen since the flow was judged.
+        let is_outdated = |permitted: &Permission| permitted.level < container.level();
+        let mut is_due = match permitted {
+            Some(permitted) => is_outdated(permitted),
+            None => self
+                .latest_permission
+                .lock()
+                .as_ref()
+                .is_some_and(is_outdated),
+        };
         loop {
-            let snapshot = self.service.snapshots.wait_for_change(generation).await;
-            generation = snapshot.generation();
-            let permitted = match permitted {
-                Some(permitted) => Some(permitted.clone()),
-                None => {
-                    tokio::time::sleep(SETTLE).await;
-                    self.latest_permission.lock().clone()
-                }
-            };
-            if let Some(permitted) = permitted
-                && !Box::pin(self.may_still(&permitted, &snapshot)).await
-            {
+            // Before the judgement, so that a change during it is not missed.
+            let level_changed = container.level_changed();
+            if is_due && !self.is_still_permitted(permitted).await {
                 return;
             }
+            tokio::select! {
+                snapshot = self.service.snapshots.wait_for_change(generation) => {
+                    generation = snapshot.generation();
+                }
+                () = level_changed => {}
+            }
+            is_due = true;
+        }
+    }
+
+    async fn is_still_permitted(&self, permitted: Option<&Permission>) -> bool {
+        let permitted = match permitted {
+            Some(permitted) => Some(permitted.clone()),
+            None => {
+                tokio::time::sleep(SETTLE).await;
+                self.latest_permission.lock().clone()
+            }
+        };
+        match permitted {
+            Some(permitted) => {
+                let snapshot = self.service.snapshot();
+                Box::pin(self.may_still(&permitted, &snapshot)).await
+            }
+            None => true,
         }
     }
 

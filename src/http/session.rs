@@ -73,7 +73,7 @@ pub struct Session {
     pub timeouts: Timeouts,
     /// The permission of the latest request, under way or answered, if it was in absolute form;
     /// `None` before the first request and after a request in origin form. The permission is judged
-    /// again after a reload.
+    /// again after a reload and after a change of the security level.
     pub latest_permission: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "callers hold them in boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
@@ -188,8 +188,8 @@ impl Session {
     /// - The lease has ended.
     /// - The process stops and the connection is idle.
     /// - `shutdown_timeout` has passed since the process began to stop.
-    /// - A reload forbids `permitted` (a tunnel or WebSocket) or, if `permitted` is `None`, the
-    ///   latest request in absolute form.
+    /// - A reload or the security level forbids `permitted` (a tunnel or WebSocket) or, if
+    ///   `permitted` is `None`, the latest request in absolute form.
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}

@@ -63,8 +63,9 @@ struct Connections {
 #[expect(clippy::vec_box, reason = "callers hold them in boxes")]
 struct Idle {
     connections: Vec<Box<Http1>>,
-    /// Whether the upstream has served a connection while another one was open. A server with one
-    /// thread may not do so: it would let a second connection wait until the first is closed.
+    /// Whether the upstream has served a connection while another one was open. Until then, the
+    /// upstream may be a single-threaded server, which leaves a second connection waiting until the
+    /// first one is closed.
     serves_several: bool,
 }
 
@@ -283,8 +284,9 @@ impl LeasePool {
 impl Connections {
     /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
     /// cores. `only_here` refuses connections of other threads if the upstream serves several
-    /// connections at once. Every request of an MCP mount takes its connection from the pool, so a
-    /// connection of another thread would cost a wake-up for each call.
+    /// connections at once. It is set for MCP mounts. A client connection keeps its upstream
+    /// connection between requests, but a mount takes one from the pool for each request, so a
+    /// connection of another thread would cost a wake-up on every call.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let here = std::thread::current().id();
         let idle = self.idle.get_mut(endpoint)?;

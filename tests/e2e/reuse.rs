@@ -8,12 +8,13 @@ use crate::support::{SOON, eventually};
 
 const ADDRESS: &str = "198.18.7.2";
 const BURST: usize = 60;
-/// More requests than [`BURST`] and the tokens that are refilled while the requests are sent.
+/// More requests than the bucket admits: [`BURST`], plus one for each token that is refilled while
+/// they are sent.
 const REQUESTS: usize = 150;
 
 #[test]
-fn a_reused_address_inherits_no_tunnel_credential_or_rate_limit() {
-    if !can_run("a_reused_address_inherits_no_tunnel_credential_or_rate_limit") {
+fn a_reused_address_inherits_neither_tunnels_nor_credentials_nor_rate_limits() {
+    if !can_run("a_reused_address_inherits_neither_tunnels_nor_credentials_nor_rate_limits") {
         return;
     }
     let fixture = Fixture::with(|setup| {

@@ -115,18 +115,18 @@ fn forbid(proxy: &Proxy, hosts: &[&str]) {
 
 /// Starts an event stream of 50 s, and reads its first 64 bytes.
 fn stream_of(proxy: &Proxy, host: &str) -> impl Read + Write + use<> {
-    let mut stream = proxy.tls(host);
-    write!(
-        stream,
-        "GET /events/1000/50 HTTP/1.1\r\nHost: {host}\r\n\r\n"
-    )
-    .unwrap();
+    streaming(proxy.tls(host), "/events/1000/50", host)
+}
+
+/// Requests an event stream on a connection, and reads its first 64 bytes.
+pub fn streaming<S: Read + Write>(mut stream: S, target: &str, host: &str) -> S {
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
     stream.read_exact(&mut [0; 64]).unwrap();
     stream
 }
 
 /// Reads until the stream ends or fails.
-fn ends(stream: &mut impl Read) {
+pub fn ends(stream: &mut impl Read) {
     let mut buffer = [0; 4096];
     while let Ok(1..) = stream.read(&mut buffer) {}
 }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use time::OffsetDateTime;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{EntryMap, HostPattern};
@@ -132,6 +134,7 @@ struct Narrowing {
 #[derive(Default)]
 struct LeaseState {
     ended: CancellationToken,
+    level_changed: Notify,
     values: TypeMap,
 }
 
@@ -255,7 +258,16 @@ impl Container {
 
     /// Raises the level. Only [`Container::reset_standing`] lowers it.
     pub fn raise_level(&self, level: Level) {
-        self.level.fetch_max(level as u8, Ordering::AcqRel);
+        let before = self.level.fetch_max(level as u8, Ordering::AcqRel);
+        if before < level as u8 {
+            self.lease_state().level_changed.notify_waiters();
+        }
+    }
+
+    /// A future that is ready once the level rises or is lowered. It counts changes from this call
+    /// on, even before its first poll.
+    pub fn level_changed(&self) -> Notified<'_> {
+        self.lease_state().level_changed.notified()
     }
 
     /// Whether the abort latch is set. While it is, the MCP addon denies every tool call, and every
@@ -288,8 +300,11 @@ impl Container {
 
     /// Lowers the level to `Public` and clears the latch, at an operator's command.
     pub fn reset_standing(&self) {
-        self.level.store(Level::Public as u8, Ordering::Release);
         self.aborted.store(false, Ordering::Release);
+        let before = self.level.swap(Level::Public as u8, Ordering::AcqRel);
+        if before != Level::Public as u8 {
+            self.lease_state().level_changed.notify_waiters();
+        }
     }
 
     /// The value of type `T` that the lease owns, made at its first use and dropped with the lease.
@@ -311,6 +326,8 @@ fn unix_millis(at: OffsetDateTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn container() -> Container {
@@ -341,11 +358,30 @@ mod tests {
         assert!(!after.is_live(OffsetDateTime::UNIX_EPOCH));
     }
 
+    #[tokio::test]
+    async fn a_change_of_the_level_wakes_those_that_waited_before_it() {
+        let web = container();
+        let changes: [fn(&Container); 3] = [
+            |web| web.raise_level(Level::Confidential),
+            |web| web.raise_level(Level::Secret),
+            Container::reset_standing,
+        ];
+        for change in changes {
+            let unpolled = web.level_changed();
+            change(&web);
+            unpolled.await;
+        }
+        let mut unchanged = std::pin::pin!(web.level_changed());
+        web.raise_level(Level::Public);
+        web.reset_standing();
+        assert!((&mut unchanged).now_or_never().is_none());
+    }
+
     #[test]
     fn an_unused_lease_is_small_and_checking_it_allocates_nothing() {
         let idle = container();
         assert!(size_of::<Container>() <= 128, "{}", size_of::<Container>());
-        assert!(size_of::<LeaseState>() <= 32, "{}", size_of::<LeaseState>());
+        assert!(size_of::<LeaseState>() <= 64, "{}", size_of::<LeaseState>());
         assert!(idle.is_live(OffsetDateTime::UNIX_EPOCH));
         assert!(idle.state.get().is_none());
         idle.state_or_init(|| 1_u32);

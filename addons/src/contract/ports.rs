@@ -62,9 +62,9 @@ pub trait Outbound: Send + Sync {
         request: http::Request<Bytes>,
     ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>>;
 
-    /// Sends a request whose response an addon needs to judge a request of the container. The chain
-    /// treats the look-up as a request of the container: the same policy, budgets and credentials
-    /// apply.
+    /// Sends a look-up: a request whose response an addon needs before it can judge a request of
+    /// the container. The chain treats the look-up as a request of the container: the same policy,
+    /// budgets and credentials apply.
     fn look_up<'a>(
         &'a self,
         container: &'a Arc<Container>,

@@ -63,6 +63,9 @@ impl Mcp {
         if is_call && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
         }
+        if frame.direction == Direction::ToServer && is_latched(frame) {
+            check_latch(flow, &container, &target)?;
+        }
         if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
             frame.body = FrameBody::Params(Some(modified));
         }
@@ -322,6 +325,24 @@ impl Mcp {
             Denial::new(Code::RegistryUnavailable, "Registry unavailable").rule("security level")
         })
     }
+}
+
+/// Whether the abort latch denies a message to a server. It denies requests, except those that only
+/// list, subscribe to lists, or open a session.
+fn is_latched(frame: &Frame) -> bool {
+    let passes = |method: &str| {
+        method.ends_with("/list")
+            || matches!(
+                method,
+                "initialize"
+                    | "ping"
+                    | "server/discover"
+                    | "subscriptions/listen"
+                    | "logging/setLevel"
+                    | "resources/unsubscribe"
+            )
+    };
+    frame.kind == FrameKind::Request && !passes(&frame.method)
 }
 
 /// Denies the message if the container's abort latch is set.

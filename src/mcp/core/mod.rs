@@ -41,7 +41,7 @@ mod tests;
 
 use std::sync::{Arc, Weak};
 
-use addons::contract::{Chain, Denial, LiveFlow, McpSubject, RpcError};
+use addons::contract::{Chain, Denial, LiveFlow, McpSession, McpSubject, RpcError};
 use addons::mcp::{McpMetrics, McpSettings};
 use addons::raw_json::Members;
 use parking_lot::Mutex;
@@ -209,7 +209,11 @@ impl Core {
         };
         let mut start = chain.for_mcp(caller.client.clone(), subject);
         start.principal = Some(caller.principal.clone());
-        LiveFlow::begin(chain, start)
+        let mut live = LiveFlow::begin(chain, start);
+        if let Some(session) = &caller.session {
+            live.flow.put_slot(McpSession(Arc::clone(session)));
+        }
+        live
     }
 }
 

@@ -234,7 +234,7 @@ fn a_token_for_all_containers_on_a_git_host_causes_a_warning() {
         let yaml =
             format!("version: 1\ncredentials:\n  - {{ name: a, hosts: [github.com], {kind} }}\n");
         let config = load_one("credentials.yaml", &yaml).unwrap();
-        let of_token = |warning: &&String| warning.contains("one token for all containers");
+        let of_token = |warning: &&String| warning.contains("one token for all its containers");
         config.warnings.iter().filter(of_token).count()
     };
     assert_eq!(warnings("bearer: x"), 1);

@@ -70,7 +70,7 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
     assert_eq!(config.lines().count(), 1, "{config}");
     let env = |name: &str| (name != "LOG_LEVEL").then(|| "key".to_owned());
     let config = load_with(&dir, Profile::Serve, &env).unwrap();
-    let personal = |warning: &String| warning.contains("one token for all containers");
+    let personal = |warning: &String| warning.contains("one token for all its containers");
     assert!(
         config.warnings.iter().all(personal),
         "{:?}",

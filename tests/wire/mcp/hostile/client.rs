@@ -48,7 +48,12 @@ impl Gateway {
 
     /// Starts the proxy with this content of `mcp.yaml` and a changed set-up.
     pub fn with(mcp: &Value, change: impl FnOnce(&mut Setup)) -> Self {
-        let mut setup = Setup::new(&Origin::start());
+        Self::to(&Origin::start(), mcp, change)
+    }
+
+    /// Like [`Self::with`], with an origin for the containers' other traffic.
+    pub fn to(origin: &Origin, mcp: &Value, change: impl FnOnce(&mut Setup)) -> Self {
+        let mut setup = Setup::new(origin);
         let address = free_address();
         setup.proxy["listen"]["mcp"] = vec![address.to_string()].into();
         let second = (SECOND.to_string(), "second".to_owned());

@@ -1,10 +1,19 @@
 //! The security level, and the hints in tool definitions on which it depends.
 
+use std::io::Read;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
+use crate::rules::{ends, streaming};
+use crate::streaming::open_websocket;
+use crate::support::{Origin, assert_closes, handshake, tls_config_trusting};
+
+/// Bound on the time from a change of the level to the end of the flows that it forbids.
+const IN_FORCE: Duration = Duration::from_secs(5);
 
 fn closed(name: &str) -> Value {
     json!({
@@ -82,4 +91,55 @@ fn a_servers_hints_tighten_the_operators_hints_but_never_loosen_them() {
     assert_code(&client.call("kb_open", json!({})), DENIED);
     text(&client.call("kb_said-closed", json!({})));
     text(&client.call("kb_silent", json!({})));
+}
+
+#[test]
+fn open_flows_to_a_host_below_the_new_level_end_within_five_seconds() {
+    const PASSTHROUGH: &str = "other.example.com";
+    let origin = Origin::start();
+    let server = McpServer::start(vec![closed("secrets")]);
+    let mcp = json!({
+        "mcpServers": { "kb": server.mount() },
+        "overrides": { "kb:secrets": { "classification": "Confidential" } },
+    });
+    let gateway = Gateway::to(&origin, &mcp, |setup| {
+        setup.proxy["tls"]["passthrough"] = json!([PASSTHROUGH]);
+        for domain in setup.allowlist["domains"].as_array_mut().unwrap() {
+            if domain != "git.example.com" {
+                *domain = json!({ "domain": domain, "max_level": "Public" });
+            }
+        }
+    });
+    let proxy = &gateway.proxy;
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_secrets"]);
+    let (events, absolute) = ("/events/1000/50", "http://plain.example.com/events/1000/50");
+    let plain = |stream| streaming(stream, absolute, "plain.example.com");
+    // A reset lowers the level, so the second round raises it again.
+    for _ in 0..2 {
+        let mut stays = streaming(proxy.tls("git.example.com"), events, "git.example.com");
+        let mut others = plain(proxy.dial_from(SECOND));
+        let mut download = plain(proxy.dial());
+        let mut stream = streaming(proxy.tls("api.example.com"), events, "api.example.com");
+        let mut idle = proxy.tunnel("api.example.com:443");
+        let mut websocket = proxy.tls("api.example.com");
+        open_websocket(&mut websocket, "api.example.com", "/websocket");
+        let trusting = tls_config_trusting(origin.ca_pem.as_bytes(), &["http/1.1"]);
+        let raw = proxy.tunnel(&format!("{PASSTHROUGH}:443"));
+        let raw = handshake(raw, PASSTHROUGH, trusting).unwrap();
+        let mut raw = streaming(raw, events, PASSTHROUGH);
+        let begun = Instant::now();
+        text(&client.call("kb_secrets", json!({})));
+        ends(&mut download);
+        ends(&mut stream);
+        ends(&mut websocket);
+        ends(&mut raw);
+        assert_closes(&mut idle);
+        assert!(begun.elapsed() < IN_FORCE, "{:?}", begun.elapsed());
+        stays.read_exact(&mut [0; 1024]).unwrap();
+        others.read_exact(&mut [0; 1024]).unwrap();
+        let (denied, _) = proxy.connect("api.example.com:443");
+        denied.assert_connect_denied(403, "level_exceeded", "");
+        gateway.operate("/internal/containers/sandbox/reset");
+    }
+    proxy.audited(json!({ "kind": "websocket", "outcome": "aborted" }));
 }

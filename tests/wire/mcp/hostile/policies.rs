@@ -217,3 +217,18 @@ fn a_server_error_with_a_code_or_message_of_policies_is_replaced_and_names_the_t
         assert_code(&answer, -7);
     });
 }
+
+#[test]
+fn a_policy_reads_the_session_of_a_client_that_has_one() {
+    let server = McpServer::start(tools());
+    let rules = r#"package mcp.authz
+
+default decision := "allow"
+
+decision := "deny_continue" if is_string(input.session)
+"#;
+    let gateway = with_policy(&server, rules);
+    let open = |era| Client::open(&gateway, era).wait_for(&["kb_read"]);
+    assert_code(&open(Era::Legacy).call("kb_read", json!({})), DENIED);
+    text(&open(Era::Modern).call("kb_read", json!({})));
+}

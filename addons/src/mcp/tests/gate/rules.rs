@@ -106,14 +106,41 @@ async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     let record = flow.mcp_record();
     assert_eq!(record.decision, Some("deny_abort"));
     assert!(record.args_sha256.is_some() && record.reason.is_some());
-    // The latch belongs to the container, so it also denies a call in another flow. Messages that
-    // are neither tool calls nor answers to servers pass.
+    // The latch belongs to the container, so it also denies a call in another flow.
     assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
     let mut list = Frame::request(Direction::ToServer, "tools/list", None);
     let mut listing = start(&gate.web, "tools/list", None).begin();
     gate.request(&mut listing, &mut list).await.unwrap();
     gate.web.reset_standing();
     gate.fetch(json!({})).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_latched_container_can_send_no_request_to_a_server_but_may_list_and_cancel() {
+    let gate = gate(settings());
+    gate.web.abort();
+    let denied = Some(Code::PolicyDenied);
+    let request = |method| Frame::request(Direction::ToServer, method, Some(raw("{}")));
+    let rows = [
+        (request("resources/read"), denied),
+        (request("resources/subscribe"), denied),
+        (request("prompts/get"), denied),
+        (request("completion/complete"), denied),
+        (request("com.example/run"), denied),
+        (request("tools/list"), None),
+        (request("resources/templates/list"), None),
+        (request("resources/unsubscribe"), None),
+        (request("logging/setLevel"), None),
+        (
+            Frame::notification(Direction::ToServer, "notifications/cancelled", None),
+            None,
+        ),
+    ];
+    for (mut frame, expected) in rows {
+        let mut flow = start(&gate.web, &frame.method, None).begin();
+        let judged = gate.request(&mut flow, &mut frame).await;
+        assert_eq!(code(&judged), expected, "{}", frame.method);
+    }
 }
 
 #[tokio::test]
