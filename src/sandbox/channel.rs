@@ -79,7 +79,7 @@ impl<Fd: AsFd> Channel<Fd> {
         UnixStream::from_std(same)
     }
 
-    /// Sends a message with descriptors; fails if there are more than [`MAX_DESCRIPTORS`].
+    /// Sends a message with descriptors; fails if there are more than `MAX_DESCRIPTORS`.
     pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

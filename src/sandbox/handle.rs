@@ -225,8 +225,8 @@ impl Sandbox {
         }
     }
 
-    /// Waits for the forwarder (up to [`END_LIMIT`]) or the supervisor (up to
-    /// [`SUPERVISOR_END_LIMIT`]) to end after the command. Then kills a forwarder that has not
+    /// Waits for the forwarder (up to `END_LIMIT`) or the supervisor (up to
+    /// `SUPERVISOR_END_LIMIT`) to end after the command. Then kills a forwarder that has not
     /// ended.
     pub async fn end(mut self) {
         // The forwarder only has to reap PID 1.
@@ -238,7 +238,7 @@ impl Sandbox {
         let _ = tokio::time::timeout(limit, self.forwarder.wait()).await;
     }
 
-    /// Kills all processes inside, and waits up to [`SUPERVISOR_END_LIMIT`] for their end.
+    /// Kills all processes inside, and waits up to `SUPERVISOR_END_LIMIT` for their end.
     pub async fn kill(self) {
         let Self {
             mut forwarder,
