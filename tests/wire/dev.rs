@@ -137,5 +137,8 @@ fn registry_check_with_the_configuration_of_dev_reads_the_registry_of_dev() {
     let binary = env!("CARGO_BIN_EXE_unified-proxy");
     let checked = dev.shell(&format!("{binary} registry check --config config"));
     let said = String::from_utf8_lossy(&checked.stdout);
-    assert_eq!(said, "ok: 1 registrations in ./.unified-proxy/registry.db\n");
+    assert_eq!(
+        said,
+        "ok: 1 registrations in ./.unified-proxy/registry.db\n"
+    );
 }
