@@ -63,11 +63,16 @@ impl Mcp {
         if is_call && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
         }
-        if frame.direction == Direction::ToServer && is_latched(frame) {
+        let latched = frame.direction == Direction::ToServer && is_latched(frame);
+        if latched {
             check_latch(flow, &container, &target)?;
         }
         if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
             frame.body = FrameBody::Params(Some(modified));
+        }
+        if latched {
+            // While a policy decided, another message may have set the abort latch.
+            check_latch(flow, &container, &target)?;
         }
         match frame.direction {
             Direction::ToServer => Ok(()),
@@ -328,21 +333,23 @@ impl Mcp {
 }
 
 /// Whether the abort latch denies a message to a server. It denies requests, except those that only
-/// list, subscribe to lists, or open a session.
+/// list, subscribe to lists, or open a session. The names are exact, since an extension may define
+/// any other method, such as `com.example/list`.
 fn is_latched(frame: &Frame) -> bool {
-    let passes = |method: &str| {
-        method.ends_with("/list")
-            || matches!(
-                method,
-                "initialize"
-                    | "ping"
-                    | "server/discover"
-                    | "subscriptions/listen"
-                    | "logging/setLevel"
-                    | "resources/unsubscribe"
-            )
-    };
-    frame.kind == FrameKind::Request && !passes(&frame.method)
+    let passes = matches!(
+        &*frame.method,
+        "tools/list"
+            | "prompts/list"
+            | "resources/list"
+            | "resources/templates/list"
+            | "initialize"
+            | "ping"
+            | "server/discover"
+            | "subscriptions/listen"
+            | "logging/setLevel"
+            | "resources/unsubscribe"
+    );
+    frame.kind == FrameKind::Request && !passes
 }
 
 /// Denies the message if the container's abort latch is set.

@@ -93,6 +93,21 @@ async fn a_latch_that_is_set_during_the_evaluation_denies_the_call() {
 }
 
 #[tokio::test]
+async fn a_latch_that_is_set_during_the_evaluation_denies_the_request() {
+    let web = container("web");
+    let latched = Arc::clone(&web);
+    let mut gate = with_policy(settings(), &["resources/read"], move |_| {
+        latched.abort();
+        Ok(vec![decision("a", Effect::Allow)])
+    });
+    gate.web = web;
+    let mut flow = start(&gate.web, "resources/read", None).begin();
+    let mut read = Frame::request(Direction::ToServer, "resources/read", Some(raw("{}")));
+    let judged = gate.request(&mut flow, &mut read).await;
+    assert_eq!(code(&judged), Some(Code::PolicyDenied));
+}
+
+#[tokio::test]
 async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     let gate = gate(settings());
     gate.web.abort();
@@ -127,6 +142,7 @@ async fn a_latched_container_can_send_no_request_to_a_server_but_may_list_and_ca
         (request("prompts/get"), denied),
         (request("completion/complete"), denied),
         (request("com.example/run"), denied),
+        (request("com.example/list"), denied),
         (request("tools/list"), None),
         (request("resources/templates/list"), None),
         (request("resources/unsubscribe"), None),
