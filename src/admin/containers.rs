@@ -88,7 +88,7 @@ pub(super) async fn register(
         "container registered"
     );
     for replaced in &registered.replaced {
-        tracing::info!(container = %container.id, %replaced, "the lease that had the same id or address ended");
+        tracing::info!(container = %container.id, %replaced, "the registration ended the lease of a container with the same id or address");
     }
     let socket = match &registered.listener {
         Some(listener) => Some(announced(listener).await?),

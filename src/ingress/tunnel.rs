@@ -149,8 +149,8 @@ async fn permit(
     connection.is_bound(&live.flow)?;
     let passthrough = &snapshot.config.proxy.tls.passthrough;
     if passthrough.find(live.host()).is_none() {
-        // Checked now, while a denial can still be the response to the CONNECT. Not checked for
-        // port 80, since tunnels to it rarely need a certificate.
+        // The limit on certificates is checked now, while a denial can still be the response to the
+        // CONNECT. It is not checked for port 80, since tunnels to it rarely need a certificate.
         if live.port() != 80 {
             leaf::permit(connection, snapshot, live.host())?;
         }

@@ -367,7 +367,7 @@ impl<Size: ?Sized> Flow<Size> {
         &self.record
     }
 
-    /// Names the rule or entry that permitted the flow, for the audit.
+    /// Names the rule or entry that decides on the flow, for the audit.
     pub fn set_rule(&mut self, rule: impl Into<Arc<str>>) {
         self.record.rule = Some(rule.into());
     }

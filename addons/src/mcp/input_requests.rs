@@ -12,7 +12,7 @@ use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
 use crate::raw_json::{Members, ObjectText, RawJsonError};
 
-/// Methods of requests that servers send to clients, in all protocol revisions.
+/// The methods that an input request may have.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
 /// Limit on the questions to the client in one answer. Short policies are evaluated on the

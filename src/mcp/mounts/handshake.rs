@@ -129,7 +129,7 @@ pub fn refused(method: &str, error: &RpcError) -> MountError {
 pub enum Refusal {
     /// The revisions that both the server and the gateway support, newest first.
     Supported(Vec<Version>),
-    /// The server is modern, and refused for another reason.
+    /// The server is modern, but the error does not list its revisions.
     Modern,
     /// The error does not reveal the era.
     Other,

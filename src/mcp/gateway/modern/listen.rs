@@ -140,7 +140,7 @@ impl Listening {
                     let params = object(params.as_deref()).unwrap_or_default();
                     return (self.tagged(&method, params), false);
                 }
-                // Dropping a request answers its server with an error.
+                // Drops other notifications and all requests. The server of a dropped request gets an error.
                 Some(_) => {}
                 None => return (self.end(), true),
             }
