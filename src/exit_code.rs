@@ -10,7 +10,8 @@ pub const USAGE: u8 = 64;
 /// A listener cannot be opened, another server uses the data directory, the server or the gateway
 /// cannot be reached, or the system cannot run a sandbox (`EX_UNAVAILABLE`).
 pub const UNAVAILABLE: u8 = 69;
-/// An internal error or an unexpected answer; from `health`, an unhealthy server (`EX_SOFTWARE`).
+/// An internal error, an unexpected answer, or a failed check of `health`, `registry` or `audit
+/// verify` (`EX_SOFTWARE`).
 pub const SOFTWARE: u8 = 70;
 /// The configuration, the data directory or the CA cannot be used (`EX_CONFIG`).
 pub const CONFIG: u8 = 78;

@@ -15,8 +15,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let ended = match cli::parse() {
-        // These five commands start their own threads, if any. The forwarder creates a user
-        // namespace, which a process with several threads cannot.
+        // No runtime is started here for these five commands: the forwarder creates a user
+        // namespace, which a process with several threads cannot. The others start what they need.
         Command::Run(run) => return run.run(),
         Command::RunAppliance => return cli::run_appliance(),
         Command::SandboxForwarder => return sandbox::run_forwarder(),

@@ -1,4 +1,4 @@
-//! The snapshot: the configuration in force and everything built from it, as one immutable value.
+//! The snapshot in force, and its replacement by a reload.
 
 use std::sync::Arc;
 
@@ -20,12 +20,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The number of the configuration; each reload has a larger one.
+    /// The number of this snapshot; each reload makes a snapshot with a larger number.
     pub fn generation(&self) -> u64 {
         self.network.generation
     }
 
-    /// The chain that judges the flows.
     pub fn chain(&self) -> &Arc<Chain> {
         &self.network.chain
     }
@@ -38,7 +37,6 @@ pub struct SnapshotStore {
 }
 
 impl SnapshotStore {
-    /// Makes a store with the first snapshot.
     pub fn new(snapshot: Snapshot) -> Self {
         Self {
             generation: watch::Sender::new(snapshot.generation()),
@@ -46,7 +44,6 @@ impl SnapshotStore {
         }
     }
 
-    /// The snapshot in force.
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }

@@ -109,7 +109,7 @@ pub struct State {
     pub breakers: Breakers,
     /// The buckets of the rate limits.
     pub buckets: RateBuckets,
-    /// The logins and tokens.
+    /// The OAuth logins and GitHub Apps, with their tokens.
     pub token_sources: Arc<TokenSources>,
     traces: Arc<Traces>,
     git_metrics: Arc<GitMetrics>,

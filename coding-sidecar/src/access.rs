@@ -31,7 +31,8 @@ pub struct Access {
 }
 
 impl Access {
-    /// Accepts requests with `token` and, unless `required` is set, those without any token.
+    /// Accepts requests with `token`. If `required` is false, also accepts requests without any
+    /// token.
     pub fn new(token: Option<Token>, required: bool) -> Self {
         Self { token, required }
     }

@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dns;
 
-/// The descriptors reckoned for a client connection: its own and that of one upstream connection.
+/// The descriptors assumed for a client connection: its own and that of one upstream connection.
 const PER_CONNECTION: u64 = 2;
 
 /// Descriptors left for the registry, the audit log, the configuration, certificates and the admin

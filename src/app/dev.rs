@@ -29,8 +29,8 @@ pub struct DevOptions {
 }
 
 impl DevOptions {
-    /// For each port of the command line, replaces the addresses of the listener with one address.
-    /// It has that port, and the first configured IP address, or 127.0.0.1 if none is configured.
+    /// For each port of the command line, replaces the addresses of the listener with one address:
+    /// that port on the first configured IP address, or on 127.0.0.1 if none is configured.
     pub fn set_ports(&self, listen: &mut Listen) {
         for (addresses, port) in [
             (&mut listen.proxy, self.proxy_port),
@@ -64,16 +64,16 @@ impl DevOptions {
         };
         let registered = registry.register(registration).await;
         if registered.is_err() {
-            // The server starts nevertheless. It denies every flow from an unregistered address.
+            // Not fatal: the server starts, and denies every flow from an unregistered address.
             tracing::error!("the registry cannot be read or written, so `local` is not registered");
         }
         Ok(())
     }
 }
 
-/// Prints the addresses of proxy, DNS, MCP gateway and admin API, and three commands to try. `wanted` are the
-/// configured DNS addresses. `config` has the bound DNS addresses, which differ if a configured
-/// port was taken or is 0.
+/// Prints the addresses of proxy, DNS, MCP gateway and admin API, and three commands to try.
+/// `wanted` has the configured DNS addresses. `config` has the bound DNS addresses, which differ if
+/// a configured port was taken or is 0.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

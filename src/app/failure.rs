@@ -47,7 +47,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => code::CONFIG,

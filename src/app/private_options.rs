@@ -25,7 +25,6 @@ pub struct PrivateOptions {
 }
 
 impl PrivateOptions {
-    /// The path of the admin socket.
     pub fn socket(&self) -> PathBuf {
         self.state.join("api.sock")
     }

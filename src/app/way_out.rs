@@ -33,7 +33,6 @@ impl WaysOut {
         }
     }
 
-    /// Sets the engine that serves the connections.
     pub fn serve_with(&self, engine: &Arc<Engine>) {
         // Cannot fail: this is called once.
         let _ = self.engine.set(Arc::downgrade(engine));

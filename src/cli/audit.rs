@@ -51,7 +51,6 @@ fn lines_of(count: u64) -> String {
     format!("{} {noun}", grouped(count))
 }
 
-/// Formats a number with its digits in groups of three, separated by spaces.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

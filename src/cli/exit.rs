@@ -14,7 +14,6 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its exit code and message.
     pub fn new(code: u8, message: impl Display) -> Self {
         Self {
             code,
@@ -32,7 +31,6 @@ impl Failure {
         Self::new(code, "")
     }
 
-    /// The exit code.
     pub fn code(&self) -> u8 {
         self.code
     }

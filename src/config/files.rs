@@ -37,7 +37,7 @@ fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
         .take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other("it is larger than 1 MB"));
+        return Err(io::Error::other("it is larger than 1 MiB"));
     }
     Ok(Some(bytes))
 }

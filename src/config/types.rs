@@ -121,7 +121,7 @@ pub struct AuditConfig {
     /// Limit on the size of the file, in bytes. The file is rotated before a line that would exceed
     /// the limit.
     pub max_bytes: u64,
-    /// The number of rotated files that are kept, at least 1: without a rotated file, `audit verify`
-    /// could not tell a rotation from a log whose beginning was cut.
+    /// The number of rotated files that are kept, at least 1. Without a rotated file, `audit
+    /// verify` could not tell a rotation from a log whose beginning was cut.
     pub keep: usize,
 }

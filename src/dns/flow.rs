@@ -40,7 +40,6 @@ pub(super) fn refused(mut live: LiveFlow, code: ResponseCode, denial: &Denial, l
     answered(live, code, length);
 }
 
-/// The response code for a denial.
 pub(super) fn response_code(denial: &Denial) -> ResponseCode {
     match (denial.code(), denial.code().fault()) {
         (Code::DomainNotAllowed, _) => ResponseCode::NXDomain,

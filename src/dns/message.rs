@@ -90,12 +90,10 @@ impl<'a> Packet<'a> {
         answer
     }
 
-    /// The length of the packet in bytes.
     pub fn len(self) -> usize {
         self.bytes.len()
     }
 
-    /// A copy of the packet's bytes.
     pub fn to_vec(self) -> Vec<u8> {
         self.bytes.to_vec()
     }

@@ -151,7 +151,8 @@ pub struct Refused {
     pub answer: Vec<u8>,
 }
 
-/// Parses a packet into a message and its question. An invalid packet has a denial and a response.
+/// Parses a packet into a message and its question. For an invalid packet, returns the denial and
+/// the response.
 pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQuery), Refused> {
     let request = Request::from_bytes(packet.to_vec(), NO_ADDRESS, protocol);
     let request = request.map_err(|_malformed| Refused {

@@ -55,7 +55,6 @@ impl DnsServer {
         Ok(Self { sockets })
     }
 
-    /// The bound addresses.
     pub fn local_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.sockets
             .iter()

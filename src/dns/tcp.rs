@@ -76,8 +76,8 @@ async fn converse(
 }
 
 /// Returns once the peer has closed the connection or only its sending side: these cannot be
-/// distinguished. A question may wait for a person's approval, and nothing reads from the socket
-/// meanwhile.
+/// distinguished. Polls the socket, since nothing reads from it while an addon makes a question
+/// wait.
 async fn hung_up(stream: &TcpStream) {
     loop {
         tokio::time::sleep(LOOK_FOR_CLIENT).await;

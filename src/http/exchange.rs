@@ -20,7 +20,6 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins the flow of a request and counts it as under way.
     pub fn begin(session: Arc<Session>, snapshot: Arc<Snapshot>, start: FlowStart) -> Box<Self> {
         session.idle.begin(start.started.into());
         let live = LiveFlow::begin(snapshot.chain(), start);

@@ -75,7 +75,8 @@ impl FieldSet {
 pub enum Upgrade {
     None,
     Websocket,
-    /// Any other protocol, HTTP/2 in clear text (h2c) included.
+    /// Any other protocol, for example HTTP/2 in clear text (h2c). Also a WebSocket upgrade that is
+    /// not an HTTP/1.1 GET with `Connection: upgrade`.
     Other,
 }
 

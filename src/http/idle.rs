@@ -65,8 +65,8 @@ pub struct IdleTracker {
     in_flight: AtomicUsize,
     /// Requests that wait for an upstream (which has its own timeout), plus the requests in `held`.
     waiting: AtomicUsize,
-    /// Requests that wait in [`IdleTracker::held`], for example for a token or for a person's
-    /// approval, and those whose response the proxy itself streams.
+    /// Requests that wait in [`IdleTracker::held`], for example for a token or for a new upstream
+    /// connection, and those whose response the proxy itself streams.
     held: AtomicUsize,
     /// A request has begun since [`IdleTracker::handshake_done`] was called.
     has_request: AtomicBool,
@@ -269,7 +269,6 @@ impl IdleTracker {
         self.is_idle() && self.head_since.load(Ordering::Relaxed) == 0
     }
 
-    /// Computes the watchdog's next step.
     pub fn due(&self, timeouts: Timeouts) -> WatchdogStep {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);

@@ -31,7 +31,6 @@ use crate::snapshot::Snapshot;
 /// MCP message.
 pub struct OriginRequest {
     pub head: Parts,
-    /// The client connection.
     pub session: Arc<Session>,
     /// The snapshot that was in force when the request began.
     pub snapshot: Arc<Snapshot>,

@@ -33,7 +33,7 @@ use crate::upstream::{LeasePool, SocketPermit};
 /// Each request is a separate flow; the client follows no redirects. `upstream.response_timeout`
 /// limits the wait for a response head. A body has no timeout here, since only its reader knows how
 /// long it may be silent. A flow ends when its body has been read to the end, or when its future or
-/// body is dropped. Both fail once the lease has ended.
+/// body is dropped. Once the lease has ended, [`OwnClient::send`] and [`AnswerBody::chunk`] fail.
 #[derive(Clone)]
 pub struct OwnClient {
     service: Arc<Service>,
@@ -221,7 +221,6 @@ impl OwnClient {
     }
 }
 
-/// A response.
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,

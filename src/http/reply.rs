@@ -57,7 +57,6 @@ impl Body for Reply {
     }
 }
 
-/// A response without a body.
 pub fn empty(status: StatusCode) -> Response<Reply> {
     let mut response = Response::new(Reply::Local(Full::default()));
     *response.status_mut() = status;

@@ -10,8 +10,8 @@ use super::permission::Permission;
 use super::session::Session;
 use crate::snapshot::Snapshot;
 
-/// Delay between a reload and the new judgement of the latest request. A request that began under
-/// the old configuration has recorded its permission by then.
+/// Delay after a reload or a change of the level before the latest request is judged again. A
+/// request that began under the old configuration has recorded its permission by then.
 const SETTLE: Duration = Duration::from_millis(100);
 
 impl Session {

@@ -48,7 +48,6 @@ impl Service {
         }
     }
 
-    /// The snapshot in force.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshots.current()
     }

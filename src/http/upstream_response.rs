@@ -157,9 +157,9 @@ fn streamed(
     upstream_reply(head, body)
 }
 
-/// The filters of the body; `None` without a body (a response to HEAD, a 204, a 304) or without
-/// filters and decoder, so that the length and encoding in the head stay valid. `is_read`: a reader
-/// in this process needs the body decoded.
+/// The filters of the body. `None` if there is no body (a response to HEAD, a 204, a 304) or
+/// nothing to filter or decode. The length and encoding in the head then stay valid. `is_read`: a
+/// reader in this process needs the body decoded.
 fn filtering(
     body: &Incoming,
     head: &mut AnswerHead,

@@ -85,7 +85,7 @@ impl Connection {
         let [overall, own] = counted.numbers();
         let granted = engine.most_connections;
         let refusals = REFUSALS.min(granted / 4);
-        // If file descriptors are few, one container gets at most half of the connections.
+        // A container gets at most half of the connections that the file descriptors allow.
         let own_limit = match container {
             Some(_) => limits
                 .max_connections_per_container

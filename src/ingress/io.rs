@@ -33,7 +33,7 @@ impl Socket for UnixStream {
     }
 }
 
-/// A client's socket. Reports reads and writes to the idle tracker.
+/// A stream over a client's socket that reports reads and writes to the idle tracker.
 pub struct ClientIo<S> {
     socket: S,
     idle: Arc<IdleTracker>,
@@ -91,8 +91,8 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
     /// then, so hyper would not notice the disconnect. hyper flushes whenever the connection's task
     /// runs, so the check is made here.
     ///
-    /// The FIN of a client that has sent more than the receive window comes after those bytes, so
-    /// it is not noticed until the proxy reads again.
+    /// If the client has sent more than the receive window holds, its FIN arrives only after the
+    /// proxy has read those bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.idle.takes_look() && has_hung_up(&self.socket) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));

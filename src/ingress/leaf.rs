@@ -1,4 +1,4 @@
-//! Leaf certificates for permitted tunnels, limited for each container.
+//! Leaf certificates for permitted tunnels, with a rate limit for each lease.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,9 +35,7 @@ use connection::ConnectionCount;
 /// The state that all client connections share.
 pub struct Engine {
     pub(crate) service: Arc<Service>,
-    /// Answers DNS over HTTPS.
     questions: Arc<dns::Service>,
-    /// Answers MCP clients.
     gateway: Arc<Gateway>,
     authority: Arc<Authority>,
     metrics: ProxyMetrics,
@@ -45,9 +43,7 @@ pub struct Engine {
     /// The most client connections that the file descriptors allow, an upper bound for the
     /// configured limit.
     most_connections: usize,
-    /// Open connections of unknown sources.
     unknown_sources: Arc<ConnectionCount>,
-    /// The threads that serve the connections.
     workers: Workers,
 }
 

@@ -23,11 +23,11 @@ use crate::runtime::WakeGated;
 
 /// Limit on the concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
-/// Limits on the streams that the client resets before they are accepted, and on the streams that
-/// h2 resets for errors of the client. One stream more closes the connection. Both limits bound
-/// rapid-reset floods. They are below h2's defaults (20 and 1024), so that a test can show that
-/// they apply.
+/// Limit on the streams that the client resets before they are accepted. One more closes the
+/// connection, which bounds rapid-reset floods. Below h2's default (20), so that a test can show
+/// that the limit applies.
 const MAX_PENDING_RESETS: usize = 10;
+/// The same limit on the streams that h2 resets for errors of the client; h2's default is 1024.
 const MAX_ERROR_RESETS: usize = 256;
 /// HTTP/2 receive windows in bytes, for the request bodies of a client.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -235,7 +235,7 @@ where
     }
 }
 
-/// An event that ends a connection or makes it idle, and that the connection's bytes do not show.
+/// An event, other than received bytes, that ends a connection or makes it idle.
 enum Signal {
     /// The connection has been idle for 2 s.
     Idle,

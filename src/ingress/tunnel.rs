@@ -1,7 +1,7 @@
 //! CONNECT tunnels, by the protocol inside:
 //!
 //! - TLS for the named host is intercepted. For a passthrough host, it is relayed instead.
-//! - HTTP in clear text is served, unless the host is a passthrough host.
+//! - HTTP/1 in clear text is served, unless the host is a passthrough host.
 //! - Other protocols are denied.
 
 use std::io;
@@ -40,7 +40,6 @@ const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 112];
 /// Capacity in bytes for the first read; most ClientHellos are smaller.
 const FIRST_READ: usize = 1024;
 
-/// A permitted tunnel.
 struct Tunnel {
     connection: Connection,
     /// The snapshot that was in force when the tunnel began.
@@ -245,7 +244,10 @@ impl Tunnel {
                 Ok(TunnelContents::Nothing)
             }
             Ok(Ok(_)) | Err(_) => {
-                let sentence = "Protocol not allowed: the tunnel contains neither TLS nor HTTP";
+                let sentence = match self.passthrough.is_some() {
+                    true => "Protocol not allowed: a tunnel to a passthrough host carries only TLS",
+                    false => "Protocol not allowed: a tunnel carries only TLS or HTTP/1",
+                };
                 let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by(names::PROXY);
                 let _ = io.write_all(&raw(&denial)).await;
                 let _ = io.shutdown().await;

@@ -18,7 +18,6 @@ pub struct Workers {
     /// The thread at which the next search for the least loaded thread begins, so that threads with
     /// equal load take turns.
     next: AtomicUsize,
-    /// Connections of unknown sources.
     unknown_sources: Arc<OpenCounts>,
     _ends: DropGuard,
 }

@@ -209,7 +209,6 @@ impl Registry {
         Ok(live)
     }
 
-    /// The number of live leases.
     pub fn count(&self) -> usize {
         let now = OffsetDateTime::now_utc();
         self.view.count(|container| container.is_live(now))

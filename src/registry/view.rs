@@ -38,7 +38,6 @@ pub fn is_listener_name(name: &str) -> bool {
 /// The listeners that should be open, by lease.
 pub type LeaseListeners = BTreeMap<LeaseId, LeaseListener>;
 
-/// The leases in memory, by source and by id.
 pub(super) struct View {
     by_source: Index<Source>,
     by_id: Index<ContainerId>,

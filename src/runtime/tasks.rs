@@ -2,8 +2,8 @@
 
 use addons::contract::{BoxFuture, Tasks};
 
-/// Spawns tasks on the caller's Tokio runtime. Every flow and every command of the admin API runs
-/// inside a runtime.
+/// Spawns tasks on the caller's Tokio runtime. Panics outside a runtime, but every flow and every
+/// command of the admin API runs inside one.
 pub struct TokioTasks;
 
 impl Tasks for TokioTasks {

@@ -8,7 +8,6 @@ use std::task::Wake;
 pub struct CountingWaker(AtomicUsize);
 
 impl CountingWaker {
-    /// The number of wake-ups.
     pub fn times(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }

@@ -45,7 +45,6 @@ impl Refused {
     }
 }
 
-/// A message to the forwarder.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum ToForwarder {
     /// Forward connections to this Unix listener; without one, refuse them.
@@ -104,7 +103,6 @@ impl Ending {
     }
 }
 
-/// An event of a sandbox.
 #[derive(Debug)]
 pub enum Event {
     /// The controlling end of the sandbox's pseudo-terminal; precedes [`Event::Started`].

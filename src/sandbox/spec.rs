@@ -53,7 +53,6 @@ pub enum Access {
     Writable,
 }
 
-/// The command to start.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Command {
     pub program: OsString,

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use addons::contract::FileLock;
 use rustix::fs::OFlags;
 
-/// Limit on the wait for a lock. Another process holds the lock during a refresh: its request may
-/// take 20 s, and then it writes the file.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit on the wait for a lock. Another process holds the lock during a refresh: for its request,
+/// which may take 20 s (`LIMIT` in `upstream/outbound.rs`), and then for writing the file.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between two attempts to take a lock.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
@@ -23,13 +23,14 @@ pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] F
 impl FileLock for LockBeside {}
 
 impl LockBeside {
-    /// Waits for the lock, for at most [`PATIENCE`]. Blocks. Fails if another process holds the lock
-    /// for that long, or if the lock file cannot be opened or locked. The error names the lock file.
+    /// Blocks until this process has the lock. Fails if another process holds it for
+    /// [`LOCK_TIMEOUT`], or if the lock file cannot be opened or locked. The error names the lock
+    /// file.
     pub fn acquire(token_file: &Path) -> Result<Self, String> {
-        Self::acquire_within(token_file, PATIENCE)
+        Self::acquire_within(token_file, LOCK_TIMEOUT)
     }
 
-    fn acquire_within(token_file: &Path, patience: Duration) -> Result<Self, String> {
+    fn acquire_within(token_file: &Path, limit: Duration) -> Result<Self, String> {
         // `auth.json.lock` for `auth.json`.
         let path = token_file.with_added_extension("lock");
         let failed = |error: io::Error| {
@@ -37,7 +38,7 @@ impl LockBeside {
             format!("{path} cannot be locked, so {file} is not refreshed: {error}")
         };
         let file = open(&path, token_file).map_err(failed)?;
-        let until = Instant::now() + patience;
+        let until = Instant::now() + limit;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self(file)),
@@ -48,7 +49,7 @@ impl LockBeside {
                     let (path, file) = (path.display(), token_file.display());
                     return Err(format!(
                         "another process has held {path} for {} s, so this process does not refresh {file}",
-                        patience.as_secs()
+                        limit.as_secs()
                     ));
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),

@@ -13,7 +13,8 @@ use super::flow_log::FlowLog;
 use super::health_flag::{HealthFlag, HealthGuard};
 use crate::config::AuditConfig;
 
-/// The longest time that a line waits to be written while the disk works, apart from [`GATHERING`].
+/// While the disk works, a line is written at most this long plus [`GATHERING`] after its flow
+/// ended.
 const FLUSH: Duration = Duration::from_millis(200);
 /// The pause in which the writer lets lines gather, so that not every flow wakes it.
 const GATHERING: Duration = Duration::from_millis(10);
@@ -56,7 +57,6 @@ impl AuditLog {
         })
     }
 
-    /// The flow log, to which flows write their lines.
     pub fn flow_log(&self) -> Arc<FlowLog> {
         Arc::clone(&self.flow_log)
     }
@@ -86,8 +86,8 @@ impl Writer {
         let mut recovered = Instant::now();
         let mut more = true;
         while more {
-            let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
-            more = self.flow_log.wait(patience);
+            let limit = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
+            more = self.flow_log.wait(limit);
             let lines = self.flow_log.take();
             if !lines.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);

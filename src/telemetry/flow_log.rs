@@ -85,7 +85,6 @@ impl FlowLog {
         }
     }
 
-    /// Returns the lost lines that the log has no record of yet.
     pub(super) fn lost(&self) -> Option<Lost> {
         *self.lost.lock()
     }
@@ -106,18 +105,17 @@ impl FlowLog {
         self.lines.lock().newest.push(record.into());
     }
 
-    /// The number of lines that were lost to the log.
     #[cfg(test)]
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Waits until a line waits for the disk, at most for `patience`. Returns `false` once the log
-    /// has ended: no line follows the lines that wait now.
-    pub(super) fn wait(&self, patience: Duration) -> bool {
+    /// Blocks until there is a line to be written to disk, for at most `limit`. Returns `false`
+    /// once the log has ended: no line follows the lines that wait now.
+    pub(super) fn wait(&self, limit: Duration) -> bool {
         let mut lines = self.lines.lock();
         if lines.waiting.is_empty() && !lines.closed {
-            self.written.wait_for(&mut lines, patience);
+            self.written.wait_for(&mut lines, limit);
         }
         !lines.closed
     }

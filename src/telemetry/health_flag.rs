@@ -20,7 +20,6 @@ impl HealthFlag {
     }
 }
 
-/// Clears its flag when it is dropped.
 pub struct HealthGuard(HealthFlag);
 
 impl Drop for HealthGuard {

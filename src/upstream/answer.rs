@@ -15,13 +15,11 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer without records.
     pub fn empty(code: ResponseCode) -> Self {
         let records = Vec::new();
         Self { code, records }
     }
 
-    /// The addresses among the records.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.records
             .iter()

@@ -26,8 +26,8 @@ use super::{Driver, Http1, Http2, Network, Upstream};
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
 /// Silence of a connection with open streams before an HTTP/2 PING, and the limit for its answer.
-/// Without the PING, a connection that died without a FIN would take every further request to the
-/// endpoint.
+/// Without the PING, every further request to the endpoint would be sent on a connection that died
+/// without a FIN.
 const PING_AFTER: Duration = Duration::from_secs(20);
 const PING_ANSWER: Duration = Duration::from_secs(20);
 /// The most bytes of a response's header list, equal to the default of `limits.max_header_bytes`

@@ -3,8 +3,8 @@
 //! hyper leaves polling a connection to its user. Usually a separate task polls each connection.
 //! Then the request, the response head and each piece of the body cost a switch of tasks, often
 //! between cores. Only one exchange at a time uses an HTTP/1.1 connection, so the task of that
-//! exchange polls it. An idle connection is polled only when it is checked or used again, and
-//! notices then that the upstream has closed it. See ADR 007.
+//! exchange polls it. An idle connection is polled only when it is checked or used again, so a
+//! close by the upstream is noticed only then. See ADR 007.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -107,7 +107,6 @@ impl Upstream {
         }
     }
 
-    /// The address at the other end.
     pub fn address(&self) -> SocketAddr {
         match self {
             Self::Http1(one) => one.address,

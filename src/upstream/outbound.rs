@@ -22,11 +22,11 @@ use super::{
     DialError, Network, broke_off, handshake, not_answered, not_answered_in_time, open_raw,
 };
 
-/// Limit for a whole exchange, from the chain's judgement to the last byte of the response. A
-/// client's request may wait for it.
+/// Limit for a whole exchange, from the chain's judgement to the last byte of the response. It is
+/// short, since a client's request may wait for the exchange.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Limit for the whole exchange of a look-up at a git forge. A look-up runs within a hook, whose
-/// deadline of 10 s must not pass first.
+/// Limit for the whole exchange of a look-up at a git forge. It is below the chain's deadline
+/// (`PHASE_DEADLINE`), since the hook that waits for the look-up must not exceed that deadline.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// The longest response body in bytes: tokens and answers of APIs are far shorter.
 const MAX_ANSWER: usize = 1 << 20;

@@ -8,8 +8,8 @@ use addons::contract::{OwnAddresses, fold_address};
 
 /// The ports of the appliance's listeners, on every address of this machine.
 ///
-/// The port is compared first, since the other check is a system call. Addresses that a NAT in
-/// front of this machine maps to a listener are not known here.
+/// The port is compared first, since the other check is a system call. If a NAT in front of this
+/// machine maps an address to a listener, a flow to that address is not recognised.
 #[derive(Clone, Debug)]
 pub struct OwnListeners {
     ports: HashSet<u16>,

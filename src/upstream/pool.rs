@@ -17,8 +17,8 @@ use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
 
 /// Limit on the idle HTTP/1.1 connections that are kept for one endpoint. Further connections are
-/// closed: with more concurrent calls than this limit, an MCP mount (a server behind the gateway)
-/// opens connections again and again.
+/// closed. So an MCP mount (a server behind the gateway) with more concurrent calls than this
+/// limit opens new connections again and again.
 const MAX_IDLE: usize = 32;
 /// How long an idle connection is kept, checked every 15 s. Most servers close idle connections
 /// after a minute.
@@ -116,8 +116,8 @@ impl LeasePool {
     }
 
     /// An idle HTTP/1.1 connection for a flow that the chain has permitted. `None` if there is
-    /// none, for a WebSocket, and for [`Want::Http2`] unless the endpoint is known to speak
-    /// HTTP/1.1 only.
+    /// none, and for a WebSocket. For [`Want::Http2`], returns one only if the endpoint is known to
+    /// speak HTTP/1.1 only.
     pub async fn reuse(
         self: &Arc<Self>,
         owner: &Container,

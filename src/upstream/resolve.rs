@@ -73,8 +73,8 @@ pub enum ResolverError {
     Build(NetError),
 }
 
-/// Asks the nameservers and caches their answers. A question that is under way already is not sent
-/// again unless it fails.
+/// Asks the nameservers and caches their answers. While a question is under way, equal questions
+/// wait for its answer; they are sent only if the first one fails.
 ///
 /// A datagram to the first nameserver settles nearly every question. If it does not,
 /// hickory-resolver asks all nameservers, with retries. It uses TCP after a truncated answer, and
@@ -120,8 +120,8 @@ impl Resolver {
         })
     }
 
-    /// Limits the concurrent questions to nameservers to `questions`, at most 1024. A question
-    /// beyond the limit is denied.
+    /// Limits the concurrent questions to nameservers to `questions`, or to `MAX_QUESTIONS` if that
+    /// is less. A question beyond the limit is denied.
     #[must_use]
     pub fn with_room_for(mut self, questions: usize) -> Self {
         self.room = Semaphore::new(questions.min(MAX_QUESTIONS));

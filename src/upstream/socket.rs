@@ -16,7 +16,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// part is reserved for the appliance's own requests.
 const PART: usize = 4;
 
-/// Limits the connections to upstreams.
 pub struct SocketBudget {
     sandboxes: Arc<Semaphore>,
     of_lease: usize,
@@ -66,7 +65,6 @@ impl SocketBudget {
     }
 }
 
-/// A connection to an upstream.
 #[derive(Debug)]
 pub struct UpstreamSocket {
     stream: TcpStream,

@@ -68,7 +68,6 @@ impl NameserverWatch {
         !self.failing.load(Ordering::Relaxed)
     }
 
-    /// Notes that a question was answered.
     pub(super) fn answered(&self) {
         let was_failing = self.failing.load(Ordering::Relaxed);
         if was_failing && self.failing.swap(false, Ordering::Relaxed) && self.outage.lock().ended()

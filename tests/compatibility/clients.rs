@@ -139,9 +139,9 @@ impl Client {
 
     /// The client's line of the table.
     pub fn line(&self, shown: Shown) -> String {
-        let works = match self.expects {
-            Expects::Text(_) => "works",
-            Expects::Stream => "works; a reply arrives as it is sent",
+        let streams = match self.expects {
+            Expects::Text(_) => "",
+            Expects::Stream => "; a reply arrives as it is sent",
         };
         let with = match self.with {
             "" => String::new(),
@@ -152,7 +152,7 @@ impl Client {
             Shown::Status => "shows the status 403",
             Shown::Nothing => "shows a failed connection",
         };
-        format!("| {} | {works}{with} | {shown} |", self.name)
+        format!("| {} | works{with}{streams} | {shown} |", self.name)
     }
 }
 

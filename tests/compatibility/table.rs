@@ -9,9 +9,9 @@ const RECORD: &str = "RECORD_COMPATIBILITY";
 const HEAD: &str = "\
 # Compatibility
 
-Clients that work with the variables of `unified-proxy env` ([certificates.md](certificates.md)), further settings that they need, and
-their output for a host that is not on the allowlist. `tests/compatibility` makes this table: it runs each client with only these variables, over
-TLS, against a stand-in for the server that the client uses, and fails when a line differs.
+The table lists clients that work with the variables of `unified-proxy env` ([certificates.md](certificates.md)), further settings that they need,
+and what they show for a host that is not on the allowlist. `tests/compatibility` makes this table: it runs each client with only these variables,
+over TLS, against a stand-in for the server that the client uses, and fails when a line differs.
 `RECORD_COMPATIBILITY=1 ./scripts/test compatibility::` writes the table again.
 
 The response to a denied CONNECT has the sentence of the denial as its reason phrase, `Domain not allowed: NAME`. A client that shows only the

@@ -49,7 +49,6 @@ fn explained(document: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The text of all sources in a folder.
 fn sources(folder: &Path, text: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

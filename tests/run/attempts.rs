@@ -10,7 +10,6 @@ use crate::support::Ran;
 /// Python code that precedes every script.
 const PRELUDE: &str = include_str!("attempts.py");
 
-/// The result of an attempt.
 #[derive(Debug, Deserialize)]
 pub struct Attempt {
     pub name: String,

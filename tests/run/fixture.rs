@@ -244,7 +244,6 @@ fn possible(user: User) -> Result<(), String> {
     }
 }
 
-/// Creates the directories of a user.
 fn base(user: User) -> TempDir {
     let base = tempfile::Builder::new()
         .prefix("run-")

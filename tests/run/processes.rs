@@ -118,7 +118,6 @@ fn is_state(directory: &Path) -> bool {
     directory.starts_with("/tmp") && name.to_string_lossy().starts_with("unified-proxy-")
 }
 
-/// Sends a signal to a process.
 #[track_caller]
 pub fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();

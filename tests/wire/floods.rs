@@ -68,7 +68,7 @@ fn a_connection_with_500_stream_errors_is_closed() {
     assert_others_go_on(&proxy);
 }
 
-/// The limits differ from hyper's defaults, such as 200 streams and a header list of 16 KiB.
+/// hyper's own defaults differ, for example 200 streams and a header list of 16 KiB.
 #[test]
 fn http2_settings_announce_the_limits_of_a_client() {
     let (_origin, proxy) = start();

@@ -59,7 +59,8 @@ struct Circuit {
     upstream: Arc<str>,
     failures: u32,
     open: Option<Open>,
-    /// The time of the last fault, or of a later success that counted towards closing the circuit.
+    /// The time of the last fault, or the beginning of a later flow whose success counted towards
+    /// closing the circuit.
     touched: Instant,
 }
 

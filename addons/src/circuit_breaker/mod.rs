@@ -39,7 +39,6 @@ struct Probes {
 /// failed, the failure counts once. The engine puts the mark into the flow's slots.
 pub struct SharedFault;
 
-/// The scope of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultScope {
     /// A fault of connecting to the host: counts for all containers.

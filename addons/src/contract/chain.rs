@@ -31,13 +31,13 @@ pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
-    /// Has `MAX_WAITS` permits, one for each flow that waits under this chain.
+    /// Has `MAX_WAITS` permits. Each waiting flow of a container takes one.
     waits: Arc<Semaphore>,
 }
 
 impl Chain {
-    /// Builds the chain, or returns all violations of its order. In each phase, steps that wait
-    /// without their own limit must end within `deadline` after the first of them began to wait.
+    /// Builds the chain, or returns all violations of its order. `deadline` is the time limit of a
+    /// phase for steps without their own limit, counted from the first wait.
     pub fn new(links: Vec<Link>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
         let errors = check_order(&links);
         if errors.is_empty() {

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_the_level_wakes_those_that_waited_before_it() {
+    async fn a_level_change_wakes_futures_that_were_made_before_it() {
         let web = container();
         let changes: [fn(&Container); 3] = [
             |web| web.raise_level(Level::Confidential),

@@ -101,8 +101,9 @@ codes! {
     /// `Host`, `:authority` or the TLS server name differs from the destination of the tunnel or
     /// request.
     HostMismatch = "host_mismatch", 421, Client;
-    /// The bytes in a tunnel are neither TLS nor HTTP, or a request asks to upgrade to another
-    /// protocol than WebSocket.
+    /// A tunnel contains a protocol other than TLS and HTTP/1, or a tunnel to a passthrough host
+    /// contains a protocol other than TLS. Also: a request asks to upgrade to a protocol other than
+    /// WebSocket.
     ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
     /// A blocked API call.
     ApiBlocked = "api_blocked", 403, Policy;

@@ -123,9 +123,9 @@ pub struct Note {
 /// The destination or content of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A connection to an upstream: a tunnel, a request, a WebSocket.
+    /// The upstream of a tunnel, a request or a WebSocket.
     Upstream(Endpoint),
-    /// The addresses of a name: a DNS question.
+    /// The name of a DNS question.
     Name(Host),
     /// An MCP message.
     Mcp(McpSubject),

@@ -71,7 +71,7 @@ impl Host {
             return Ok(Self::Address(fold_address(IpAddr::V6(address))));
         }
         let text = text.strip_suffix('.').unwrap_or(text);
-        // Dotted decimal, the usual form of an address. `inet_aton` reads it as the same address.
+        // Fast path for dotted decimal, which `inet_aton` reads as the same address.
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(IpAddr::V4(address)));
         }

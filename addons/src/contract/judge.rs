@@ -49,8 +49,8 @@ pub trait BodyJudge<Head>: Send {
     }
 
     /// Adapts a denial that the engine, or `has_enough`, made while the body was buffered. Many API
-    /// clients show people only one member of an error response, such as `message`. The judge adds
-    /// that member to the denial.
+    /// clients show people only one member of an error response, such as `message`. A judge can add
+    /// that member here.
     fn for_client(&self, denial: Denial) -> Denial {
         denial
     }

@@ -13,7 +13,7 @@ pub struct Outcome {
     pub status: u16,
     /// The denial that ended the flow; `None` for an addon's own answer, which is no refusal.
     pub denial: Option<Denial>,
-    /// Whether the flow ended early: one side closed the connection, or the lease ended.
+    /// Whether the flow ended early, for example because one side closed the connection.
     pub aborted: bool,
     /// The time from the flow's beginning to its end.
     pub duration: Duration,

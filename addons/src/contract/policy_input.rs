@@ -17,7 +17,7 @@ impl ReadMembers {
         Self(Some(names.into_iter().map(Into::into).collect()))
     }
 
-    /// The members of both sets.
+    /// The union of the two sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let (Some(names), Some(others)) = (&self.0, &other.0) else {

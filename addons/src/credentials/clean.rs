@@ -54,7 +54,6 @@ impl ClientCredentials {
             .extend(credential.remove_cookies.iter().map(boxed));
     }
 
-    /// Removes the client's credentials from a request.
     pub(super) fn remove_from(&self, request: &mut Request) {
         remove_fields(&mut request.headers, |name| {
             let mut names = KEY_FIELDS

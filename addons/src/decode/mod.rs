@@ -2,7 +2,7 @@
 //!
 //! A few bytes of a compressed body may expand to gigabytes. So the caller pulls the output: each
 //! call returns at most as much as the caller has room for, however much input was fed. A decoder
-//! decodes ahead by at most its window, and a block for zstd.
+//! decodes ahead by at most its window, zstd by a window and a block.
 
 mod brotli;
 mod deflate;
@@ -72,7 +72,7 @@ struct Progress {
     written: usize,
 }
 
-/// The decoder of one encoding. It buffers no output beyond its window, and a block for zstd.
+/// The decoder of one encoding. It buffers at most a window of output, zstd a window and a block.
 trait Encoding: Send {
     /// Decodes from `input` to the front of `out`, which is not empty.
     ///

@@ -14,7 +14,6 @@ const MAX_REFS: usize = 10_000;
 /// the report within a pkt-line.
 const MAX_NAME: usize = 1024;
 
-/// Limit on the bytes of a ref name in a message.
 const MAX_SHOWN: usize = 200;
 
 /// One ref update.
@@ -26,8 +25,8 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Returns the name for messages, cut to 200 bytes, since a report repeats the message for
-    /// every ref.
+    /// Returns the name for messages, cut to [`MAX_SHOWN`] bytes, since a report repeats the
+    /// message for every ref.
     pub fn shown(&self) -> Cow<'_, str> {
         match self.name.get(..MAX_SHOWN) {
             Some(beginning) if self.name.len() > MAX_SHOWN => {

@@ -25,7 +25,6 @@ const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
 
-/// The rules for one push.
 pub(super) struct PushRules {
     /// The prefixes that bot mode restricts refs to; `None` in user mode.
     pub ref_prefixes: Option<Arc<[String]>>,

@@ -43,7 +43,6 @@ pub(super) enum Kind {
 
 /// Judges the values of one body.
 pub(super) struct Judge<'a> {
-    /// The owner of the repository.
     pub(super) owner: &'a str,
     pub(super) mentions: &'a Mentions,
 }

@@ -119,7 +119,6 @@ pub(super) fn text(text: &str, mentions: &Mentions) -> Option<Objection> {
     Some(Objection::Mention(mention.to_owned()))
 }
 
-/// The objection to the name of a label.
 pub(super) fn label(name: &str, mentions: &Mentions) -> Option<Objection> {
     if is_bot_label(name) {
         return Some(Objection::Label(name.to_owned()));
@@ -165,7 +164,6 @@ fn command(body: &str) -> Option<Objection> {
     })
 }
 
-/// Whether bots act on a label.
 pub(super) fn is_bot_label(name: &str) -> bool {
     let letters = name.chars().filter(|c| c.is_alphanumeric());
     let name: String = letters.flat_map(char::to_lowercase).collect();

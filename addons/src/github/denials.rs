@@ -13,7 +13,6 @@ const ALLOWED: &str =
 /// Limit on the bytes of a JSON key from the client that a denial repeats.
 const MAX_KEY: usize = 80;
 
-/// Constructors of the denials.
 pub(super) struct Denials;
 
 impl Denials {

@@ -16,7 +16,6 @@ use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
 /// Limit on the bytes of a write's body. GitHub's own limit is lower.
 const MAX_BODY: usize = 1 << 20;
 
-/// The rules of the REST API.
 pub(super) struct Rest {
     pub(super) blocked: Patterns,
     pub(super) allowed: Patterns,

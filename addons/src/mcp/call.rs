@@ -56,7 +56,6 @@ pub(super) fn arguments<'a>(params: &Members<'a>) -> &'a str {
     given.unwrap_or("{}")
 }
 
-/// Replaces the arguments in the params.
 pub(super) fn with_arguments(
     params: &Members<'_>,
     arguments: &str,

@@ -7,7 +7,7 @@ use crate::contract::{Code, Denial, Flow};
 /// The longest reason that denials and the audit quote, in bytes.
 const MAX_REASON: usize = 512;
 
-/// Policy decisions, as written in the audit log and in the denials that clients receive.
+/// Policy decisions, as the audit log and denials name them.
 pub(super) const ALLOW: &str = "allow";
 pub(super) const REDACT: &str = "redact";
 pub(super) const ASK: &str = "ask";
@@ -17,7 +17,6 @@ pub(super) const DENY_ABORT: &str = "deny_abort";
 /// Server and tool of a message, by their names in policies, audit and denials.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// The server.
     pub(super) server: Arc<str>,
     /// The server's own name for the tool; `None` unless the message is a `tools/call`.
     pub(super) tool: Option<Arc<str>>,
@@ -97,7 +96,6 @@ impl Target {
     }
 }
 
-/// The denial of a call to an unknown tool.
 pub(super) fn unknown_tool(name: &str) -> Denial {
     let name = cut(name);
     Denial::new(Code::ToolNotFound, format!("Unknown tool: {name}"))

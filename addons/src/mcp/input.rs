@@ -75,8 +75,7 @@ impl Question<'_> {
         let session = flow.find_slot::<McpSession>();
         input.text_or_null("session", session.map(|session| &*session.0));
         input.text("security_level", self.container.level().as_str());
-        // Formatted only if a policy reads them. Otherwise their few bytes are missing in the size
-        // of the input, which does not matter.
+        // Formatted only if a policy reads them: their few bytes hardly change the input's size.
         if input.reads("annotations") {
             input.json("annotations", &self.annotations_json());
         }

@@ -1,5 +1,5 @@
-//! Judges questions to the client that a server puts into its answer to a request: `inputRequests`
-//! of a result (2026-07-28), and `elicitations` of the error `URLElicitationRequired` (2025-11-25).
+//! Judges the questions to the client in a server's answer: `inputRequests` of a result
+//! (2026-07-28), and `elicitations` of the error `URLElicitationRequired` (2025-11-25).
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 /// The methods that an input request may have.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
-/// Limit on the questions to the client in one answer. Short policies are evaluated on the
-/// connection's thread, so many questions would delay other connections.
+/// Limit on the questions to the client in one answer. Each question is judged by the policies, and
+/// short policies run on the connection's thread, so many questions would delay other connections.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {
@@ -150,7 +150,9 @@ impl Mcp {
 
 fn check_number(questions: usize) -> Verdict {
     if questions > MAX_INPUT_REQUESTS {
-        let why = format!("{questions} input requests at once; {MAX_INPUT_REQUESTS} are allowed");
+        let why = format!(
+            "the answer asks the client {questions} questions, the limit is {MAX_INPUT_REQUESTS}"
+        );
         return Err(Denial::malformed(why));
     }
     Ok(())

@@ -38,7 +38,6 @@ pub use settings::{
     StdioSettings,
 };
 
-/// The method of a tool call.
 const TOOLS_CALL: &str = "tools/call";
 
 /// Ports of the addon.

@@ -11,7 +11,6 @@ use crate::strict_json;
 /// The strictest of several decisions.
 #[derive(Debug)]
 pub(super) struct Ruling {
-    /// The decision.
     pub(super) decision: &'static str,
     /// The bundle that decided: the first with the strictest decision.
     pub(super) bundle: Option<Arc<str>>,

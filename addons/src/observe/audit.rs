@@ -1,4 +1,5 @@
-//! Writes a line of the audit log for every flow that ended.
+//! Writes the audit log: a line for each flow that ended, or one line with a count for several
+//! equal ones.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -13,8 +14,8 @@ use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, names};
 
-/// The audit log. Made once and kept over reloads. If a container is over its budget, equal lines
-/// are folded into one line with a count.
+/// The audit log. Made once and kept over reloads. Lines are folded only if their container is over
+/// its budget.
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,

@@ -10,7 +10,6 @@ use super::line::{AuditLine, Cost, McpLine};
 /// may become an escape of six bytes.
 const TYPICAL_LENGTH: usize = 512;
 
-/// The JSON of a line.
 pub(super) struct EncodedLine {
     /// One JSON object without a line feed.
     pub(super) json: Vec<u8>,

@@ -24,19 +24,14 @@ const MAX_TOOL: usize = 128;
 pub(super) struct AuditLine<'a> {
     /// When the flow started.
     pub(super) ts: SystemTime,
-    /// The flow's id.
     pub(super) flow: FlowId,
-    /// The flow's kind.
     pub(super) kind: Kind,
-    /// The container's id.
     pub(super) container_id: Option<&'a str>,
-    /// The client's address.
     pub(super) client: Option<IpAddr>,
     /// The method, or the DNS record type.
     pub(super) method: Option<Excerpt<'a>>,
     /// The flow's host; `None` in a coarse line: see [`AuditLine::coarse`].
     pub(super) host: Option<&'a Host>,
-    /// The flow's port.
     pub(super) port: u16,
     /// The path without its query.
     pub(super) path: Option<Excerpt<'a>>,
@@ -44,19 +39,14 @@ pub(super) struct AuditLine<'a> {
     pub(super) status: Option<u16>,
     /// The outcome: `ok`, `denied`, `failed` or `aborted`.
     pub(super) outcome: &'static str,
-    /// The code of the denial.
     pub(super) code: Option<&'static str>,
-    /// The addon that denied the flow.
     pub(super) addon: Option<&'static str>,
-    /// The rule or entry that decided.
     pub(super) rule: Option<&'a str>,
-    /// The bytes and the duration.
     pub(super) cost: Cost,
     /// The address that was connected to.
     pub(super) upstream_addr: Option<SocketAddr>,
     /// The names of the credentials that were added.
     pub(super) credential: Option<&'a str>,
-    /// The facts of an MCP message.
     pub(super) mcp: Option<McpLine<'a>>,
 }
 
@@ -69,7 +59,6 @@ pub(super) struct McpLine<'a> {
     pub(super) tool: Option<Excerpt<'a>>,
     /// The SHA-256 of the caller's arguments.
     pub(super) args_sha256: Option<&'a str>,
-    /// The policy's decision.
     pub(super) decision: Option<&'static str>,
     /// The reason of the decision, at most 512 bytes.
     pub(super) reason: Option<&'a str>,
@@ -81,11 +70,8 @@ pub(super) struct McpLine<'a> {
 /// the bytes, and the duration of the first flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    /// Bytes from the client.
     pub(super) bytes_in: u64,
-    /// Bytes to the client.
     pub(super) bytes_out: u64,
-    /// The duration in milliseconds.
     pub(super) duration_ms: u64,
 }
 

@@ -34,7 +34,6 @@ const MAX_HELD: u32 = 512;
 /// The share of the bytes that is reserved for lines held in full, as a divisor: a quarter.
 const FOLDED_SHARE: u32 = 4;
 
-/// The limits and the sink of all budgets.
 pub(super) struct BudgetLimits {
     pub(super) lines_per_minute: NonZeroU32,
     pub(super) bytes_per_minute: NonZeroU32,

@@ -36,9 +36,10 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether TLS to hosts of the pattern must be decrypted because of this rule. That is so if
-    /// the rule has methods or paths, and if it denies (or asks), or allows some requests that one
-    /// of the `later` rules denies by host alone.
+    /// Whether TLS to hosts of the pattern must be decrypted because of this rule. A rule without
+    /// methods and paths decides on the tunnel, so it needs no decryption. Any other rule needs it
+    /// if it denies or asks. If it allows, it needs decryption only before a rule in `later` that
+    /// denies or asks by host alone: the tunnel then passes, and each of its requests is judged.
     pub(super) fn must_read(&self, pattern: &HostPattern, later: &[Self]) -> bool {
         let denies_others = |rule: &Self| {
             let mut hosts = self.hosts.iter();

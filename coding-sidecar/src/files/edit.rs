@@ -43,7 +43,7 @@ pub struct EditResult {
 ///
 /// If all line ends of the file are CRLF, the texts may have LF or CRLF, and the result has CRLF.
 /// Edits and writes of one file are serialised. If another process writes to the file after it was
-/// read, the edit fails; a write in the moment between the last check and the rename is lost.
+/// read, the edit fails. A write between the last check and the rename is lost.
 pub fn edit(
     workspace: &Workspace,
     request: EditRequest,

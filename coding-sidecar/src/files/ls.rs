@@ -34,8 +34,8 @@ pub struct LsRequest {
 pub struct LsResult {
     /// One entry on each line; a folder ends with `/`.
     pub output: String,
-    /// Present if entries are missing from `output`. Its totals are those of the whole folder,
-    /// except that the `/` after a link to a folder is not counted if `output` lacks the link.
+    /// Present if entries are missing from `output`. Its totals count the whole folder. The `/`
+    /// after a link to a folder is counted only if `output` has the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
 }

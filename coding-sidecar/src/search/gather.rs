@@ -1,8 +1,8 @@
 //! Searches many files on several threads. The result does not depend on the number of threads.
 //!
 //! Threads take batches of files from one walk, and the results are joined in the order of the
-//! walk. A thread searches the whole batch that it has begun, unless this batch alone fills the
-//! result. So the result has the first matches of the tree.
+//! walk. A thread finishes a batch that it has begun, unless this batch alone fills the result. So
+//! the result has the first matches of the tree.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -19,9 +19,9 @@ const LIMIT_DEFAULT: u64 = 100;
 const CONTEXT_MAX: u64 = 100;
 /// The most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
-/// The most bytes of a compiled pattern; `(\w{100}){100}` exceeds them. Each byte of a line may
-/// cost a step for each state of the automaton: `a[ab]{10000}c` takes up to half a minute for the
-/// longest line.
+/// The most bytes of a compiled pattern; `(\w{100}){100}` exceeds them. The limit bounds the time
+/// for one line: each byte may cost a step for each state of the automaton, so `a[ab]{10000}c`
+/// takes up to half a minute for the longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;

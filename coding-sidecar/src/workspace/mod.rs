@@ -1,9 +1,9 @@
 //! The workspace root. Every file operation opens its files relative to the descriptor of the root,
 //! or of a folder that was opened this way.
 //!
-//! Unless operations outside the root are allowed, the kernel resolves each path with `openat2` and
-//! `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`, so that no symbolic link, no `..` and no folder that
-//! is replaced between a check and its use leads outside.
+//! If operations are confined to the root, the kernel resolves each path with `openat2` and
+//! `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`. Then no symbolic link, no `..` and no folder that is
+//! replaced during an operation leads outside.
 
 mod beneath;
 mod locks;

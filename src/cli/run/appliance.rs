@@ -25,7 +25,8 @@ use crate::sandbox::Channel;
 /// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
 
-/// Limit on the wait for the appliance to end. Its drain takes up to 10 s by default.
+/// Limit on the wait for the appliance to end. Its flows get up to 10 s of this by default
+/// (`shutdown_timeout`).
 const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
 /// An unlocked state directory older than this belongs to a run that has ended. A younger one may
 /// belong to a run that is about to lock it.
@@ -124,7 +125,6 @@ impl Appliance {
         }
     }
 
-    /// The path of the admin socket.
     pub fn socket(&self) -> PathBuf {
         self.options.socket()
     }
@@ -294,7 +294,7 @@ fn forget_old(runs: &Path) {
     let entries = fs::read_dir(runs).into_iter().flatten().flatten();
     let mut logs: Vec<_> = entries.map(|entry| entry.path()).collect();
     logs.sort();
-    // A run leaves an audit log and, if the appliance wrote errors, an error log.
+    // A run leaves an audit log and, unless it is empty, the appliance's log.
     for old in logs.iter().rev().skip(2 * KEPT_RUNS) {
         let _ = fs::remove_file(old);
     }

@@ -232,7 +232,7 @@ impl Protected {
         Ok(())
     }
 
-    /// Pins the directories between `root` and `directory`, including the latter.
+    /// Pins `directory` and the directories between it and `root`.
     fn pin_between(&mut self, root: &Path, directory: &Path) {
         let way = directory.ancestors().take_while(|path| *path != root);
         self.pinned.extend(way.map(Path::to_owned));

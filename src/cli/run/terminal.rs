@@ -216,7 +216,6 @@ impl HostTerminal {
         }
     }
 
-    /// Restores the modes of the terminal.
     pub fn restore(&self) {
         let _ = tcsetattr(&self.file, OptionalActions::Flush, &self.modes);
     }

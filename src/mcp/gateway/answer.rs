@@ -26,14 +26,12 @@ pub enum Answered {
 }
 
 impl Answered {
-    /// An answer without a body.
     pub fn empty(status: StatusCode) -> Self {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = status;
         Self::Whole(response)
     }
 
-    /// An answer with a JSON body.
     pub fn json(status: StatusCode, body: Bytes) -> Self {
         let mut response = Response::new(body);
         *response.status_mut() = status;

@@ -10,8 +10,7 @@ use super::super::tasks::without_tasks;
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
 /// Reads a client's capabilities and removes tasks: the capability and the extension. Fails if the
-/// value is not an object. Also fails if the value is longer than [`MAX_CAPABILITIES`], since the
-/// session keeps the value.
+/// value is not an object, or longer than [`MAX_CAPABILITIES`], since a legacy session keeps it.
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {
@@ -26,8 +25,8 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     Ok(kept.into())
 }
 
-/// Reads a client's name and version. Fails if the value is longer than [`MAX_INFO`], since the
-/// session keeps the value.
+/// Reads a client's name and version. Fails if the value is longer than [`MAX_INFO`], since a
+/// legacy session keeps it.
 pub fn read_info(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     if raw.get().len() > MAX_INFO {
         return Err(too_long("clientInfo", MAX_INFO));

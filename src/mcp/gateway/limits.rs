@@ -29,7 +29,6 @@ pub const MAX_INFO: usize = 4 * 1024;
 /// The longest URI of a subscription, in bytes.
 pub const MAX_URI: usize = 4 * 1024;
 
-/// Metrics of the gateway.
 #[derive(Clone)]
 pub struct GatewayMetrics {
     pub sessions: IntGauge,
@@ -49,7 +48,6 @@ const LIMITS: [&str; 6] = [
 ];
 
 impl GatewayMetrics {
-    /// Registers the metrics.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::new(name, help)?;

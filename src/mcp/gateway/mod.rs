@@ -79,7 +79,6 @@ impl Gateway {
         PATHS.iter().any(|(known, _)| *known == path)
     }
 
-    /// Answers a request.
     pub fn handle(
         self: &Arc<Self>,
         session: Arc<Session>,

@@ -63,7 +63,6 @@ impl<'a> Visit<'a> {
         })
     }
 
-    /// The connection.
     pub fn session(&self) -> &Arc<Session> {
         &self.request.session
     }
@@ -72,7 +71,6 @@ impl<'a> Visit<'a> {
         &self.request.head.headers
     }
 
-    /// The caller with this description.
     pub fn caller(&self, described: ClientDescription) -> Arc<Caller> {
         Arc::new(Caller {
             client: self.session().client.clone(),
@@ -116,7 +114,6 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// The trace context of the request.
     fn trace(&self) -> Option<TraceContext> {
         let headers = self.headers();
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());

@@ -46,13 +46,11 @@ pub enum Part {
     Wait(Duration),
     /// Sends nothing more and keeps the connection open.
     Hold,
-    /// Breaks the connection.
     Break,
     /// Sends the same bytes again and again.
     Forever(Vec<u8>),
 }
 
-/// A scripted response.
 #[derive(Clone, Debug)]
 pub struct Scripted {
     status: u16,
@@ -98,7 +96,6 @@ impl Scripted {
         answer
     }
 
-    /// Adds a step.
     pub fn and(mut self, step: Part) -> Self {
         self.body.push(step);
         self

@@ -86,7 +86,6 @@ pub enum Protocol {
     Http2,
 }
 
-/// A request of the corpus.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
     pub from: Ipv4Addr,

@@ -25,7 +25,6 @@ use crate::support::{Proxy, Tls, handshake, read_connect_reply, read_reply};
 
 type H2Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Timeout for a response.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection for requests, or the response that denied its tunnel.

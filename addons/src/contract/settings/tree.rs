@@ -16,8 +16,8 @@ use super::report::{FileReport, Place};
 /// Limit on the nesting of lists and mappings. Checked without recursion while the tree is built,
 /// so that code that walks the tree may recurse.
 const MAX_DEPTH: usize = 128;
-/// Limit on the length of a key, in bytes. The longest valid keys are host patterns of at most 255
-/// bytes.
+/// Limit on the length of a key, in bytes: enough for every host pattern in A-labels, which has at
+/// most 255 bytes.
 const MAX_KEY_LENGTH: usize = 256;
 
 /// A value and its place. It has no `Debug` on purpose, since it may hold a secret.

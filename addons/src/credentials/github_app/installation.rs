@@ -148,7 +148,6 @@ pub(super) fn owners(container: &Container) -> Vec<&str> {
     owners
 }
 
-/// The repositories of one owner.
 pub(super) fn repos_of<'c>(container: &'c Container, owner: &str) -> Vec<&'c Repo> {
     let of_owner = |repo: &&Repo| parts(repo).0.eq_ignore_ascii_case(owner);
     container.repos.iter().filter(of_owner).collect()

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 /// Seconds by which `iat` lies before now, in case the local clock is ahead of GitHub's.
 const ISSUED_BEFORE: i64 = 60;
-/// Seconds from now to `exp`. `iat` and `exp` are ten minutes apart, the most that GitHub allows.
+/// Seconds from now to `exp`. GitHub allows at most ten minutes.
 const VALID_FOR: i64 = 540;
 
 /// Signs a JWT of the App with its private key, PKCS #1 or PKCS #8 in PEM. An error never shows the

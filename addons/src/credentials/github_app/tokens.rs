@@ -107,8 +107,8 @@ impl AppTokens {
         minted.unwrap_or_else(|_| Err(ended.to_owned()))
     }
 
-    /// Mints in a separate task: a client that disconnects does not cancel the request to GitHub,
-    /// which the next flow would have to repeat. The end of the lease cancels it.
+    /// Mints in a separate task, so that a client that disconnects does not cancel the request to
+    /// GitHub. Only the end of the lease cancels the request.
     fn start(
         self: &Arc<Self>,
         guard: OwnedMutexGuard<()>,

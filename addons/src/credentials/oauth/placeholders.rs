@@ -42,7 +42,7 @@ pub struct PlaceholderAnswer {
 pub enum LoginEndpoint {
     /// New tokens.
     Tokens,
-    /// The claims of its token: Google's `tokeninfo`.
+    /// The claims of an access token: Google's `tokeninfo`.
     TokenInfo,
     /// The user's profile: Google's `userinfo`.
     UserInfo,

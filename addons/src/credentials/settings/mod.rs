@@ -21,7 +21,7 @@ pub use secret::SecretSetting;
 pub struct CredentialSettings {
     /// The entries whose secrets are not empty.
     pub active: Vec<CredentialEntry>,
-    /// The hosts of all entries, also of those with an empty secret. Each has the entry's name.
+    /// The hosts of all entries, also of those with an empty secret, each with its entry's name.
     pub hosts: Vec<(Host, String)>,
 }
 

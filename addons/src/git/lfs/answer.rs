@@ -25,7 +25,6 @@ const HARMLESS: [&str; 5] = [
     "x-amz-date",
 ];
 
-/// Rewrites the answer to a batch call.
 pub(super) struct BatchResponseJudge {
     pub container: Arc<Container>,
     pub reachable: Arc<Reachable>,

@@ -9,7 +9,6 @@ use crate::contract::{
 use crate::forges::with_message;
 use crate::git::size::{self, Limit};
 
-/// Judges a batch call.
 pub(super) struct BatchJudge {
     /// The size limit of a file; `None` if uploads are denied, because the repository is not in the
     /// container's list.

@@ -16,7 +16,7 @@ use crate::contract::{Container, Flow, Host, Request, Scheme};
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest token and the longest field name in bytes. Servers refuse longer header fields.
+/// The longest token and the longest field name in bytes. Most servers refuse longer header fields.
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
@@ -27,10 +27,9 @@ const MAX_REDEEMED: usize = 8;
 /// The prefix of a placeholder. A placeholder works only as the whole value of a field.
 const PREFIX: &str = "up-placeholder-";
 
-/// The name of these tokens in the audit, which records them as a credential.
+/// The credential's name in the audit.
 const NAME: &str = "git-lfs";
 
-/// The tokens of a lease.
 #[derive(Default)]
 struct Tokens {
     /// In order of age, the oldest first.

@@ -123,7 +123,7 @@ impl<'a> Walk<'a> {
             }
             let has_arguments = !field.arguments.is_empty();
             let next = fields::place_of(place, &field.name, has_arguments).ok_or_else(|| {
-                let why = "it leads out of the repository; outside, a query may only read fields that have no selection";
+                let why = "it leads out of the repository, where a query may read only fields without a selection, and names such as an owner's login";
                 Denials::leads_out(&field.name, why)
             })?;
             walk.nested_fields(&field.selections, next, depth + 1)

@@ -34,9 +34,9 @@ pub struct ExposedTool {
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Whether the tool is listed. It is not listed if the chain would deny every call: because the
-    /// tool's definition changed and blocks it, or because the tool reaches the open world and the
-    /// container's security level forbids that.
+    /// Whether the tool is listed. False if the chain would deny every call: the definition changed
+    /// and no operator has accepted the change, or the container's security level forbids tools
+    /// that reach the open world.
     pub is_listed: bool,
     /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,

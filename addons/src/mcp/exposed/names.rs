@@ -27,7 +27,7 @@ pub(super) fn exposed_name(
         report(problems, || {
             let name = name.escape_default().to_string();
             format!(
-                "{server}: {name:?} is left out: its name has characters other than visible ASCII"
+                "{server}: {name:?} is left out: its name is empty, or has characters other than visible ASCII"
             )
         });
         return None;

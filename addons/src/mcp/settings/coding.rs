@@ -15,7 +15,7 @@ use crate::contract::{AuthorityError, Endpoint, Host, Scheme};
 pub(super) const TIMEOUT: Duration = Duration::from_secs(310);
 /// Default of `waitForReadyMs`.
 const WAIT_FOR_READY: u64 = 10_000;
-/// The largest `waitForReadyMs`. A session must be open within 60 s.
+/// The largest `waitForReadyMs`, below the 60 s within which a session must be open.
 const MAX_WAIT_FOR_READY: u64 = 50_000;
 /// The longest path of a Unix socket on Linux, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
@@ -33,7 +33,6 @@ pub(super) fn find<'a>(fields: &Fields<'a>) -> Option<Setting<'a>> {
     either(fields, KEYS)
 }
 
-/// Reads the setting.
 pub(super) fn read(at: &Setting<'_>) -> Option<CodingSettings> {
     let fields = at.fields()?;
     let wait = either(&fields, ["waitForReadyMs", "wait_for_ready_ms"]);

@@ -17,7 +17,6 @@ pub const HINTS: [&str; 4] = [
     "openWorldHint",
 ];
 
-/// A renamed tool.
 struct Rename {
     to: Arc<str>,
     containers: Vec<Arc<str>>,

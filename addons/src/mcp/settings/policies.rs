@@ -21,7 +21,6 @@ const KNOWN_METHODS: [&str; 5] = [
 /// Limit on the bundles of one file. It is low, since each call may have to wait for every bundle.
 const MAX_BUNDLES: usize = 32;
 
-/// Reads `policies`.
 pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
     let mut ids = BTreeSet::new();
     let bundles = fields.list("bundles", |at| {

@@ -1,5 +1,5 @@
-//! Reads files of the polis gateway. A warning for each key that only polis has names the native
-//! equivalent.
+//! Reads files of the polis gateway. Each key that only polis has causes a warning that names the
+//! native key.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -97,7 +97,7 @@ fn mapped<'a>(fields: &Fields<'a>, key: &'static str, to: &str) -> Option<Settin
     Some(at)
 }
 
-/// Reads `:8090` or `address:8090`.
+/// Reads `:8090`, which means port 8090 of all IPv4 addresses, or `address:8090`.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     const WRONG: &str = "must be :PORT or ADDRESS:PORT";
     match text.strip_prefix(':') {

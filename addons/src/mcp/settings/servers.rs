@@ -22,8 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The smallest plain number that is read as milliseconds. A smaller number is read as seconds.
 /// Some clients write milliseconds, others seconds.
 const FIRST_MILLISECONDS: u64 = 1000;
-/// The longest name of a server in bytes. The name is the prefix of exposed names, which have at
-/// most 64 bytes.
+/// The longest name of a server in bytes. The name is the prefix of exposed names of at most 64
+/// bytes, so it must leave room for the names of tools.
 const MAX_NAME: usize = 48;
 /// Limit on the servers of one file.
 const MAX_SERVERS: usize = 256;
@@ -53,7 +53,6 @@ const OF_CLIENTS: [&str; 19] = [
 /// The entries of `mcpServers` and `tools`, by name; `None` for a disabled or invalid server.
 pub(super) type Servers = BTreeMap<Arc<str>, Option<ServerSettings>>;
 
-/// Reads all servers.
 pub(super) fn read(fields: &Fields<'_>) -> Servers {
     let mut servers = Servers::new();
     let entries = fields.find("mcpServers").and_then(|at| at.entries());

@@ -46,7 +46,6 @@ pub(super) fn changed(text: impl Into<String>) -> Arc<Definition> {
     Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Changed))
 }
 
-/// Settings with one override, for one tool.
 pub(super) fn overriding(server: &str, tool: &str, rule: OverrideRule) -> McpSettings {
     let mut settings = McpSettings::default();
     let key = (server.into(), tool.into());

@@ -111,7 +111,7 @@ fn pull_requests_issues_labels_and_reactions_may_be_written() {
 }
 
 #[test]
-fn every_other_write_is_denied() {
+fn writes_off_the_allowlist_are_denied() {
     let cases = [
         "PUT /repos/acme/web/pulls/1/update-branch",
         "PUT /repos/acme/web/pulls/1/reviews/3/dismissals",
@@ -481,7 +481,7 @@ fn an_enterprise_server_is_guarded_below_its_api() {
 }
 
 #[test]
-fn other_hosts_are_not_judged() {
+fn requests_to_a_host_of_no_forge_are_not_judged() {
     let guard = Guard::new(settings());
     let code = guard.code("api.example.com", "DELETE /repos/acme/web", &Value::Null);
     assert_eq!(code, None);

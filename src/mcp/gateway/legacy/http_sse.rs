@@ -38,7 +38,6 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Answers `GET /sse`.
 pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
     check_accept(visit.headers(), &[EVENT_STREAM])?;
     let counted = count_stream(visit)?;

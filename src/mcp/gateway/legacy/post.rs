@@ -27,7 +27,6 @@ use super::client_stream::ClientStream;
 use super::handshake;
 use super::session::{CallGuard, LegacySession, NotBegun, Transport};
 
-/// Answers a message.
 pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
     if let Message::Request { id, method, params } = &message
         && &**method == "initialize"
@@ -117,7 +116,6 @@ async fn initialize(
     Ok(answered)
 }
 
-/// Answers `ping`.
 pub async fn ping(visit: &Visit<'_>, params: Option<Box<RawValue>>) -> Outcome {
     let mut live = visit.judge("ping", params).await?;
     live.complete();

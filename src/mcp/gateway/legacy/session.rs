@@ -14,14 +14,12 @@ use super::super::super::message::{Id, Outcome};
 use super::super::limits::{Counted, MAX_CALLS, MAX_KEPT_STREAMS, MAX_QUESTIONS};
 use super::event_stream::{EventStream, KeptBytes};
 
-/// One session.
 pub struct LegacySession {
     /// 128 random bits in hexadecimal.
     pub id: Arc<str>,
     /// Cancelled when the session ends: by DELETE, with its lease, with its only stream (HTTP+SSE),
     /// or to make room for another.
     pub ended: CancellationToken,
-    /// Its transport.
     pub transport: Transport,
     /// The client; set by `initialize`.
     caller: OnceLock<Arc<Caller>>,
@@ -47,7 +45,6 @@ struct Streams {
     of_calls: Vec<Arc<EventStream>>,
 }
 
-/// The transport of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Each request has a separate answer (2025-03-26 and later).
@@ -191,7 +188,6 @@ impl LegacySession {
         stream
     }
 
-    /// The stream with this number.
     pub fn find_stream(&self, number: u64) -> Option<Arc<EventStream>> {
         let streams = self.streams.lock();
         let mut all = streams.standalone.iter().chain(&streams.of_calls);

@@ -24,7 +24,6 @@ use super::event_stream::{EventStream, Reader};
 use super::post::session_of;
 use super::session::LegacySession;
 
-/// Answers a GET.
 pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
     check_accept(visit.headers(), &[EVENT_STREAM])?;
     let (session, caller) = session_of(visit)?;
@@ -51,7 +50,6 @@ pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
     Ok(events(stream.read(after, stopping), counted))
 }
 
-/// Answers a DELETE.
 pub fn delete(visit: &Visit<'_>) -> Result<Answered, Denial> {
     session_of(visit)?;
     if let Some(id) = only(visit.headers(), &SESSION_ID)? {

@@ -28,7 +28,6 @@ use super::request::{Request, whole};
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
-/// The filter that a client requests.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RequestedFilter {
@@ -103,7 +102,6 @@ fn granted(requested: RequestedFilter, capabilities: &RawValue) -> Filter {
     }
 }
 
-/// An open stream.
 struct Listening {
     id: Id,
     filter: Filter,
@@ -140,7 +138,8 @@ impl Listening {
                     let params = object(params.as_deref()).unwrap_or_default();
                     return (self.tagged(&method, params), false);
                 }
-                // Drops other notifications and all requests. The server of a dropped request gets an error.
+                // Other notifications and all requests are dropped. The server of a dropped request
+                // gets an error.
                 Some(_) => {}
                 None => return (self.end(), true),
             }

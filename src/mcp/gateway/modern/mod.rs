@@ -1,5 +1,5 @@
-//! Modern revisions, without a handshake: from 2026-07-28 on. The only state between requests are
-//! suspended calls.
+//! Modern revisions, without a handshake: from 2026-07-28 on. Only suspended calls are kept between
+//! requests.
 
 mod discover;
 mod envelope;

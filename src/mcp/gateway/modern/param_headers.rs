@@ -64,7 +64,6 @@ fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), R
     annotated.iter().try_for_each(|one| one.agrees(headers))
 }
 
-/// An annotated property.
 struct Annotated<'a> {
     header: HeaderName,
     is_integer: bool,

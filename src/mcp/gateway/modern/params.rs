@@ -51,7 +51,6 @@ impl<'a> ModernParams<'a> {
         read
     }
 
-    /// The progress token of the request.
     pub fn progress_token(&self) -> Option<&'a RawValue> {
         self.meta.as_ref()?.progress_token
     }

@@ -16,7 +16,6 @@ use super::super::refusal::refuse_with;
 use super::super::visit::Visit;
 use super::envelope;
 
-/// A parsed request.
 pub struct Request<'a> {
     pub id: Id,
     pub method: Arc<str>,

@@ -33,8 +33,8 @@ pub struct Running {
     ready: VecDeque<Progress>,
     id: Id,
     method: Arc<str>,
-    /// The progress token of this request, as JSON. It replaces the token in the server's
-    /// notifications, which is that of the call's first request.
+    /// The progress token of this request, as JSON. The server's notifications have the token of
+    /// the call's first request, which this token replaces.
     progress_token: Option<Box<RawValue>>,
     body: Bytes,
     waiting: Arc<Suspended>,
@@ -49,7 +49,6 @@ enum Progress {
 }
 
 impl Running {
-    /// Begins a call.
     pub fn begin(
         visit: &Visit<'_>,
         request: &Request<'_>,
@@ -61,7 +60,6 @@ impl Running {
         Self::resume(visit, request, read, call)
     }
 
-    /// Resumes a suspended call.
     pub fn resume(
         visit: &Visit<'_>,
         request: &Request<'_>,
@@ -174,9 +172,9 @@ impl Running {
     }
 }
 
-/// Waits for the outcome and answers with JSON. Answers with a stream instead if an event comes
-/// first, the call takes longer than [`STREAM_AFTER`], or the outcome is a result and `Accept`
-/// lists event streams first.
+/// Waits for the outcome and answers with JSON. Answers with a stream instead if a notification
+/// comes first, the call takes longer than [`STREAM_AFTER`], or the outcome is a result and
+/// `Accept` lists event streams first.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
     match timeout(STREAM_AFTER, running.next()).await {
         // An error may have a specific status, which a stream cannot have.

@@ -39,7 +39,6 @@ struct Waiting {
     ended: bool,
 }
 
-/// A suspended call.
 pub struct Entry {
     pub call: Call,
     questions: Vec<(String, Question)>,
@@ -86,7 +85,6 @@ impl Entry {
         self.questions.is_empty()
     }
 
-    /// The `input_required` result.
     fn input_required(&self, state: &str) -> Result<Box<RawValue>, Denial> {
         let requests = self.questions.iter().map(|(key, question)| {
             let method = Value::from(&*question.method);
