@@ -101,7 +101,7 @@ fn known_series() -> Vec<String> {
         ),
         (
             "credentials_injected_total",
-            &[("credential", &["fixed", "login"])],
+            &[("credential", &["fixed", "git-lfs", "login"])],
         ),
         ("circuit_breaker_state", entry),
         ("circuit_breaker_failures_total", entry),

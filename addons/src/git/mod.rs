@@ -25,7 +25,7 @@ use crate::contract::{
 };
 use crate::forges::{send_anonymously, with_message};
 pub use discovery::as_git_shows;
-pub use lfs::Reachable;
+pub use lfs::{CREDENTIAL as LFS_CREDENTIAL, Reachable};
 pub use metrics::GitMetrics;
 use operation::Operation;
 use paths::{Call, RepoPath};

@@ -5,6 +5,7 @@ use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
+use crate::git::LFS_CREDENTIAL;
 
 /// Upper bounds of the buckets of durations, in seconds: from a cached answer to a long completion.
 const DURATION_BUCKETS: [f64; 12] = [
@@ -96,6 +97,7 @@ impl Metrics {
         for code in Code::ALL {
             metrics.denials.with_label_values(&[code.as_str()]);
         }
+        metrics.injected.with_label_values(&[LFS_CREDENTIAL]);
         for record_type in RECORD_TYPES.iter().chain(&["other"]) {
             for outcome in Outcome::LABELS {
                 let labels = [*record_type, outcome];
@@ -136,7 +138,8 @@ impl Metrics {
             let durations = self.durations.with_label_values(&[flow.upstream()]);
             durations.observe(outcome.duration.as_secs_f64());
         }
-        if let Some(credential) = &flow.record().credential {
+        let names = flow.record().credential.iter();
+        for credential in names.flat_map(|names| names.split(',')) {
             self.injected.with_label_values(&[credential]).inc();
         }
     }
@@ -255,7 +258,8 @@ mod tests {
         );
         finish(&metrics, Kind::Dns, "AAAA", &outcome(0, None));
         let mut injecting = flow(Kind::Http, "api.example.com");
-        injecting.record_mut().credential = Some("anthropic".into());
+        injecting.add_credential(&"anthropic".into());
+        injecting.add_credential(&"billing".into());
         metrics.finished(&injecting, &outcome(200, None));
         let text = text(&registry);
         each_row(
@@ -266,6 +270,7 @@ mod tests {
                 r#"proxy_denials_total{code="domain_not_allowed"} 1"#,
                 r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 2"#,
                 r#"proxy_credentials_injected_total{credential="anthropic"} 1"#,
+                r#"proxy_credentials_injected_total{credential="billing"} 1"#,
             ],
             |line| {
                 assert!(text.contains(line), "{line} is not in\n{text}");

@@ -1,5 +1,6 @@
 //! The appliance of one run: a child process with private state.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -25,13 +26,13 @@ use crate::sandbox::Channel;
 /// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
 
-/// Limit on the wait for the appliance to end. Its flows get up to 10 s of this by default
-/// (`shutdown_timeout`).
-const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(12);
+/// Limit on the wait for the appliance to end. By default it gives its flows 10 s
+/// (`shutdown_timeout`), and takes up to 3 s more.
+const APPLIANCE_EXIT_WAIT: Duration = Duration::from_secs(15);
 /// An unlocked state directory older than this belongs to a run that has ended. A younger one may
 /// belong to a run that is about to lock it.
 const LOCK_GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// The number of runs whose logs are kept, if each run has two log files.
+/// The number of runs whose logs are kept.
 const KEPT_RUNS: usize = 500;
 
 /// The configuration files that are used if there is no configuration of the user or of the
@@ -289,13 +290,37 @@ fn run_name() -> String {
     format!("{time}-{}", std::process::id())
 }
 
-/// Removes the oldest logs, so that the newest 2 × [`KEPT_RUNS`] files remain.
+/// Removes the logs of the oldest runs, so that those of the newest [`KEPT_RUNS`] runs remain.
 fn forget_old(runs: &Path) {
-    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
-    let mut logs: Vec<_> = entries.map(|entry| entry.path()).collect();
-    logs.sort();
-    // A run leaves an audit log and, unless it is empty, the appliance's log.
-    for old in logs.iter().rev().skip(2 * KEPT_RUNS) {
+    let mut logs = BTreeMap::<_, Vec<PathBuf>>::new();
+    for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let run = file.split_once('.').map_or(&*file, |(run, _)| run);
+        logs.entry(run.to_owned()).or_default().push(entry.path());
+    }
+    for old in logs.values().rev().skip(KEPT_RUNS).flatten() {
         let _ = fs::remove_file(old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_logs_of_the_newest_runs_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        for run in 0..KEPT_RUNS + 2 {
+            for ending in ["jsonl", "jsonl.head", "log"] {
+                let name = format!("20260101T{run:06}Z-7.{ending}");
+                fs::write(directory.path().join(name), "").unwrap();
+            }
+        }
+        forget_old(directory.path());
+        let kept = fs::read_dir(directory.path()).unwrap();
+        let mut kept: Vec<_> = kept.map(|entry| entry.unwrap().file_name()).collect();
+        kept.sort();
+        assert_eq!(kept.len(), 3 * KEPT_RUNS);
+        assert_eq!(kept[0], "20260101T000002Z-7.jsonl");
     }
 }

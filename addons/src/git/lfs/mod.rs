@@ -18,6 +18,7 @@ use crate::contract::{Buffered, Code, Container, Denial, Flow, Host, Request, Re
 use crate::forges::with_message;
 use answer::BatchResponseJudge;
 use batch::BatchJudge;
+pub use tokens::CREDENTIAL;
 pub(super) use tokens::redeem;
 
 /// Whether a container may reach a host and port.

@@ -27,8 +27,8 @@ const MAX_REDEEMED: usize = 8;
 /// The prefix of a placeholder. A placeholder works only as the whole value of a field.
 const PREFIX: &str = "up-placeholder-";
 
-/// The credential's name in the audit.
-const NAME: &str = "git-lfs";
+/// The name of the credential in the audit and in metrics.
+pub const CREDENTIAL: &str = "git-lfs";
 
 #[derive(Default)]
 struct Tokens {
@@ -108,7 +108,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
         return;
     }
     if flow.effect(|| spend(container, flow, request)) == Some(true) {
-        flow.add_credential(&NAME.into());
+        flow.add_credential(&CREDENTIAL.into());
     }
 }
 
