@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 
 const PATTERNS: usize = 10_000;
 const COMMANDS: usize = 1_000;
-/// Size of a body chunk in the scrubber benchmark.
+/// Size of a body chunk in the scrubber benchmark, in bytes.
 const CHUNK: usize = 64 << 10;
 const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
 

@@ -40,8 +40,8 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
     parse_at_most(usize::MAX, bytes)
 }
 
-/// Parses a text of at most `most` values. The limit bounds memory and time: parsed, a short value
-/// such as `0` takes far more memory than its text.
+/// Parses a text of at most `most` values. The limit bounds memory and time: the parsed value of a
+/// short text such as `0` takes far more memory than the text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
     let (text, _) = text_at_most(most, bytes)?;
     whole(text, Strict)

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_settings_are_distinguished_from_other_variables() {
+    fn other_variables_with_the_prefix_sidecar_count_as_misspelt_except_those_of_kubernetes() {
         const ROWS: [(&str, bool); 7] = [
             ("SIDECAR_REQUIRE_AUHT", true),
             ("SIDECAR_TOKEN", true),

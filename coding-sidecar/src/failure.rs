@@ -15,7 +15,7 @@ pub enum Failure {
     /// of another kind.
     #[error("{path}: {reason}")]
     Path {
-        /// The path as the request named it.
+        /// The path as the request named it, escaped and, if it is long, cut.
         path: String,
         /// The reason and, if there is one, the remedy.
         reason: String,
@@ -23,7 +23,7 @@ pub enum Failure {
     /// A system call failed with an unexpected error number.
     #[error("{path}: cannot {action}: {source}")]
     System {
-        /// The path as the request named it.
+        /// The path as the request named it, escaped and, if it is long, cut.
         path: String,
         /// The step that failed, as an infinitive: `read`, `replace the file`.
         action: &'static str,

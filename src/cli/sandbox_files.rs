@@ -95,7 +95,7 @@ pub struct SandboxFiles {
 
 impl SandboxFiles {
     /// Writes the placeholder files of the logins that are active in the running server. Also
-    /// writes the file `env`, with the placeholders for keys and the variables of the proxy.
+    /// writes the file `env`, with the variables that hold placeholders and those of the proxy.
     /// Without `--force`, writes nothing if it would replace a file that this command did not
     /// write.
     pub(super) async fn run(&self) -> Result<(), Failure> {

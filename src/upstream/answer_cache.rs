@@ -174,7 +174,7 @@ mod tests {
             assert!(answers.find(&key(0)).is_some(), "{number}");
         }
         let generations = answers.0.lock();
-        assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION + 1);
+        assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION);
     }
 
     #[test]

@@ -75,7 +75,8 @@ pub async fn open_raw(
 }
 
 /// Opens an HTTP connection for a flow. The upstream chooses one of the protocols that `config`
-/// offers. An HTTP/2 or detached connection ends with the lease of `owner`.
+/// offers. The connection ends with the lease of `owner` if it is HTTP/2, or if
+/// [`Upstream::detach`] has moved it to a separate task.
 pub async fn open_http(
     owner: &Container,
     live: &mut LiveFlow,

@@ -24,12 +24,12 @@ use tokio::time::timeout;
 /// a fraction of this time.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// After this many consecutive questions without an answer, the nameserver gets no datagram for
-/// [`REST`]. A single unanswered question is not enough: a container that asks for a slow name must
-/// not slow down the other containers.
+/// After this many consecutive questions without an answer, [`Datagrams::ask`] sends none for
+/// [`REST`] and returns `None` at once. A single unanswered question is not enough: a container
+/// that asks for a slow name must not slow down the other containers.
 const SILENCES: u32 = 3;
 
-/// How long a nameserver that did not answer gets no datagram.
+/// How long [`Datagrams::ask`] sends no question to a nameserver that did not answer.
 const REST: Duration = Duration::from_secs(5);
 
 /// The most questions from one port, and the age after which a port sends no further question.

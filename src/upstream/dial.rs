@@ -11,7 +11,8 @@ use tokio::time::{sleep, timeout};
 
 use super::socket::{SocketBudget, SocketPermit, UpstreamSocket};
 
-/// Delay after an attempt before the next address is tried in parallel (RFC 8305, section 5).
+/// Time after the start of an attempt until the next address is tried in parallel (RFC 8305,
+/// section 5).
 const STAGGER: Duration = Duration::from_millis(250);
 
 /// The most addresses tried for one connection, so that a DNS answer cannot make the proxy send
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_out_of_sockets_is_an_internal_error_and_not_blamed_on_the_upstream() {
+    fn exhausted_resources_are_internal_errors_and_failed_connections_upstream_errors() {
         let host = Host::parse("far.example").unwrap();
         each_row([24, 23, 105, 12], |errno| {
             let denial = failed(&host, &io::Error::from_raw_os_error(errno));

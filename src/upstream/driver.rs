@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_between_polls_wakes_the_last_task_until_it_is_released() {
+    fn progress_between_polls_wakes_the_task_that_polled_last_until_release() {
         let (mut driver, asks, mut answers) = counting();
         let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));

@@ -1,4 +1,4 @@
-//! Connections to upstreams: dialled with a permit of the chain, owned by a lease.
+//! Resolves and dials upstreams with permits of the chain, and pools the connections of each lease.
 
 mod answer;
 mod answer_cache;

@@ -39,7 +39,7 @@ type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
 /// chain permits that; follows no redirects.
 #[derive(Default)]
 pub struct OutboundClient {
-    /// Set once the first network is built, since the network has parts that hold this client.
+    /// Set after the first network is built, since parts of that network hold this client.
     current: OnceLock<CurrentNetwork>,
 }
 

@@ -116,8 +116,8 @@ impl LeasePool {
     }
 
     /// An idle HTTP/1.1 connection for a flow that the chain has permitted. `None` if there is
-    /// none, and for a WebSocket. For [`Want::Http2`], returns one only if the endpoint is known to
-    /// speak HTTP/1.1 only.
+    /// none, for a WebSocket, and for [`Want::Http2`] unless the endpoint is known not to speak
+    /// HTTP/2.
     pub async fn reuse(
         self: &Arc<Self>,
         owner: &Container,
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pool_and_the_pool_of_an_ended_lease_keep_no_connection() {
+    async fn a_full_pool_and_the_pool_of_an_ended_lease_keep_no_further_connection() {
         let (container, mut connections) = (container(), Connections::default());
         for _ in 0..MAX_IDLE {
             let (kept, _) = connection(&container).await;

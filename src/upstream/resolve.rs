@@ -27,7 +27,7 @@ use super::datagram::{ANSWER_TIMEOUT, Datagrams};
 use super::watch::NameserverWatch;
 use crate::config::{StaticAddress, UpstreamConfig};
 
-/// Limit for one question to one nameserver. Two fit into [`LOOKUP_LIMIT`].
+/// Limit for one question to one nameserver. A question and its retry fit into [`LOOKUP_LIMIT`].
 const TRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Limit for a whole look-up with its retries and CNAMEs. Stub resolvers give up after five
@@ -397,8 +397,8 @@ fn absolute(name: &str) -> Result<Name, Denial> {
     Ok(name)
 }
 
-/// Waits for both. Once one has found records, the other has [`FAMILY_GRACE`], after which its
-/// result is `None`.
+/// Waits for both. After one has ended, the other may take [`FAMILY_GRACE`] longer if the ended one
+/// found records, otherwise [`LOOKUP_LIMIT`] longer. After that time, its result is `None`.
 async fn both<F>(v4: F, v6: F) -> (Option<F::Output>, Option<F::Output>)
 where
     F: Future<Output = Result<Answer, Denial>>,

@@ -1,4 +1,4 @@
-//! Watches whether the nameservers answer: a metric, a health check, log lines.
+//! Reports whether the nameservers answer, in a metric, a health check and log lines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

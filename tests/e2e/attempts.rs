@@ -51,7 +51,7 @@ impl Listeners {
         })
     }
 
-    /// The packets and connections that arrived since the last call, after a wait of 300 ms.
+    /// Waits 300 ms, then returns the packets and connections that arrived since the last call.
     pub fn received(&self) -> Vec<String> {
         std::thread::sleep(TIMEOUT);
         let mut received = Vec::new();

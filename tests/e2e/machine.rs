@@ -10,8 +10,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::support::{SOON, eventually};
 
 /// A network namespace: created by [`Self::new`], or opened from a running process by [`Self::of`].
-/// A child process, which drop kills, keeps a created namespace alive. The kernel also kills the
-/// child when the test's thread ends. When a namespace ends, its links, routes and rules go too.
+/// A child process keeps a created namespace alive. It is killed when the `Machine` is dropped, and
+/// by the kernel when the test's thread ends. When a namespace ends, its links, routes and rules go
+/// too.
 pub struct Machine {
     namespace: File,
     holder: Option<Child>,

@@ -56,8 +56,8 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
 }
 
 #[test]
-fn a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named() {
-    if !can_run("a_gateway_on_another_port_is_found_and_an_unreachable_one_is_not_named") {
+fn a_gateway_on_another_port_is_found_and_an_unreachable_one_gets_no_variable() {
+    if !can_run("a_gateway_on_another_port_is_found_and_an_unreachable_one_gets_no_variable") {
         return;
     }
     let (fixture, _servers) = with_changed(|setup| {

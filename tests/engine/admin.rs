@@ -363,7 +363,7 @@ async fn a_wrong_body_gets_400_and_the_reason() {
 }
 
 #[tokio::test]
-async fn unknown_paths_methods_and_large_bodies_get_json_errors() {
+async fn unknown_paths_and_methods_and_large_bodies_get_json_errors() {
     let server = Server::start();
     each_row_async(
         [
@@ -454,7 +454,7 @@ async fn only_critical_checks_degrade_health() {
 }
 
 #[tokio::test]
-async fn metrics_reload_and_explain_return_the_engines_answers() {
+async fn the_calls_metrics_reload_and_explain_return_the_engines_answers() {
     let server = Server::start();
     let metrics = server.get("/internal/metrics").await;
     assert!(

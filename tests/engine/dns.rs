@@ -166,7 +166,7 @@ async fn messages_with_the_response_flag_are_never_answered() {
 }
 
 #[tokio::test]
-async fn malformed_questions_are_form_errors() {
+async fn malformed_questions_are_form_errors_and_questions_of_other_classes_are_refused() {
     let fixture = DnsFixture::open().await;
     let socket = fixture.socket(ONE).await;
     let plain = question("www.example.com", RecordType::A).to_vec().unwrap();

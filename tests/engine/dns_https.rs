@@ -56,7 +56,7 @@ async fn the_lease_of_the_connection_identifies_the_client_with_any_source_addre
 }
 
 #[tokio::test]
-async fn a_connection_on_a_containers_socket_without_a_lease_is_refused() {
+async fn a_question_over_a_containers_socket_without_a_lease_is_refused() {
     let fixture = DnsFixture::open().await;
     let mut dns_client = dns_client(ONE);
     dns_client.client.source = Some(Source::Listener(fixture.containers.get(ONE).id.clone()));

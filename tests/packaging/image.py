@@ -144,7 +144,7 @@ def serve(root):
     require(ask_dns("example.com") == NXDOMAIN, "DNS denies a name that is not listed")
     require("domain_not_allowed" in ask_proxy("http://example.com/"), "the proxy denies a host that is not listed")
     public = (root / "certs/ca-bundle.pem").read_text().count("BEGIN CERTIFICATE")
-    require(public > 100, f"{public} certificates, the proxy's CA among them, are in certs_dir")
+    require(public > 100, f"{public} certificates are in ca-bundle.pem")
 
     server.send_signal(signal.SIGTERM)
     require(server.wait(timeout=15) == 0, "SIGTERM ends the server with exit code 0")

@@ -29,7 +29,9 @@ while (($# > 1)); do
 done
 [[ "$kind" =~ ^(netns|docker|run)$ ]] || { echo "--kind is netns, docker or run" >&2 && exit 64; }
 
-readonly SECONDS_EACH=4 # An attempt without an answer within this time has failed.
+# The time limit of an attempt. An attempt that reaches it counts as held, or as not tried if it waits for
+# the proxy or the resolver. Attempts in Python have 30 s.
+readonly SECONDS_EACH=4
 proxy_url="${HTTP_PROXY:-${http_proxy:-http://127.0.0.1:3128}}"
 proxy_host="${proxy_url#http://}" proxy_port="${proxy_url##*:}" proxy_host="${proxy_host%:*}"
 resolver=''
@@ -41,7 +43,7 @@ held() { echo "held $1"; }
 opened() { echo "OPEN $1: $2"; }
 skipped() { echo "not tried $1: $2"; }
 
-# Runs a command that succeeds only if the sandbox does not prevent it.
+# Runs a command. If it exits with 0 within the time limit, the attempt succeeded.
 attempt() {
     local name="$1" what="$2"
     shift 2
@@ -119,8 +121,9 @@ ask() {
         echo "$status ${code:-}"' - "$proxy_host" "$proxy_port" "$1" </dev/null 2>/dev/null
 }
 
-# The attempt counts as held only if the proxy itself refused the request. A failure of the upstream means that
-# the proxy sent the request. A 400 without a code is a malformed request, which the proxy does not send.
+# The attempt counts as held if the response has the code of a denial, or is a 400 without a code, which is the
+# response to a malformed request. With any other response, the attempt succeeded: the codes of upstream failures
+# and of internal errors show that the proxy did not deny the request. Without a response, it counts as not tried.
 denied_by_proxy() {
     local name="$1" answer
     answer="$(ask "$2")"
@@ -295,7 +298,8 @@ project() {
 
 # -- System calls -------------------------------------------------------------------------------
 
-# Each function raises OSError, or is ended by a signal, if the sandbox prevents the attempt.
+# Each function raises OSError, or is ended by a signal, if the sandbox prevents the attempt. It raises NotTried
+# if a prerequisite is missing.
 read -r -d '' SYSTEM_CALLS <<'PYTHON'
 import ctypes, errno, fcntl, os, platform, signal, socket, ssl, struct, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -378,7 +382,7 @@ def connects(names):
 def abstract_sockets():
     with open('/proc/net/unix') as lines:
         names = [line.split()[-1] for line in lines if line.split()[-1].startswith('@')]
-    # bash, python and the programs of this script open no abstract socket.
+    # This script and the programs that it runs open no abstract socket, so each one belongs to a process outside.
     return connects(['\0' + name[1:] for name in names] + ['\0/tmp/.X11-unix/X0', '\0/containerd-shim', '\0dbus'])
 
 def ptrace_first():

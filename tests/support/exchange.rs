@@ -86,7 +86,8 @@ impl RawRequest {
     }
 }
 
-/// Reads one request, whose body has a `Content-Length`; `None` at the end of the connection.
+/// Reads one request, and its body if it has a `Content-Length`; `None` if the connection ends
+/// before the end of the head.
 pub fn read_request(reader: &mut impl BufRead) -> io::Result<Option<RawRequest>> {
     let mut lines = Vec::new();
     loop {

@@ -42,7 +42,8 @@ pub fn request(stream: u32, fields: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
 }
 
-/// HPACK block of a GET of `path` at `https://host`, without Huffman coding and dynamic table.
+/// HPACK block of a GET of `path` at `https://host`, without Huffman coding and without the
+/// dynamic table.
 pub fn get(host: &str, path: &str) -> Vec<u8> {
     head(0x82, host, path)
 }

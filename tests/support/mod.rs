@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Timeout for events in the background of a test, long enough for a busy machine.
+/// Timeout for an event that a test waits for, long enough for a busy machine.
 pub const SOON: Duration = Duration::from_secs(10);
 
 /// Source address of the second container, in tests with two.

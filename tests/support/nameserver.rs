@@ -99,8 +99,8 @@ impl Nameserver {
         server
     }
 
-    /// Answers each query with the result of `zone`, which gets the type and the name, in lower
-    /// case and without the final dot.
+    /// Answers queries for names that are not in the table with the result of `zone`. Its arguments
+    /// are the name, in lower case and without the final dot, and the type.
     pub fn with_zone(zone: impl Fn(&str, RecordType) -> Reply + Send + Sync + 'static) -> Self {
         let state = Arc::new(State {
             table: Mutex::default(),

@@ -232,8 +232,8 @@ impl Proxy {
         assert_eq!(reply.status, 201, "{}", reply.text());
     }
 
-    /// Replaces the registry's file by one that is no database, and waits until health is degraded.
-    /// Returns the content of the new file.
+    /// Replaces the registry's file with one that is no database, and waits until health is
+    /// degraded. Returns the content of the new file.
     pub fn damage_registry(&self) -> Vec<u8> {
         let garbage = b"this is no database".repeat(500);
         let registry = self.path("data/registry.db");

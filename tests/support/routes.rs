@@ -270,8 +270,9 @@ fn websocket(request: Request<Incoming>) -> Response<Body> {
     response
 }
 
-/// Echoes the credential that arrived in `X-Api-Key` or `Authorization`. `how` is the encoding or
-/// the part of the response; for any other value, the credential is in the plain body.
+/// Echoes the credential that arrived in `X-Api-Key` or `Authorization`. `how` names the encoding
+/// of the echo or its part of the response, or is `split` for a body in pieces of 3 bytes. For any
+/// other value, the echo is in the plain body.
 fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
     let secret = ["x-api-key", "authorization"]
         .iter()

@@ -273,7 +273,7 @@ fn audit_verify_passes_across_a_rotation_and_finds_changed_and_missing_lines() {
 }
 
 #[test]
-fn a_rotated_ca_is_published_at_once_and_clients_with_the_old_or_new_file_verify() {
+fn a_rotated_ca_is_published_at_once_and_clients_with_the_old_or_new_file_accept_leaves() {
     let origin = Origin::start();
     let mut proxy = Proxy::start(&origin);
     let before = std::fs::read(proxy.ca()).unwrap();

@@ -1,4 +1,5 @@
-//! Access to the admin socket, and the absence of a TCP port for the admin API.
+//! Access to the admin socket, the absence of a TCP port for the admin API, and the command
+//! `health`.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

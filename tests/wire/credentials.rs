@@ -375,8 +375,8 @@ fn a_credential_is_not_injected_for_containers_that_it_does_not_list() {
 }
 
 /// Asserts that `text` contains the secret neither as it is nor in base64. The base64 form depends
-/// on the offset of the secret modulo 3. For each of these offsets, the check searches for the part
-/// of the form that does not depend on adjacent bytes.
+/// on the secret's offset in the encoded bytes, modulo 3. For each of the three offsets, the check
+/// searches for the part of the form that does not depend on adjacent bytes.
 #[track_caller]
 fn assert_no_secret(text: &str, what: &str) {
     assert!(!text.contains(SECRET), "{what}: {text}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Dev, Origin, SOON, eventually, free_address};
 
-/// The text that `dev` prints after `proxy` and after `dns`: an address, and the rest of the line.
+/// The lines of `dev` that begin with `proxy`, `dns` and `mcp`, each without this word.
 fn addresses(dev: &Dev) -> [String; 3] {
     let said = dev.output("stdout");
     let line = |name: &str| {
@@ -75,6 +75,7 @@ fn ports_on_the_command_line_override_the_configuration() {
         dev.output("stderr")
             .contains("the configuration was reloaded")
     });
+    // The ports in use differ from those in the file. The reload must not report this as a change.
     let log = dev.output("stderr");
     assert!(!log.contains("restart the server to apply it"), "{log}");
 }

@@ -97,7 +97,7 @@ fn an_upload_continues_while_its_client_does_not_read_the_response() {
     stream.set_write_timeout(Some(SOON)).unwrap();
     let head = "POST http://raw.example.com/ HTTP/1.1\r\nHost: raw.example.com";
     write!(stream, "{head}\r\nContent-Length: {UPLOAD}\r\n\r\n").unwrap();
-    // Lets the head of the response arrive before the upload ends.
+    // The pause lets the head of the response arrive before the upload ends.
     std::thread::sleep(Duration::from_millis(300));
     stream.write_all(&vec![b'u'; UPLOAD as usize]).unwrap();
     eventually("the upload has arrived", SOON, || {

@@ -44,8 +44,8 @@ fn a_listed_name_resolves_over_udp_and_tcp() {
         let answer = proxy.dig(SANDBOX, &["A.Example.ORG", transport]);
         assert!(answer.contains("status: NOERROR"), "{answer}");
         assert!(answer.contains("\t127.1.2.3\n"), "{answer}");
-        // The response repeats the query name's letter case, which clients with DNS 0x20
-        // encoding check.
+        // The name in the response has the letter case of the query. Clients that use DNS 0x20
+        // encoding check this.
         assert!(answer.contains("A.Example.ORG."), "{answer}");
     });
     assert!(proxy.metric("proxy_dns_queries_total", &["type=\"A\""]) >= 2.0);
@@ -128,7 +128,7 @@ fn unsupported_types_get_nodata_for_listed_names_and_nxdomain_for_others() {
 }
 
 #[test]
-fn axfr_and_any_queries_other_classes_and_two_questions_get_no_records() {
+fn queries_with_type_axfr_type_any_another_class_or_two_questions_get_no_records() {
     let (nameserver, proxy) = start(|_| ());
     each_row(
         [
@@ -218,7 +218,7 @@ fn a_container_over_its_budget_of_queries_is_refused_and_others_are_not() {
 }
 
 #[test]
-fn dns_connect_and_plain_http_share_one_budget_of_distinct_names() {
+fn dns_queries_connects_and_plain_requests_share_one_budget_of_distinct_names() {
     let (_nameserver, proxy) = start(|setup| {
         setup.proxy["dns"]["distinct_names_per_minute"] = 3.into();
     });

@@ -285,8 +285,8 @@ fn queries_are_judged_for_the_container_of_their_listener() {
             "kind": "dns", "container_id": id, "code": "container_id_mismatch",
         }));
     }
-    // A registration with another allowlist begins a new lease. The proxy closes the connections of
-    // the old lease. Until then, a query on such a connection may still get REFUSED.
+    // A registration with other `allowed_domains` begins a new lease. The proxy closes the
+    // connections of the old lease. Until then, a query on such a connection may still get REFUSED.
     let mut stream = connect(&one);
     let reply = send(&mut stream, &dns_query(&question("a.example.org")));
     assert_eq!(response_code(&reply), NOERROR);

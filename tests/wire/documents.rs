@@ -1,5 +1,5 @@
 //! Checks the documents: metrics and alert rules against the code, links against the files, and the
-//! rows of the performance matrix against the measured rows.
+//! rows that tests/README.md names under Performance against the measured rows.
 
 use std::path::{Path, PathBuf};
 
@@ -101,11 +101,11 @@ fn the_target_of_every_relative_link_exists() {
 }
 
 #[test]
-fn the_rows_that_the_performance_matrix_names_are_measured() {
-    let matrix = read("tests/README.md");
-    let (_, matrix) = matrix.split_once("## Performance").unwrap();
-    let (matrix, _) = matrix.split_once("**Not measured**").unwrap();
-    let quoted = matrix.split('`').skip(1).step_by(2);
+fn the_performance_rows_that_the_readme_of_the_tests_names_are_measured() {
+    let readme = read("tests/README.md");
+    let (_, section) = readme.split_once("## Performance").unwrap();
+    let (tables, _) = section.split_once("**Not measured**").unwrap();
+    let quoted = tables.split('`').skip(1).step_by(2);
     let rows: Vec<&str> = quoted.filter(|text| text.contains(' ')).collect();
     assert!(rows.len() > 5, "{rows:?}");
     let (bar, figures) = (

@@ -89,7 +89,7 @@ fn servers_on_loopback_are_reached_without_the_proxy() {
 }
 
 #[test]
-fn env_prints_the_same_variables_for_sh_fish_and_json_with_the_given_paths() {
+fn env_prints_the_same_variables_for_sh_fish_and_json_and_uses_the_given_url_and_directory() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let json: Value = serde_json::from_str(&proxy.cli(&["env", "--shell", "json"]).ok()).unwrap();

@@ -10,7 +10,7 @@ use testkit::each_row;
 const HOST: &str = "api.example.com";
 
 #[test]
-fn a_server_name_that_differs_gets_the_alert_unrecognized_name() {
+fn a_server_name_that_differs_from_the_tunnels_host_gets_the_alert_unrecognized_name() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(["other.example.com", "blocked.example.org"], |sni| {
@@ -63,7 +63,7 @@ fn a_host_field_that_differs_from_the_tunnel_is_misdirected() {
 }
 
 #[test]
-fn an_authority_that_differs_is_misdirected_over_http2_too() {
+fn an_authority_that_differs_from_the_tunnel_is_misdirected_over_http2() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let request = http::Request::get("https://other.example.com/echo")
@@ -328,7 +328,7 @@ fn line_breaks_and_other_invalid_http2_fields_are_refused() {
 }
 
 #[test]
-fn heads_that_cannot_be_parsed_get_400_or_431_and_are_audited() {
+fn malformed_and_oversized_heads_get_400_or_431_and_are_audited() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_eq!(proxy.exchange("NONSENSE\r\n\r\n").status, 400);
@@ -372,9 +372,9 @@ fn leaves_last_at_most_25_hours_and_have_random_serials_and_another_key_than_the
             proxy.run("openssl", &[&fixed[..], arguments].concat())
         };
         assert_eq!(x509(&["-checkend", "0"]).code, Some(0));
-        let day = (25 * 3600).to_string();
+        let most = (25 * 3600).to_string();
         assert_eq!(
-            x509(&["-checkend", &day]).code,
+            x509(&["-checkend", &most]).code,
             Some(1),
             "the leaf is valid for over 25 hours"
         );
@@ -435,7 +435,7 @@ fn new_leaf_certificates_are_limited_per_container_and_minute() {
 }
 
 #[test]
-fn a_passthrough_host_is_tunnelled_with_its_own_certificate_and_name() {
+fn a_passthrough_tunnel_carries_only_tls_with_the_hosts_own_name_and_certificate() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["tls"]["passthrough"] = serde_json::json!(["other.example.com"]);

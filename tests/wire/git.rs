@@ -218,7 +218,7 @@ fn clones_and_reads_of_another_repository_are_denied() {
 }
 
 #[test]
-fn writes_over_the_dumb_protocol_and_webdav_are_refused() {
+fn writes_over_dumb_http_webdav_and_web_forms_are_refused() {
     let forge = Forge::start();
     each_row(
         [
@@ -328,7 +328,7 @@ fn in_bot_mode_pushes_pass_only_to_sandbox_branches() {
 }
 
 #[test]
-fn pushes_to_refs_for_and_refs_replace_are_denied() {
+fn pushes_to_review_refs_and_replace_refs_are_denied() {
     let forge = Forge::start();
     each_row(
         [

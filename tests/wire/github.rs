@@ -34,7 +34,7 @@ fn post(proxy: &Proxy, path: &str, body: &Value, more: &[&str]) -> (u16, Value) 
 }
 
 #[test]
-fn the_api_is_read_and_written_within_the_containers_repositories() {
+fn requests_to_the_api_pass_only_within_the_containers_repositories() {
     let origin = Origin::start();
     let proxy = start(&origin);
     each_row(
@@ -157,7 +157,7 @@ fn a_pull_request_from_another_repository_never_reaches_the_origin() {
 }
 
 #[test]
-fn a_comment_that_calls_an_assistant_never_reaches_the_origin() {
+fn a_comment_or_assignment_that_calls_an_assistant_never_reaches_the_origin() {
     let call = json!({ "body": "@copilot merge main into this branch and push" });
     let assign = json!({ "assignees": ["copilot-swe-agent"] });
     let code = "write_not_allowed";

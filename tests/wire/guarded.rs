@@ -9,7 +9,8 @@ use testkit::each_row;
 use crate::support::{Origin, Proxy, Setup, frames, read_reply};
 
 const HOST: &str = "api.example.com";
-/// The hosts that are guarded by default: github.com, the default of `git.hosts`, and its API.
+/// Two of the hosts that are guarded by default: github.com, the default of `git.hosts`, and its
+/// API.
 const GUARDED: [&str; 2] = ["github.com", "api.github.com"];
 
 fn start(origin: &Origin) -> Proxy {

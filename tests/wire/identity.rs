@@ -34,7 +34,7 @@ fn an_unregistered_address_is_denied() {
 }
 
 #[test]
-fn forwarding_fields_do_not_identify_a_source() {
+fn forwarding_fields_and_a_container_id_do_not_identify_a_source() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(

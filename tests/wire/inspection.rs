@@ -197,7 +197,7 @@ fn a_trickling_request_body_is_denied_at_the_inspection_timeout() {
 }
 
 #[test]
-fn over_http2_a_body_timeout_resets_only_its_stream_with_no_error() {
+fn over_http2_a_body_timeout_resets_only_its_stream_with_the_code_no_error() {
     let Fixture { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
     each_row(JUDGED, |(host, path, beginning)| {
         let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();

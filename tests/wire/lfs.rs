@@ -7,7 +7,8 @@ use crate::support::{FILES, Ran, SOON, Setup, eventually};
 
 const MB: usize = 1 << 20;
 
-/// Settings for a clone, which `git lfs install` would write into the user's git configuration.
+/// Options for `git clone`. `git lfs install` would write these settings into the user's git
+/// configuration.
 const FILTERS: [&str; 6] = [
     "-c",
     "filter.lfs.process=git-lfs filter-process",

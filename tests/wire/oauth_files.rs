@@ -164,7 +164,7 @@ fn the_env_file_has_placeholders_for_active_keys_and_the_proxy_variables() {
 }
 
 #[test]
-fn sandbox_files_overwrite_files_without_placeholders_only_with_force() {
+fn the_command_overwrites_files_without_placeholders_only_with_force() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let dir = proxy.path("sandbox");
@@ -187,7 +187,7 @@ fn sandbox_files_overwrite_files_without_placeholders_only_with_force() {
 }
 
 #[test]
-fn without_a_running_server_sandbox_files_write_nothing_and_say_why() {
+fn without_a_running_server_the_command_writes_nothing_and_says_why() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
     setup.write();
@@ -207,7 +207,7 @@ fn without_a_running_server_sandbox_files_write_nothing_and_say_why() {
 }
 
 #[test]
-fn without_active_entries_sandbox_files_write_only_variables_and_say_so() {
+fn without_active_entries_the_command_writes_only_variables_and_says_so() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let dir = proxy.path("sandbox");

@@ -199,6 +199,7 @@ fn a_flood_of_equal_flows_is_folded_and_other_containers_keep_their_lines() {
     proxy.audited(json!({ "container_id": "second", "path": "/other" }));
     assert!(proxy.metric("proxy_audit_lines_folded_total", &[]) > 100.0);
     let flood = |line: &serde_json::Value| line["path"] == "/flood";
+    // 20 lines in each of at most two minutes.
     assert!(proxy.audit().into_iter().filter(flood).count() <= 40);
 }
 

@@ -87,8 +87,8 @@ fn a_pooled_connection_is_used_after_its_name_was_rebound() {
 #[test]
 fn a_retry_on_a_new_connection_is_judged_again() {
     let origin = Origin::start();
-    // Closes the connection, although the response lacks `Connection: close`. So the proxy pools a
-    // connection on which the next request fails.
+    // This upstream closes the connection, although the response lacks `Connection: close`. So the
+    // proxy pools a connection on which the next request fails.
     let raw = RawOrigin::start(|mut stream| {
         let _ = stream.read(&mut [0; 4096])?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")

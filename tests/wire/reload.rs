@@ -20,7 +20,7 @@ fn start(origin: &Origin) -> Proxy {
     setup.start()
 }
 
-fn allow(proxy: &Proxy, domains: &[&str]) {
+fn write_allowlist(proxy: &Proxy, domains: &[&str]) {
     let text = json!({ "version": 1, "domains": domains }).to_string();
     std::fs::write(proxy.path("config/allowlist.yaml"), text).unwrap();
 }
@@ -35,7 +35,7 @@ fn a_new_allowlist_entry_is_in_force_within_five_seconds() {
     let proxy = start(&origin);
     let url = "http://late.example.com/echo";
     assert_eq!(status(&proxy, url), 403);
-    allow(&proxy, &["plain.example.com", "late.example.com"]);
+    write_allowlist(&proxy, &["plain.example.com", "late.example.com"]);
     eventually("the new entry is in force", PROMISED, || {
         status(&proxy, url) == 200
     });
@@ -70,12 +70,12 @@ fn sighup_and_the_admin_api_reload_at_once() {
         let label = format!("status=\"{status}\"");
         proxy.metric("proxy_config_reloads_total", &[&label])
     };
-    allow(&proxy, &["plain.example.com", "late.example.com"]);
+    write_allowlist(&proxy, &["plain.example.com", "late.example.com"]);
     let reply = proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(status(&proxy, url), 200, "the reload has not taken effect");
 
-    allow(&proxy, &["plain.example.com"]);
+    write_allowlist(&proxy, &["plain.example.com"]);
     let before = reloads("ok");
     proxy.signal(Signal::HUP);
     eventually("the reload is counted", SOON, || reloads("ok") > before);
@@ -124,7 +124,7 @@ fn an_invalid_file_changes_nothing_and_every_error_of_every_file_is_reported() {
     assert_eq!(crate::support::read_reply(&mut tunnel).unwrap().status, 200);
 
     std::fs::remove_file(proxy.path("config/policy.yaml")).unwrap();
-    allow(&proxy, &["late.example.com"]);
+    write_allowlist(&proxy, &["late.example.com"]);
     eventually("the corrected files are in force", PROMISED, || {
         status(&proxy, "http://late.example.com/echo") == 200
     });

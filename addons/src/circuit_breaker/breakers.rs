@@ -71,7 +71,7 @@ impl Breakers {
         states.values().all(|state| *state == State::Closed)
     }
 
-    /// Removes circuits without a counted fault or success for an hour.
+    /// Removes circuits that have counted no fault or success for an hour.
     pub fn forget_idle(&self, now: Instant) {
         for circuits in self.all() {
             circuits.forget_idle(now);

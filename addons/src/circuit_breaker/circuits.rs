@@ -37,7 +37,7 @@ pub struct Thresholds {
 pub enum State {
     /// Every flow passes.
     Closed,
-    /// One probe at a time passes.
+    /// One request at a time passes, as a probe. Every tunnel passes.
     HalfOpen,
     /// No flow passes.
     Open,
@@ -59,8 +59,8 @@ struct Circuit {
     upstream: Arc<str>,
     failures: u32,
     open: Option<Open>,
-    /// The time of the last fault, or the beginning of a later flow whose success counted towards
-    /// closing the circuit.
+    /// The time of the last fault. A success that counts towards closing the circuit sets it to the
+    /// beginning of its flow.
     touched: Instant,
 }
 
@@ -71,7 +71,7 @@ struct Open {
     probe: Option<usize>,
 }
 
-/// The permit for the one probe of a half-open circuit. Dropping it lets the next probe pass.
+/// Held by the flow that is the probe of a half-open circuit. Dropping it lets the next probe pass.
 pub struct Probe {
     circuits: Arc<Circuits>,
     endpoint: Endpoint,
@@ -214,7 +214,7 @@ impl Circuits {
         }
     }
 
-    /// Removes circuits without a counted fault or success for an hour.
+    /// Removes circuits that have counted no fault or success for an hour.
     pub fn forget_idle(&self, now: Instant) {
         let mut circuits = self.circuits.lock();
         let before = circuits.len();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_freed_with_their_lease_are_no_longer_counted() {
+    fn the_circuits_of_a_dropped_map_are_no_longer_counted() {
         let clock = clock();
         clock.fails(0);
         assert_eq!(clock.circuit_count.load(Ordering::Relaxed), 1);

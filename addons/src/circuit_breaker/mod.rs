@@ -1,12 +1,13 @@
-//! Circuit breakers: after consecutive faults of an upstream, denies flows to it for a while.
+//! Circuit breakers: the addon that denies flows to an upstream for a while after consecutive
+//! faults.
 //!
 //! Only faults of the upstream count, not the denials of addons. Faults of connecting do not depend
 //! on the container, so they are counted for all containers together. Faulty responses depend on
 //! the request, so they are counted for each container separately.
 //!
-//! A host without an allowlist entry has no circuit: requests to it are neither denied nor counted.
-//! Only the appliance's own requests and requests of MCP mounts reach such a host, for example the
-//! token endpoint of a login.
+//! A host without an allowlist entry has no circuit, so this addon neither denies nor counts its
+//! flows. Only the appliance's own requests and requests of MCP mounts reach such a host, for
+//! example the token endpoint of a login.
 
 mod breakers;
 mod circuits;

@@ -243,7 +243,7 @@ fn a_dry_run_is_not_a_probe_and_counts_nothing() {
 }
 
 #[test]
-fn only_passthrough_tunnels_are_judged_and_a_connection_counts_as_success() {
+fn only_passthrough_tunnels_are_denied_and_a_connection_counts_as_a_success() {
     let (breaker, web) = (breaker(1), container("web"));
     let tunnel = |host: &str, seconds| {
         let mut flow = flow_at(&web, Kind::Tunnel, seconds);

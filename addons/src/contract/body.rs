@@ -15,7 +15,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Filters a body as it streams. Chunks have arbitrary sizes; verdict and output must not depend on
 /// where the body is cut into chunks.
 ///
-/// A filter holds back at most 64 KiB. A check that needs more is a
+/// A filter holds back at most 64 KiB. A check that needs more must be a
 /// [`BodyJudge`](super::BodyJudge). After a denial, the engine sends no more of the body.
 pub trait BodyFilter: Send {
     /// Filters a chunk: appends the bytes that may pass to `out`, or denies.

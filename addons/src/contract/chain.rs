@@ -31,13 +31,13 @@ pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
-    /// Has `MAX_WAITS` permits. Each waiting flow of a container takes one.
+    /// Has `MAX_WAITS` permits. Each waiting flow of a container takes one, except look-ups.
     waits: Arc<Semaphore>,
 }
 
 impl Chain {
-    /// Builds the chain, or returns all violations of its order. `deadline` is the time limit of a
-    /// phase for steps without their own limit, counted from the first wait.
+    /// Builds the chain, or returns all violations of its order. `deadline` is how long the steps
+    /// without their own limit may wait together in one phase, counted from the first such wait.
     pub fn new(links: Vec<Link>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
         let errors = check_order(&links);
         if errors.is_empty() {
@@ -261,7 +261,7 @@ impl Chain {
     }
 }
 
-/// The `identify` of phases without a request's head.
+/// The `identify` of phases that set the principal but have no request's head.
 fn by_source<S>(identity: &dyn Identify, flow: &Flow, _: &mut S) -> Option<Identified> {
     Some(identity.identify(flow, None))
 }

@@ -16,7 +16,7 @@ use super::lease_id::LeaseId;
 use super::level::{Level, Standing};
 use super::type_map::TypeMap;
 
-/// A container's name: 1 to 128 characters of `[A-Za-z0-9_.-]`.
+/// A container's id: 1 to 128 characters of `[A-Za-z0-9_.-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContainerId(Arc<str>);
 
@@ -104,7 +104,7 @@ impl Repo {
 ///
 /// It owns the limiters, budgets and pools of the lease.
 pub struct Container {
-    /// The container's name.
+    /// The container's id.
     pub id: ContainerId,
     /// The lease's id. No two leases have the same id, not even two of the same container.
     pub lease: LeaseId,

@@ -139,7 +139,8 @@ codes! {
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
     /// The upstream took too long.
     UpstreamTimeout = "upstream_timeout", 504, Upstream;
-    /// The TLS handshake with the upstream failed, or its certificate was rejected.
+    /// The TLS handshake with the upstream failed, the proxy rejected its certificate, or the
+    /// upstream does not speak the HTTP version that the request needs.
     UpstreamTls = "upstream_tls", 502, Upstream;
     /// The container's abort latch denies the message, or a policy denied the message and set the
     /// latch.

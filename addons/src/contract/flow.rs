@@ -25,8 +25,8 @@ use super::principal::{Client, Principal};
 pub struct FlowId(u64);
 
 impl FlowId {
-    /// Returns a new id. The first id of a process is derived from the clock, so that no id appears
-    /// in the logs of two runs.
+    /// Returns a new id. The first id of a process is derived from the clock, so that a restarted
+    /// proxy does not repeat ids of the log.
     pub(crate) fn next() -> Self {
         static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -151,7 +151,7 @@ pub struct FlowStart {
     /// The client that sent it.
     pub client: Client,
     /// The container id that is claimed by the head of a CONNECT, or of an HTTP request to the
-    /// proxy's own DNS or MCP endpoint. Read with [`crate::identity::claimed_id`]. Only the source
+    /// proxy's own DNS or MCP endpoint; [`crate::identity::claimed_id`] reads it. Only the source
     /// identifies the container. A flow that claims another container is denied.
     pub claimed_id: Option<Box<str>>,
     /// The principal on whose behalf the flow runs. The engine sets the principal if it is known

@@ -14,7 +14,7 @@ use thiserror::Error;
 pub enum Host {
     /// A DNS name.
     Name(Arc<str>),
-    /// An address literal, IPv4-mapped IPv6 folded to IPv4.
+    /// An address literal. An IPv4-mapped IPv6 address is converted to IPv4.
     Address(IpAddr),
 }
 
@@ -37,7 +37,8 @@ pub enum AuthorityError {
     /// text is too long to convert.
     #[error("the host name is too long")]
     TooLong,
-    /// A byte that is not allowed, or a label that is empty or begins or ends with a hyphen.
+    /// A byte that is not allowed, a label that is empty or begins or ends with a hyphen, or a name
+    /// that IDNA refuses.
     #[error("the host name has an invalid character or label")]
     BadName,
     /// One of:
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_inet_aton_form_is_read_as_an_address() {
+    fn every_inet_aton_form_is_read_as_an_address_and_malformed_addresses_are_refused() {
         each_row(
             [
                 "127.0.0.1",
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_plain_decimal() {
+    fn ports_are_plain_decimal_and_user_information_is_refused() {
         assert_eq!(
             Authority::parse("a.example:443", None).map(|a| a.port),
             Ok(443)

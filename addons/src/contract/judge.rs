@@ -72,7 +72,7 @@ pub struct Judges<Head> {
 }
 
 impl<Head> Judges<Head> {
-    /// Adds a judge, which takes at most `limit` bytes.
+    /// Adds a judge, which takes at most `limit` bytes, to the judges `before` it.
     pub(super) fn with(
         before: Option<Self>,
         limit: usize,

@@ -155,13 +155,13 @@ pub struct Definition {
 /// Hints of a tool's definition. A hint of the wrong type counts as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// `readOnlyHint`: does not modify its environment.
+    /// `readOnlyHint`: the tool does not modify its environment.
     pub read_only: Option<bool>,
-    /// `destructiveHint`: may delete or overwrite.
+    /// `destructiveHint`: the tool may delete or overwrite.
     pub destructive: Option<bool>,
     /// `idempotentHint`: a repeated call has no further effect.
     pub idempotent: Option<bool>,
-    /// `openWorldHint`: talks to systems outside the operator's control.
+    /// `openWorldHint`: the tool talks to systems outside the operator's control.
     pub open_world: Option<bool>,
 }
 

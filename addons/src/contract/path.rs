@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_paths_report_the_reason() {
+    fn paths_are_normalized_and_ambiguous_ones_report_the_reason() {
         use Ambiguity::*;
         each_row(
             [

@@ -48,7 +48,8 @@ pub struct PolicyInput {
     values: String,
     /// The name of each member, and the end of its value in `values`.
     members: Vec<(&'static str, usize)>,
-    /// The total length of the values that were left out.
+    /// The total length of the values that were left out. A string counts without quotes and
+    /// escapes.
     left_out: usize,
 }
 

@@ -21,8 +21,8 @@ use super::mcp::{Frame, Pin};
 use super::policy_input::{PolicyInput, ReadMembers};
 use super::principal::System;
 
-/// The registry cannot be read, so every flow of a container is denied. Also returned if a record
-/// of [`LeaseRecords`] or [`Definitions`] cannot be read or written.
+/// The registry cannot be read, so every flow of a container is denied. [`LeaseRecords`] and
+/// [`Definitions`] also return it if a record cannot be read or written.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the registry cannot be read")]
 pub struct Unavailable;
@@ -43,7 +43,7 @@ pub trait Containers: Send + Sync {
 
 /// Recognises the addresses of the proxy's own listeners.
 pub trait OwnAddresses: Send + Sync {
-    /// Whether a connection to this address would reach one of our own listeners.
+    /// Whether a connection to this address would reach a listener of the proxy.
     fn is_ours(&self, address: SocketAddr) -> bool;
 }
 
@@ -238,7 +238,7 @@ pub enum Answered {
     Open,
 }
 
-/// A secret whose value may change while we run. It has no `Debug` on purpose.
+/// A secret whose value may change while the proxy runs. It has no `Debug` on purpose.
 pub trait SecretSource: Send + Sync {
     /// The current value. The error describes a problem of the source and never contains the value.
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String>;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::container::{Container, Source};
 use super::host::Host;
 
-/// The peer of a socket.
+/// The sender of a flow: the peer of a socket, or the appliance itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
     /// The source that identifies the container; `None` for a flow that the appliance begins
@@ -39,7 +39,7 @@ pub enum Principal {
     Container(Arc<LeaseHandle>),
     /// A named part of the appliance itself.
     System(Arc<System>),
-    /// A part of the appliance that works for one container: an MCP server that is mounted for it.
+    /// A part of the appliance that works for one container: the mount of an MCP server.
     Delegated(Arc<Delegation>),
 }
 
@@ -84,7 +84,8 @@ pub struct System {
 }
 
 /// A part of the appliance that works for one container. The lease, limits, credentials and audit
-/// of the container apply to the flows of this part. Only the hosts that it may reach are its own.
+/// of the container apply to the flows of this part, but its own list of hosts replaces the
+/// allowlist.
 #[derive(Debug)]
 pub struct Delegation {
     /// Its name, and the hosts that it may reach.

@@ -15,8 +15,8 @@ use super::facts::Lookup;
 use super::flow::Flow;
 use super::principal::LeaseHandle;
 
-/// Limit on the flows of containers that wait at once under one chain: for a token, a look-up or a
-/// person. Each waiting flow keeps its connection open and its head in memory.
+/// Limit on the flows of containers that wait at once under one chain, for example for a token, a
+/// look-up or a person. Each waiting flow keeps its connection open and its head in memory.
 pub(super) const MAX_WAITS: usize = 8192;
 
 /// Limit on the flows of one lease that wait at once.

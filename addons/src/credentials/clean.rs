@@ -1,5 +1,6 @@
 //! Removes the client's own credentials from requests: the header fields in which services accept
-//! keys, and the fields, query parameters and cookies that an entry sets or lists for removal.
+//! keys, the fields that an entry sets, and the fields, query parameters and cookies that it lists
+//! for removal.
 
 use http::HeaderValue;
 use http::header::COOKIE;
@@ -33,7 +34,7 @@ const KEY_FIELDS: [&str; 16] = [
 /// Fields, parameters and cookies that are removed from requests to one host.
 #[derive(Default)]
 pub(super) struct ClientCredentials {
-    /// Lower case, with hyphens.
+    /// Names in lower case, with `-` for `_`.
     headers: Vec<Box<str>>,
     query: Vec<Box<str>>,
     cookies: Vec<Box<str>>,

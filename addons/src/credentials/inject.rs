@@ -78,8 +78,8 @@ impl HostCredentials {
         }
     }
 
-    /// The credentials whose entries match the request. Every kind except `set_headers` sets
-    /// `Authorization`. Of the credentials of these kinds, only the first is chosen.
+    /// The credentials whose entries match the request. Of those that set `Authorization` (all
+    /// kinds except `set_headers`), only the first is chosen.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -259,7 +259,7 @@ fn names_repo(path: &Path, repo: &str) -> bool {
     named.eq_ignore_ascii_case(repo) && (rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The denial if a secret cannot be read or fetched. The client learns the entry's name only. The
+/// The denial if a secret cannot be read or fetched. The client learns only the entry's name. The
 /// hint, which only `explain` shows, has the reason.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");

@@ -46,7 +46,7 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
     Err(Denial::new(Code::CredentialMisuse, sentence)
         .rule("placeholder")
         .hint(format!(
-            "an entry in credentials.yaml must list {}:{}, apply to this container and repository, and is sent over TLS only",
+            "a secret replaces the placeholder only over TLS, and only if an entry in credentials.yaml lists {}:{} and applies to this container and repository",
             flow.host(),
             flow.port()
         )))

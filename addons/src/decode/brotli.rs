@@ -71,7 +71,8 @@ impl Encoding for Brotli {
             [] if self.is_done || !self.has_begun => return Ok(Progress::default()),
             _ => {}
         }
-        // Pending output first: with more input, the decoder would decode ahead into its window.
+        // No input while output is pending: with input, the decoder would first go on to fill its
+        // window, and return the pending output only then.
         let has_more = BrotliDecoderHasMoreOutput(&self.state);
         let input = if has_more { &[] } else { input };
         let (mut read, mut written) = (0, 0);

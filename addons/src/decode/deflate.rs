@@ -5,7 +5,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::{CORRUPT, Encoding, Fault, Progress, TRAILING};
 
 /// An upper bound for the state of miniz_oxide, in bytes: a window of 32 KiB and three tables. Not
-/// computed with `size_of`, since the fields are private.
+/// computed with `size_of`, since flate2 does not export the type.
 pub(super) const INFLATE_MEMORY: usize = 64 * 1024;
 
 /// A decoder of deflate streams.

@@ -27,7 +27,7 @@ const MAX_STEP: usize = 16 * 1024;
 
 /// The encoded bytes that may be padding in a body of any size: headers and flushes need far less.
 /// Limiting padding limits CPU time: decoding an empty deflate block of 10 bits builds tables,
-/// which takes 2 µs in a test build (`a_padded_bomb_is_decoded_in_less_than_a_second`).
+/// which takes 2 µs in a test build (`a_padded_bomb_takes_less_than_a_second_of_cpu_time`).
 const FREE_BYTES: u64 = 64 * 1024;
 
 /// A decoder for one body. The caller alternates [`feed`](Self::feed) and [`next`](Self::next):
@@ -134,8 +134,8 @@ impl Decoder {
         self.input = chunk;
     }
 
-    /// Decodes the next bytes of the body: at least one, at most `most` and at most 16 KiB. `None`
-    /// when all output of the input so far has been returned.
+    /// Decodes the next bytes of the body: at least one, and at most `most` or 16 KiB, whichever is
+    /// less. `None` when all output of the input so far has been returned.
     ///
     /// A `most` of 0 counts as 1, so that a caller without room learns that the body is too long.
     /// Flushed data is returned at once, except for zstd, which delays up to a window until its

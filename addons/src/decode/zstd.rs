@@ -131,8 +131,8 @@ impl Zstd {
 
 impl Encoding for Zstd {
     fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
-        // Pending output first: only one block may be decoded ahead, and the header of another
-        // frame would discard it.
+        // No input while output is pending: only one block may be decoded ahead, and the header of
+        // another frame would discard the output.
         let written = self.decoder.read(out).map_err(|_| CORRUPT)?;
         if written > 0 {
             return Ok(Progress { read: 0, written });

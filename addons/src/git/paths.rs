@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_service_is_malformed() {
+    fn a_query_of_info_refs_other_than_one_known_service_is_malformed() {
         each_row(
             [
                 "service=git-upload-pack&service=git-receive-pack",

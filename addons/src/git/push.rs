@@ -20,7 +20,7 @@ pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
 /// Limit on the bytes of commands that are kept for a report while a pack of unknown length
 /// streams: enough for about 600 refs with names of 20 bytes. The limit bounds the memory of slow
-/// pushes.
+/// pushes. With more commands, a pack that becomes too large is denied without a report.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
@@ -181,9 +181,9 @@ impl JudgePush {
             size: 0,
         };
         pack.check(body.bytes().len() as u64)?;
-        // The commands are kept only for the report on a pack that becomes too large. A push of
-        // announced length cannot: its length has been judged already. A long list would occupy
-        // memory until the pack has ended.
+        // The commands are kept only for the report on a pack that becomes too large. A pack of
+        // announced length cannot become too large, since its length has been judged already. A
+        // long list would occupy memory until the pack has ended.
         if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
             pack.beginning = None;
         }
@@ -225,7 +225,7 @@ struct Pack {
     announced: Option<u64>,
     /// Bytes that have passed.
     size: u64,
-    /// The length of a push without commands: nothing may follow it.
+    /// The length of a push without commands, after which nothing may follow; `None` for others.
     probe: Option<u64>,
     /// The commands, kept for a report if a pack of unknown length may exceed the limit.
     beginning: Option<Buffered>,

@@ -103,7 +103,7 @@ fn an_address_literal_is_denied_unless_listed() {
 }
 
 #[test]
-fn no_denial_advises_to_open_a_metadata_range_or_an_unlisted_private_address() {
+fn the_proposed_edit_lists_only_public_addresses_and_opens_only_private_networks() {
     let unlisted = |host: &str| {
         let denial = tunnel_with(|flow| {
             flow.endpoint_mut().host = Host::parse(host).unwrap();

@@ -112,7 +112,8 @@ struct Buckets {
     buckets: ArcSwap<ByName>,
 }
 
-/// Buckets by name. The names are from the configuration, so fast hashing cannot be attacked.
+/// Buckets by name. The names come from the configuration, so no client can choose names whose fast
+/// hashes collide.
 type ByName = HashMap<Arc<str>, Arc<Bucket>, RandomState>;
 
 struct Bucket {
@@ -145,7 +146,7 @@ impl Buckets {
     }
 
     /// Inserts a bucket that is new, or whose rate a reload changed. If several threads insert the
-    /// same bucket at once, one insertion wins, and all threads take from its bucket.
+    /// same bucket at once, the first insertion wins, and all of them get its bucket.
     fn add(&self, name: &str, bucket: Bucket) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut present = Arc::clone(&bucket);
@@ -239,7 +240,7 @@ mod tests {
     use crate::fixtures::{container, flow_of};
 
     #[test]
-    fn threads_that_share_new_buckets_get_no_more_than_the_burst_of_each() {
+    fn threads_that_create_a_bucket_at_the_same_time_get_one_burst_in_total() {
         const BURST: usize = 5;
         let [per_second, burst] = [1, BURST as u32].map(|n| NonZeroU32::new(n).unwrap());
         let rate = Rate { per_second, burst };

@@ -38,8 +38,8 @@ impl DnsBudget {
         Quota::per_minute(per_minute).allow_burst(NonZeroU32::new(burst).unwrap_or(per_minute))
     }
 
-    /// Counts a name, and a question if `is_query`. Over a limit, the error has the limit's key and
-    /// the time to wait.
+    /// Counts `host` if it is a name, and a question if `is_query`. Over a limit, the error has the
+    /// limit's key under `dns` in `proxy.yaml`, and the time to wait.
     pub(super) fn count(
         self,
         container: &Container,
@@ -88,8 +88,8 @@ impl DnsUsage {
 struct Names {
     /// The last counted name, and the time of its look-up in `seen`.
     last: Option<(Host, Instant)>,
-    /// The time of the last use of each name. A name older than a minute stays until the map is
-    /// full.
+    /// The time of the last use of each name. A name whose last use was more than a minute ago is
+    /// removed only when the map is full.
     seen: HashMap<Host, Instant>,
 }
 

@@ -1,5 +1,5 @@
-//! Limits the use of shared resources by one container: upstreams, the resolver, and CPU time for
-//! TLS handshakes.
+//! Limits each container's use of shared resources: upstreams, the resolver, and CPU time for TLS
+//! handshakes.
 
 mod buckets;
 mod dns;
@@ -25,7 +25,7 @@ pub use requests::{Rate, RequestLimits};
 pub use settings::RateLimitSettings;
 pub use tunnels::TunnelBudget;
 
-/// Denies the flows of a lease that are over its budgets.
+/// Denies a flow that exceeds a budget of its lease.
 pub struct RateLimit {
     settings: RateLimitSettings,
     buckets: RateBuckets,

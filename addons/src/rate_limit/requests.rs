@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::contract::{Entry, EntryMap, GATEWAY, Host, HostPattern};
 
-/// The bucket of requests to unlisted hosts. The policy addon denies these requests later, except
-/// those of MCP mounts; counting them first makes a flood of them as cheap to deny as any other.
+/// The bucket of requests to unlisted hosts. The policy addon, which comes later in the chain,
+/// denies these requests, except those that an MCP mount sends.
 const UNLISTED: &str = "none";
 
 /// The rate and the burst of a token bucket.
@@ -15,7 +15,7 @@ const UNLISTED: &str = "none";
 pub struct Rate {
     /// Requests a second on average.
     pub per_second: NonZeroU32,
-    /// Requests at once from a full bucket.
+    /// The number of requests that a full bucket permits at once.
     pub burst: NonZeroU32,
 }
 
@@ -177,7 +177,7 @@ mod tests {
         request("/", &[])
     }
 
-    /// Tokens a second: too slow for a bucket to fill within a test.
+    /// Tokens a second, so few that no bucket gains one within a test.
     const SLOW: u32 = 1;
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_of_an_entry_share_one_bucket_of_each_container() {
+    fn all_names_under_a_wildcard_share_one_bucket_per_container() {
         let limits = limits(rate(SLOW, 10), &[]);
         let (web, db) = (container("web"), container("db"));
         let names: Vec<String> = (0..50).map(|n| format!("n{n}.example.com")).collect();

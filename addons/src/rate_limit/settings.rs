@@ -11,7 +11,8 @@ const REQUESTS: Rate = Rate {
     burst: at_least_one(200),
 };
 
-/// Requests a second to the upstreams that have a lower limit if the file has no `per_upstream`.
+/// The upstreams with a lower default, and their limit in requests a second. A `per_upstream` in
+/// the file replaces this list.
 const SLOWER_UPSTREAMS: [(&str, u32); 3] = [
     ("api.github.com", 50),
     ("api.anthropic.com", 20),

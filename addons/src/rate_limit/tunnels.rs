@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_over_the_budget_does_not_count_its_name() {
+    fn a_tunnel_over_the_budget_is_denied_before_its_name_is_counted() {
         let (limit, web) = (limit(1, 1), container("web"));
         assert_eq!(passed(&limit, &web, 10), BURST);
         let over = verdict(limit.tunnel(&mut flow_of(&web, Kind::Tunnel, "b.example.com")));

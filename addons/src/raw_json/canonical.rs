@@ -1,7 +1,8 @@
 //! The canonical form of JSON (RFC 8785).
 //!
-//! One deviation: an integer of 2^53 or more, and a number beyond the range of a double, stays as
-//! written. RFC 8785 would round two different ids to the same text.
+//! Two deviations: an integer of 2^53 or more (in absolute value) stays as written, since RFC 8785
+//! would round two different ids to the same text. A number beyond the range of a double also stays
+//! as written, since RFC 8785 has no form for it.
 
 use std::fmt::Write as _;
 
@@ -63,7 +64,7 @@ fn write_number(json: &str, number: f64, out: &mut String) {
         out.push('0');
         return;
     }
-    // The shortest digits that read as the same double, as `d.ddde±x`.
+    // The shortest digits that read as the same double, such as `1.5e30` or `1.5e-7`.
     let shortest = format!("{number:e}");
     let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();

@@ -8,7 +8,7 @@ use super::cursor::{self, Cursor};
 use super::{RawJsonError, refuse_duplicates, write_string};
 use crate::strict_json::MAX_NESTING;
 
-/// One value. Scalars are the received text.
+/// One value. A scalar that was read is the received text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node<'a> {
     /// An object: its members in the order of the text, without duplicate keys.

@@ -1,5 +1,5 @@
-//! Encoded bodies made by hand: padding that decodes to nothing, and bombs, which are small but
-//! decode to many bytes.
+//! Encoded bodies made by hand: padding that decodes to nothing, bombs, which are small but decode
+//! to many bytes, and zstd blocks over the limits of RFC 8878.
 
 /// Writes fields of bits, lowest bit first, as deflate and brotli do.
 #[derive(Default)]
@@ -134,7 +134,7 @@ pub fn zstd_header(window_bits: u8) -> Vec<u8> {
     header
 }
 
-/// A zstd frame of blocks that each repeat one byte 128 KiB times.
+/// A zstd frame of blocks that each repeat one byte and decode to 128 KiB.
 pub fn zstd_bomb(window_bits: u8, blocks: usize) -> Vec<u8> {
     let mut frame = zstd_header(window_bits);
     for _ in 0..blocks {
@@ -163,7 +163,8 @@ pub fn zstd_overlong_block() -> Vec<u8> {
     frame
 }
 
-/// A zstd frame with a block whose literals, all zero, are one byte less than 1 MiB.
+/// A zstd frame with a block whose literals, all zero, are one byte less than 1 MiB, although the
+/// limit for a block is 128 KiB.
 pub fn zstd_overlong_literals() -> Vec<u8> {
     let literals: u32 = 0xf_ffff << 4 | 0b11 << 2 | 1;
     let mut frame = zstd_header(22);

@@ -102,7 +102,7 @@ impl Identify for ActingIdentity {
 
     fn identify(&self, _flow: &Flow, request: Option<&mut Request>) -> Identified {
         let phase = usize::from(request.is_some());
-        // Identity cannot wait.
+        // Identity cannot wait: a hang becomes a denial.
         let act = match self.0.acts[phase] {
             Act::PassLater => Act::Pass,
             Act::PanicLater => Act::Panic,
@@ -184,7 +184,7 @@ async fn go(chain: &Chain, dialer: &Dialer) -> Result<(), Denial> {
     Ok(())
 }
 
-/// Runs a future on a paused clock, which advances to the next deadline.
+/// Runs a future on a paused clock. When the future waits, the clock jumps to the next timer.
 fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -254,8 +254,8 @@ fn waits_without_a_limit_of_their_own_share_the_deadline_of_the_phase() {
             let mut flow = flow(Kind::Tunnel, "api.example.com");
             // Together, both naps are longer than the deadline. A nap with its own limit does not
             // count towards the deadline.
-            let cleared = run(chain.tunnel(&mut flow));
-            assert_eq!(cleared.is_ok(), passes, "{limits:?}");
+            let permit = run(chain.tunnel(&mut flow));
+            assert_eq!(permit.is_ok(), passes, "{limits:?}");
         },
     );
 }
@@ -332,7 +332,7 @@ impl BodyJudge<Request> for Hanging {
 }
 
 #[test]
-fn the_waiting_flows_of_a_container_are_limited_without_effect_on_others() {
+fn the_waiting_flows_of_a_container_are_limited_without_effect_on_other_containers() {
     const MOST: usize = 256;
     struct Waits;
     impl Addon for Waits {
@@ -343,8 +343,9 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_others() {
             Step::wait_up_to(DEADLINE * 1000, pending())
         }
     }
-    struct Known;
-    impl Identify for Known {
+    /// Keeps the principal of every flow.
+    struct KeepsPrincipal;
+    impl Identify for KeepsPrincipal {
         fn name(&self) -> &'static str {
             "identity"
         }
@@ -355,7 +356,10 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_others() {
             }
         }
     }
-    let links = vec![Link::Identity(Arc::new(Known)), Arc::new(Waits).into()];
+    let links = vec![
+        Link::Identity(Arc::new(KeepsPrincipal)),
+        Arc::new(Waits).into(),
+    ];
     let chain = Chain::new(links, DEADLINE).unwrap();
     let (web, db) = (container("web"), container("db"));
     let mut flows: Vec<_> = (0..MOST)
@@ -375,6 +379,7 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_others() {
         assert_eq!(denial.to_json()["container_id"], "web");
         let mut others = flow_of(&db, Kind::Tunnel, "api.example.com");
         assert!(chain.tunnel(&mut others).now_or_never().is_none());
+        // The request that a look-up belongs to is already counted as waiting.
         let mut lookup = flow_of(&web, Kind::Tunnel, "api.example.com");
         lookup.put_slot(Lookup);
         assert!(chain.tunnel(&mut lookup).now_or_never().is_none());
@@ -481,7 +486,7 @@ fn constrained_chain() -> impl Strategy<Value = Vec<Constrained>> {
     })
 }
 
-/// Checks the constraints pair by pair.
+/// Whether `identity` and `policy` are present, and every pair of addons keeps its constraints.
 fn holds(addons: &[Constrained]) -> bool {
     let has = |name| addons.iter().any(|addon| addon.name == name);
     let pairs = addons.iter().enumerate().all(|(at, addon)| {
@@ -518,7 +523,7 @@ proptest! {
     }
 
     #[test]
-    fn after_a_denial_in_any_phase_nothing_is_dialled(
+    fn a_flow_is_dialled_if_and_only_if_every_hook_passes(
         acts in proptest::array::uniform4(proptest::array::uniform5(any_act())),
     ) {
         let (chain, _) = chain_of(acts);

@@ -63,9 +63,9 @@ fn parse(id: &str) -> Option<Pid> {
 }
 
 /// Kills a child that was not reaped yet, and the process group that it leads, if any. The group
-/// includes a process that the child starts meanwhile.
+/// includes a process that the child has started since it was listed.
 pub fn kill(child: Pid) {
-    // These fail if the child has ended, leads no group, or belongs to another user.
+    // These fail if the child leads no group or belongs to another user.
     let _ = kill_process_group(child, Signal::KILL);
     let _ = kill_process(child, Signal::KILL);
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::zombie_processes, reason = "`reap` takes its status")]
+    #[expect(clippy::zombie_processes, reason = "`reap` waits for the child")]
     fn both_lists_have_a_child_and_kill_ends_it() {
         let child = Command::new("/bin/sh")
             .args(["-c", "exec sleep 60"])
@@ -101,7 +101,10 @@ mod tests {
             if let Some(status) = reap(id) {
                 break status;
             }
-            assert!(Instant::now() < deadline, "the child outlived its signal");
+            assert!(
+                Instant::now() < deadline,
+                "the child still runs 5 s after SIGKILL"
+            );
         };
         assert_eq!(status.terminating_signal(), Some(9));
         assert_eq!(started(id), None);

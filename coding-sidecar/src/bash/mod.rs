@@ -1,4 +1,4 @@
-//! `/bash`: runs a command, streams its output and ends it with all descendants.
+//! `/bash`: runs a command, streams its output, and ends the command with all its descendants.
 
 mod children;
 mod orphans;
@@ -29,8 +29,8 @@ use crate::connection::{Busy, Stream};
 
 pub use self::supervisor::supervise;
 
-/// The most concurrent commands. Each has a supervisor process of 0.4 MB, four descriptors and two
-/// buffers of 16 KiB.
+/// Limit on the concurrent commands; a further one is refused. Each has a supervisor process of
+/// 0.4 MB, four descriptors and two buffers of 16 KiB.
 pub const COMMANDS_MAX: usize = 32;
 /// The most bytes of a command: Linux limits one argument of a program to 128 KiB, including the
 /// final NUL.

@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep};
 use super::children;
 use crate::report;
 
-/// The most time for killing the processes that a supervisor left.
+/// The most time for killing the processes that a supervisor left. After that, the sidecar logs a
+/// warning and leaves them running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two rounds of killing.
 const ROUND_PAUSE: Duration = Duration::from_millis(1);
@@ -61,7 +62,7 @@ impl Supervisors {
     }
 
     /// Adds a supervisor, so that it is neither killed nor reaped here. Must be called before the
-    /// first `await` after the supervisor was started.
+    /// first `await` after the supervisor was started, since the task that reaps may run there.
     pub fn add(&self, supervisor: Pid) {
         self.lock().running.insert(supervisor);
     }

@@ -20,8 +20,9 @@ use crate::connection::Stream;
 /// The time that a supervisor has to kill its command; after that, the sidecar kills the
 /// supervisor. Longer than the supervisor's own `KILL_TIMEOUT`.
 const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(12);
-/// The most time for each further piece of output once the supervisor has ended. By then no process
-/// holds the pipes open, except one that could not be killed.
+/// The most time for each further piece of output once the supervisor has ended; after that, the
+/// rest of the output is dropped. By then, a process holds the pipes open only if it could not be
+/// killed or if the supervisor itself was killed.
 const REST_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most bytes of a supervisor's report.
 const REPORT_BYTES_MAX: u64 = 4096;
@@ -103,7 +104,7 @@ impl Running {
     /// Returns the supervisor's report; `None` if the supervisor ended without one, for example
     /// because it was killed.
     async fn end(&mut self) -> Option<Report> {
-        // Fails if the supervisor has ended.
+        // Has no effect if the supervisor has ended.
         let _ = rustix::net::shutdown(&self.control, Shutdown::Write);
         if self.child.id().is_some() {
             // A command may have stopped its supervisor with SIGSTOP.
@@ -113,7 +114,7 @@ impl Running {
             .await
             .is_err()
         {
-            // Fails if the supervisor has ended meanwhile.
+            // Has no effect if the supervisor has ended meanwhile.
             let _ = self.child.start_kill();
             let _ = self.child.wait().await;
         }

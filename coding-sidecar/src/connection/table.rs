@@ -212,9 +212,10 @@ mod tests {
         }
         assert!(!is_evicted(&served).await);
         assert!(!is_evicted(&sender).await);
-        // Among clients that were admitted, the idle ones are evicted first.
-        let admitted: Vec<_> = strangers.into_iter().map(Arc::new).collect();
-        let busy: Vec<_> = admitted.iter().map(|stranger| stranger.busy()).collect();
+        // Once all others are busy, the admitted client that is idle is evicted before the one that
+        // sends a body.
+        let strangers: Vec<_> = strangers.into_iter().map(Arc::new).collect();
+        let busy: Vec<_> = strangers.iter().map(|stranger| stranger.busy()).collect();
         let newest = Arc::new(all.enter().unwrap());
         assert!(is_evicted(&served).await);
         let second = newest.busy();

@@ -42,8 +42,9 @@ pub struct EditResult {
 /// Replaces a text that occurs exactly once in a file.
 ///
 /// If all line ends of the file are CRLF, the texts may have LF or CRLF, and the result has CRLF.
-/// Edits and writes of one file are serialised. If another process writes to the file after it was
-/// read, the edit fails. A write between the last check and the rename is lost.
+/// Edits and writes of one file are serialised. The edit fails if another process writes to the
+/// file between the read and the last check, just before the rename. A write after that check is
+/// lost.
 pub fn edit(
     workspace: &Workspace,
     request: EditRequest,

@@ -23,7 +23,7 @@ pub struct LsRequest {
     /// The path of the folder; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// The most entries, at most 2,000; 500 by default.
+    /// The maximum number of entries: from 1; more than 2,000 counts as 2,000; 500 by default.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }

@@ -25,7 +25,7 @@ pub struct FindRequest {
     /// The folder to search; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// The most files, at most 2,000; 1,000 by default.
+    /// The maximum number of files: from 1; more than 2,000 counts as 2,000; 1,000 by default.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }

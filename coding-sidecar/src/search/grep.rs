@@ -25,7 +25,8 @@ const PATTERN_BYTES_MAX: usize = 4_096;
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The deepest nesting of groups in a pattern, since its parser recurses.
+/// The deepest nesting of a pattern's syntax tree (groups, repetitions, concatenations), since the
+/// compiler of patterns recurses.
 const NEST_MAX: u32 = 100;
 
 /// The body of `/grep`.
@@ -37,8 +38,8 @@ pub struct GrepRequest {
     /// The folder or file to search; the root by default.
     #[serde(default)]
     pub path: Option<String>,
-    /// A glob: only files that match it are searched. After a `!` at its start, only files that do
-    /// not match are searched.
+    /// A glob: only files that match it are searched. If it starts with `!`, only files that do not
+    /// match the rest of it are searched.
     #[serde(default)]
     pub glob: Option<String>,
     /// Whether the case of letters is ignored.
@@ -50,7 +51,8 @@ pub struct GrepRequest {
     /// The number of lines to show before and after each match; 0 by default.
     #[serde(default, deserialize_with = "count")]
     pub context: Option<u64>,
-    /// The most matching lines, at most 2,000; 100 by default.
+    /// The number of matching lines after which the search ends: from 1; more than 2,000 counts as
+    /// 2,000; 100 by default.
     #[serde(default, deserialize_with = "count")]
     pub limit: Option<u64>,
 }

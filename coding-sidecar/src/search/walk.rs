@@ -20,8 +20,8 @@ use crate::failure::{Failure, reason};
 use crate::work::Work;
 use crate::workspace::{Links, Workspace, WorkspacePath};
 
-/// The most entries of a folder that are in memory and sorted at once. A larger folder is returned
-/// in several runs, each sorted.
+/// The maximum number of entries of a folder that are read at once. The files of a larger folder
+/// are returned in several runs, each sorted.
 const RUN_ENTRIES: usize = 4_096;
 /// The deepest nesting of folders below the searched one.
 const DEPTH_MAX: usize = 256;

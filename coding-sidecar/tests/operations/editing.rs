@@ -31,7 +31,7 @@ fn a_text_that_occurs_once_is_replaced_and_the_diff_shown() {
 }
 
 #[test]
-fn old_text_that_does_not_occur_exactly_once_is_refused() {
+fn edits_that_cannot_be_made_are_refused_with_the_reason() {
     let fixture = Fixture::new();
     let content = "aXa\nb\naa a\nmixed\r\nends\n";
     fixture.put("file", content);

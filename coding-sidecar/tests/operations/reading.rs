@@ -91,7 +91,7 @@ fn missing_files_missing_lines_and_empty_ranges_are_refused() {
 }
 
 #[test]
-fn unknown_and_wrong_fields_are_refused() {
+fn missing_unknown_and_invalid_fields_are_refused() {
     for request in [
         json!({}),
         json!({"path": "a", "other": 1}),

@@ -235,7 +235,7 @@ fn a_command_whose_client_never_reads_stalls_and_is_then_ended() {
 }
 
 #[test]
-fn a_connection_that_sends_no_head_is_closed() {
+fn a_connection_that_sends_no_complete_head_is_closed() {
     let sidecar = Sidecar::start();
     let mut silent = UnixStream::connect(sidecar.socket()).unwrap();
     let mut slow = UnixStream::connect(sidecar.socket()).unwrap();

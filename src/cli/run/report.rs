@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cli::exit::printable;
 
 /// Limit on the pairs of host and remedy that are counted separately; denials of further pairs are
-/// counted together. Also the limit on the files that are listed.
+/// counted together. Also the limit on the files that are listed; further files are left out.
 const MAX_LINES: usize = 200;
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
@@ -23,8 +23,9 @@ pub struct Report {
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
     /// entries.
     others: u64,
-    /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]. The value says whether at
-    /// least one flow to the pair was not denied.
+    /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]; flows that come after the
+    /// last of these are ignored. The value says whether at least one flow to the pair was not
+    /// denied.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
@@ -41,7 +42,8 @@ struct Denied {
 }
 
 impl Report {
-    /// Counts the flow of a line of the audit log, or all flows of a folded line.
+    /// Counts the flow of a line of the audit log, or all flows of a folded line. Ignores a line
+    /// without a host.
     pub fn add(&mut self, flow: &Value) {
         let text = |name: &str| flow.get(name).and_then(Value::as_str).unwrap_or_default();
         let host = text("host");
@@ -87,7 +89,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = self.denials();
         if !self.made.is_empty() {
-            text.push_str("unified-proxy: the command created files that git, an editor or an agent may execute or obey; look at them first\n");
+            text.push_str("unified-proxy: the command created files that git, an editor or an agent may execute or obey; look at them before you work in the directory\n");
         }
         if let Some(why) = &self.unknown {
             // Writing to a String cannot fail.
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_denied_host_has_one_line_with_a_count_and_a_remedy() {
+    fn denied_hosts_are_listed_with_their_counts_and_with_a_flag_or_the_code() {
         let mut report = Report::default();
         for (host, port, code, path, kind) in [
             (

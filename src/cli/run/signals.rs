@@ -28,8 +28,9 @@ pub enum SignalEvent {
 pub struct Signals(Vec<(Number, Signal)>);
 
 impl Signals {
-    /// Installs the handlers. A signal that was ignored when this process started, as under
-    /// `nohup`, stays ignored; the command ignores it too. Must be called within a runtime.
+    /// Installs the handlers. A signal other than SIGWINCH that was ignored when this process
+    /// started, as under `nohup`, stays ignored; the command ignores it too. Must be called within
+    /// a runtime.
     pub fn listen() -> io::Result<Self> {
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
         let all = TO_FOREGROUND.into_iter().chain(TO_COMMAND);
@@ -42,8 +43,8 @@ impl Signals {
         listening.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for a signal that ends the run before its command has started, and drops other
-    /// signals. Returns the exit code, 128 + the number of the signal.
+    /// Waits for SIGHUP, SIGINT, SIGQUIT or SIGTERM, which end a run whose command has not started
+    /// yet. Drops other signals. Returns the exit code of the run, 128 + the number of the signal.
     pub async fn interrupted(&mut self) -> u8 {
         let ends = [Number::HUP, Number::INT, Number::QUIT, Number::TERM];
         loop {

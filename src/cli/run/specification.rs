@@ -22,8 +22,8 @@ use crate::tls::variables;
 const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
-/// The paths of placeholder files in the output of `sandbox-files`. Beside each path is the path
-/// below the home directory at which the tool looks for the file.
+/// For each placeholder file, its path in the output of `sandbox-files`, and the path below the
+/// home directory at which the tool looks for it.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
     ("codex/auth.json", ".codex/auth.json"),
@@ -114,8 +114,9 @@ pub fn specification(
     })
 }
 
-/// Returns the placeholders for the credentials that the proxy injects: the texts of files, by path
-/// below the home directory, and environment variables.
+/// Returns the placeholders for the credentials that the proxy injects: files, each as its path
+/// below the home directory and its text, and environment variables. If one of the variables is for
+/// Claude, [`CLAUDE_SETTINGS`] is one of the files.
 fn placeholder_logins(
     settings: &SandboxSettings,
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {

@@ -49,7 +49,7 @@ impl Streams {
             Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), tty_in && tty_out)?),
             None => None,
         };
-        // In a pipeline such as `run … | less`, the last program reads the keyboard, so the
+        // In a pipeline such as `run … | less`, the last program may read the keyboard, so the
         // command must not.
         if tty_in && kind(&stdout)?.is_fifo() {
             stdin = File::open("/dev/null")?.into();
@@ -81,9 +81,9 @@ fn kind(stream: &OwnedFd) -> io::Result<FileType> {
     Ok(File::from(stream.try_clone()?).metadata()?.file_type())
 }
 
-/// Threads that copy between files and pipes. The command gets pipes instead of files. Through
-/// /proc, it could open a file again with other access, for example write to a file that was opened
-/// for reading.
+/// Threads that copy between files and pipes. The command gets pipes instead of files, because it
+/// could open a file again through /proc with other access, for example for writing although the
+/// file was opened for reading.
 #[derive(Default)]
 pub struct Relays {
     outputs: Vec<std::thread::JoinHandle<()>>,
@@ -257,8 +257,8 @@ pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Copies the keyboard's input to the pseudo-terminal. At the end of the input, sends the
-/// end-of-input character unless the terminal is interactive.
+/// Copies the keyboard's input to the pseudo-terminal. Unless `interactive`, the terminal is in
+/// canonical mode, where Ctrl-D becomes an empty read: sends the character for each empty read.
 async fn copy_input(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
     let mut keys = [0; INPUT];
     loop {

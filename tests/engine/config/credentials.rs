@@ -21,7 +21,7 @@ fn invalid_credentials_are_refused_with_their_place() {
             (
                 "credentials:\n  - { name: a b, hosts: [], bearer: s3cr3t }",
                 &[
-                    "3:13: credentials[0].name: must be 1 to 64 of letters, digits, and _ . -",
+                    "3:13: credentials[0].name: must be 1 to 64 letters, digits or _ . -",
                     "3:25: credentials[0].hosts: must not be empty",
                 ],
             ),
@@ -126,7 +126,7 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
                 "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: generic, token_file: /t, token_url: \"http://a.example/\" }",
                 &[
                     "5:12: credentials[0].oauth.client_id: is missing",
-                    "5:60: credentials[0].oauth.token_url: must be an https:// URL of a host and a path",
+                    "5:60: credentials[0].oauth.token_url: must be an https:// URL with a host name, without user or query",
                 ],
             ),
             (
@@ -248,7 +248,7 @@ fn a_token_for_all_containers_on_a_git_host_causes_a_warning() {
 }
 
 #[test]
-fn unset_and_malformed_variables_are_refused_by_name() {
+fn errors_name_each_unset_variable_and_contain_no_value_of_a_set_one() {
     check_errors(
         "credentials.yaml",
         &[
@@ -275,7 +275,7 @@ fn unset_and_malformed_variables_are_refused_by_name() {
             (
                 "credentials:\n  - { name: \"${SECRET} \", hosts: [\"${SECRET}/\"], bearer: x }",
                 &[
-                    "3:13: credentials[0].name: must be 1 to 64 of letters, digits, and _ . -",
+                    "3:13: credentials[0].name: must be 1 to 64 letters, digits or _ . -",
                     "3:35: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has an invalid character or label",
                 ],
             ),

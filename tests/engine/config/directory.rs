@@ -1,4 +1,5 @@
-//! Errors of the configuration directory, and errors that concern several files.
+//! Files of the configuration directory that cannot be read or are not read, errors that concern
+//! several files, and reading only the admin socket.
 
 use std::fs;
 use std::path::Path;
@@ -77,7 +78,7 @@ fn passthrough_hosts_may_have_neither_git_rules_nor_credentials() {
 }
 
 #[test]
-fn the_json_of_mcp_clients_is_read_as_mcp_yaml() {
+fn mcp_yaml_can_be_the_json_of_mcp_clients_and_unknown_keys_in_it_are_refused() {
     let json = "{\n\t\"mcpServers\": { \"a\": { \"command\": \"x\" } },\n\t\"overrides\": {}\n}\n";
     let config = load_one("mcp.yaml", json).unwrap();
     assert!(config.addons.mcp.servers.contains_key("a"));

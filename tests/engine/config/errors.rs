@@ -65,15 +65,15 @@ fn yaml_outside_the_supported_subset_is_refused_with_its_place() {
             ),
             (
                 "domains: !!seq []",
-                &["2:10: domains: tags are not read: write the value alone"],
+                &["2:10: domains: tags are not read: write the value without its tag"],
             ),
             (
                 "domains: [!x a.example]",
-                &["2:11: domains[0]: tags are not read: write the value alone"],
+                &["2:11: domains[0]: tags are not read: write the value without its tag"],
             ),
             (
                 "domains: []\n---\nversion: 1",
-                &["3:1: a second document begins here: a file must hold one"],
+                &["3:1: a second document begins here: a file must hold only one"],
             ),
             (
                 "? [a]\n: b",

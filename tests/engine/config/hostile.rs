@@ -71,8 +71,10 @@ proptest! {
     }
 
     #[test]
-    fn samples_with_a_cut_and_a_splice_never_panic(which in 0..4_usize, at in any::<prop::sample::Index>(), length in 0..30_usize, splice in "[-?:,\\[\\]{}#&*!|>'\"% \n~0a$]{0,4}") {
-        let (name, text) = samples().swap_remove(which);
+    fn samples_with_a_cut_and_a_splice_never_panic(which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), length in 0..30_usize, splice in "[-?:,\\[\\]{}#&*!|>'\"% \n~0a$]{0,4}") {
+        let mut samples = samples();
+        let which = which.index(samples.len());
+        let (name, text) = samples.swap_remove(which);
         let start = at.index(text.len());
         let end = (start + length).min(text.len());
         let mutant = [&text.as_bytes()[..start], splice.as_bytes(), &text.as_bytes()[end..]].concat();

@@ -124,7 +124,7 @@ const A: [u8; 4] = [10, 0, 0, 1];
 const B: [u8; 4] = [10, 0, 0, 2];
 
 #[tokio::test]
-async fn an_identical_body_extends_the_lease_and_a_different_one_replaces_it() {
+async fn a_registration_with_only_another_expiry_extends_the_lease_and_any_other_replaces_it() {
     let fixture = RegistryFixture::new();
     let first = fixture.register("c1", A).await;
     let later = NewRegistration {
@@ -148,7 +148,7 @@ async fn an_identical_body_extends_the_lease_and_a_different_one_replaces_it() {
 }
 
 #[tokio::test]
-async fn a_registration_ends_the_leases_with_its_id_or_address() {
+async fn a_registration_ends_the_other_leases_of_its_id_and_of_its_address() {
     let fixture = RegistryFixture::new();
     let one = fixture.register("c1", A).await;
     let two = fixture.register("c2", B).await;

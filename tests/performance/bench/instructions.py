@@ -2,7 +2,8 @@
 
 The number of instructions hardly depends on the machine and its other load, so CI can compare it. Time depends on both. The product
 runs under callgrind. In several rounds, each load is sent with a small and with a large number of units. The cost of one unit is the
-difference of the smallest counts, divided by the difference of the numbers: the cost of connecting is in both counts and cancels out.
+difference of the smallest counts for the two numbers, divided by the difference of the numbers: the cost of connecting is in both
+counts and cancels out.
 The instructions of timers, counted while the product is idle, are subtracted.
 """
 
@@ -90,7 +91,7 @@ class CountedProduct(Gateway):
     """The product under callgrind, with one MCP server mounted over HTTP; if `with_policy`, with a policy of 50 rules."""
 
     # Only the containers that send the loads. Maintenance reads each container's state every second: with 10,000
-    # containers that takes 5 million instructions a second, which would be counted on a slow machine.
+    # containers that takes 5 million instructions a second, on a slow machine a large part of each count.
     containers = 3
 
     def __init__(self, *arguments, with_policy, **peers):

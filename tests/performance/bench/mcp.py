@@ -1,4 +1,4 @@
-"""The cost of a tool call, a tool list and an idle stream: MCP gateway, bare server and other proxies."""
+"""What a tool call, a tool list and an idle stream cost in the MCP gateway, in a bare server and in other proxies."""
 
 import shutil
 import subprocess
@@ -95,7 +95,7 @@ def install(place, package):
 
 
 def start_relay(processes, performance, server):
-    """Starts a relay that uses hyper on both sides and decides nothing. Its cost is the least of any HTTP proxy."""
+    """Starts a relay that uses hyper on both sides and decides nothing: the least that a proxy made with hyper costs."""
     port = free_port()
     process = processes.start("relay", performance, "plain-relay", "--listen", f"127.0.0.1:{port}",
                               "--upstream", f"127.0.0.1:{server}")

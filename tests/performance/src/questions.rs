@@ -113,7 +113,7 @@ impl Questions {
         let failed = run.failed.load(Ordering::Relaxed);
         clients.iter().for_each(tokio::task::JoinHandle::abort);
         if failed * 100 > answered * TOLERATED_PERCENT {
-            bail!("{failed} of {answered} answers were lost or wrong");
+            bail!("{failed} answers were lost or wrong, {answered} were right");
         }
         let cpu = (after.cpu - before.cpu).as_secs_f64() * 1e6 / answered.max(1) as f64;
         let rate = answered as f64 / elapsed.as_secs_f64();

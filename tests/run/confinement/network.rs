@@ -80,7 +80,7 @@ for port in (53, 3128, 8090):
 "#;
 
 #[test]
-fn no_address_but_the_proxy_can_be_reached() {
+fn only_the_proxy_dns_and_the_mcp_gateway_can_be_reached() {
     for person in people() {
         let tcp = TcpListener::bind("0.0.0.0:0").unwrap();
         let udp = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -70,7 +70,7 @@ os.kill(1, signal.SIGKILL)
 os.kill(1, signal.SIGTERM)
 holds("PID 1 cannot be killed from inside", lambda: os.path.exists("/proc/1/status"))
 
-# The command can signal no process besides PID 1, not even as root.
+# `kill(-1)` leaves out PID 1 and the caller. The command can signal no other process, not even as root.
 fails("a signal to every process", lambda: os.kill(-1, 0), errno.ESRCH)
 "#;
 

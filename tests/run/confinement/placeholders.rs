@@ -1,4 +1,4 @@
-//! Placeholders for missing protected files, which exist as long as a run needs them.
+//! Placeholders for missing protected files. A placeholder exists as long as a run needs it.
 
 use std::process::Command;
 

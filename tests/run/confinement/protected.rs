@@ -130,7 +130,7 @@ fn check_unchanged(person: &Person, flags: &[&str], paths: &[&str]) {
 }
 
 #[test]
-fn missing_protected_files_cannot_be_created_and_leave_nothing() {
+fn missing_protected_files_cannot_be_created_and_their_placeholders_are_removed() {
     let Some(person) = Person::new() else { return };
     check_unchanged(&person, &[], &[&ALWAYS[..], &["HEAD"]].concat());
 }
@@ -280,7 +280,7 @@ fn files_that_the_git_configuration_includes_are_protected() {
 }
 
 #[test]
-fn git_commits_branches_stashes_and_packs_inside() {
+fn git_can_commit_branch_stash_and_pack_inside() {
     let Some(person) = Person::new() else { return };
     repository(&person, "project");
     let script = "set -e; git config --get user.name || true; \
@@ -294,7 +294,7 @@ fn git_commits_branches_stashes_and_packs_inside() {
 }
 
 #[test]
-fn git_inside_adds_no_placeholder() {
+fn git_add_and_git_status_inside_leave_out_placeholders() {
     let Some(person) = Person::new() else { return };
     repository(&person, "project");
     let script = "echo more > other; git add -A; git diff --cached --name-only; git status --short --ignored=no";

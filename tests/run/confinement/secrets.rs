@@ -208,7 +208,7 @@ fn variables_with_secrets_become_placeholders_and_those_that_refer_to_the_host_a
 }
 
 #[test]
-fn system_files_that_only_root_may_read_cannot_be_read() {
+fn private_files_and_logs_of_the_system_cannot_be_read() {
     for person in people() {
         let mut private: Vec<String> = [
             "/etc/shadow",

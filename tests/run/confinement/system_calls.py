@@ -103,7 +103,7 @@ if MACHINE == "x86_64":
     for name, number in (("getpid", 20), ("socket", 359), ("socketcall", 102), ("clone", 120), ("ioctl", 54), ("ptrace", 26), ("execve", 11)):
         holds(f"i386 {name}", lambda: killed(number, 1, 1))
 
-# Sockets: only the families in `allowed` can be created, and no raw sockets.
+# Only sockets of AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK can be created, and no raw sockets of IP.
 for family in range(0, 46):
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
         allowed = family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
@@ -116,7 +116,7 @@ for family in (socket.AF_INET, socket.AF_INET6):
 fails("family 40 with high bits", lambda: call(41, 40 | 1 << 40, 1, 0), EPERM)
 holds("a pair of AF_UNIX", lambda: socket.socketpair())
 
-# Dropped rights and limits.
+# Rights that the command does not have, and limits.
 status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
 for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
     holds(f"{name} is empty", lambda: int(status[name], 16) == 0)

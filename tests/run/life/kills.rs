@@ -1,4 +1,4 @@
-//! SIGKILL to each process of a run.
+//! SIGKILL to each process of unified-proxy in a run, and to a process of the command.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const COMMAND: &str = "trap '' HUP INT TERM USR1 USR2; setsid sh -c 'trap \"\" H
     sleep 1002 & echo ready; while :; do sleep 0.2; done";
 
 #[test]
-fn if_any_process_of_run_is_killed_the_sandbox_ends_within_a_second() {
+fn if_one_of_the_four_processes_of_unified_proxy_is_killed_the_sandbox_ends_within_a_second() {
     let Some(person) = Person::new() else { return };
     each_row(
         [

@@ -1,4 +1,4 @@
-//! Allowed requests, denied requests, and the summary of denials at the end of a run.
+//! Allowed and denied requests, the summary of denials at the end of a run, and its audit log.
 
 use serde_json::json;
 use testkit::each_row;

@@ -92,8 +92,8 @@ fn person() -> Option<Person> {
     Some(person)
 }
 
-/// Searches for the secret in everything that is visible, then requests `/echo` from each host with
-/// a placeholder as bearer token. Returns standard error.
+/// Searches for the secret as [`SEARCH`] does, then requests `/echo` from each host with a
+/// placeholder as bearer token. Returns standard error.
 fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
     ask_with(
         person,

@@ -1,4 +1,4 @@
-//! Pipes and files as the streams of a command, and the command's arguments and environment.
+//! Pipes and files as the streams of a command, and its arguments, environment and umask.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -68,7 +68,8 @@ fn a_closed_output_pipe_ends_the_command() {
     let mut first = [0; 4];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     assert_eq!(&first, b"y\ny\n");
-    // 141 after SIGPIPE, or 1 after EPIPE if the caller ignores the signal.
+    // 141: SIGPIPE killed `yes`. 1: `yes` inherited the signal as ignored, and a write failed with
+    // EPIPE.
     let code = child.wait().unwrap().code().unwrap();
     assert!(code == 141 || code == 1, "{code}");
 }
@@ -98,7 +99,7 @@ fn an_argument_of_100_kilobytes_and_a_thousand_arguments_arrive() {
 }
 
 #[test]
-fn background_processes_that_hold_the_streams_do_not_delay_the_end() {
+fn background_processes_that_hold_the_streams_do_not_delay_the_end_of_the_run() {
     let Some(person) = Person::new() else { return };
     let began = std::time::Instant::now();
     let ran = person.sh(
@@ -117,7 +118,7 @@ fn background_processes_that_hold_the_streams_do_not_delay_the_end() {
 }
 
 #[test]
-fn closed_streams_and_the_umask_are_passed_to_the_command() {
+fn a_closed_stream_is_dev_null_for_the_command_and_the_umask_is_passed_on() {
     let Some(person) = Person::new() else { return };
     let run = person.command(&[], &["sh", "-c", "umask; cat; echo err >&2; exit 3"]);
     each_row(

@@ -27,8 +27,8 @@ impl PseudoTerminal {
         Self::start_with(command, [true; 3])
     }
 
-    /// Starts a command. The standard streams for which `streams` is true are the terminal, the
-    /// others are `/dev/null`.
+    /// Starts a command. `streams` tells for standard input, output and error whether the stream is
+    /// the terminal; if not, it is `/dev/null`.
     pub fn start_with(command: &Command, streams: [bool; 3]) -> Self {
         let controlling =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -123,7 +123,7 @@ impl PseudoTerminal {
         !self.modes().local_modes.contains(LocalModes::ICANON)
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the end of the program; panics after 10 s.
     #[track_caller]
     pub fn end(&mut self) -> ExitStatus {
         let mut status = None;
@@ -167,7 +167,7 @@ fn eventually_shown(terminal: &PseudoTerminal, text: &str) -> bool {
     true
 }
 
-/// Input, output and local modes, which a program could leave changed.
+/// The modes that a program could leave changed: input, output and local modes.
 pub fn compared(modes: &Termios) -> (u32, u32, u32) {
     (
         modes.input_modes.bits(),

@@ -10,7 +10,7 @@ use crate::fixture::Person;
 use crate::processes;
 use crate::support::{SOON, eventually};
 
-/// A loop of sh that only a trap ends.
+/// Prints `ready`, then loops until a trap exits.
 const WAIT: &str = "echo ready; while :; do sleep 0.05; done";
 
 fn start(person: &Person, script: &str) -> PseudoTerminal {
@@ -130,7 +130,7 @@ fn only_streams_that_are_terminals_outside_are_terminals_inside() {
 }
 
 #[test]
-fn tiocsti_and_tioclinux_fail_on_every_terminal() {
+fn tiocsti_and_tioclinux_fail_on_the_terminal_of_the_command() {
     let Some(person) = Person::new() else { return };
     let script = crate::attempts::python(
         "import fcntl, termios\n\
@@ -154,15 +154,15 @@ fn tiocsti_and_tioclinux_fail_on_every_terminal() {
 }
 
 #[test]
-fn the_terminal_modes_are_restored_however_the_run_ends() {
+fn the_launcher_restores_the_terminal_modes_however_the_run_ends() {
     let Some(person) = Person::new() else { return };
     each_row(
         [
-            ("the command ends", None),
-            ("PID 1 is killed", Some("sandbox-pid1")),
-            ("the forwarder is killed", Some("sandbox-forwarder")),
-            ("the appliance is killed", Some("run-appliance")),
-            ("the command is killed", Some("sleep 1000")),
+            // The command waits for `sleep`, and ends when `sleep` is killed.
+            ("the command ends", "sleep 1000"),
+            ("PID 1 is killed", "sandbox-pid1"),
+            ("the forwarder is killed", "sandbox-forwarder"),
+            ("the appliance is killed", "run-appliance"),
         ],
         |(_, killed)| {
             let mut terminal = start(
@@ -173,13 +173,7 @@ fn the_terminal_modes_are_restored_however_the_run_ends() {
             assert!(terminal.is_raw());
             let launcher = terminal.child.id();
             let before = processes::descendants(launcher);
-            match killed {
-                Some("sleep 1000") | None => {
-                    let pid = processes::below(launcher, "sleep 1000");
-                    processes::send(pid, Signal::KILL);
-                }
-                Some(part) => processes::send(processes::below(launcher, part), Signal::KILL),
-            }
+            processes::send(processes::below(launcher, killed), Signal::KILL);
             terminal.end();
             // A new terminal, whose modes no launcher has changed.
             let fresh = PseudoTerminal::start(

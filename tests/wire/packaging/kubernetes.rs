@@ -28,7 +28,7 @@ fn object(kind: &str, name: &str) -> Value {
 }
 
 /// Panics if a value has a field that `known` lacks. A string in `known` is the name of an entry of
-/// `all`, or `any` for every value.
+/// `all`, or `any`, which accepts every value.
 fn assert_fields(place: &str, value: &Value, known: &Value, all: &Value) {
     match known {
         Value::String(name) if name == "any" => {}

@@ -8,7 +8,7 @@ use testkit::each_row;
 use super::{read, root, run, texts};
 
 const PROFILE: &str = "packaging/seccomp/unified-proxy.json";
-/// Prefix of the comments on rules that the engine's default profile lacks.
+/// Prefix of the comments on rules that the container engine's default profile lacks.
 const OURS: &str = "unified-proxy: ";
 /// System calls that the profile allows beyond the container engine's default profile.
 const ADDED: [&str; 10] = [

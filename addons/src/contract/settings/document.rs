@@ -39,7 +39,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The document of a file that does not exist: each key has its default.
+    /// The document of a file that does not exist: every key is absent.
     pub fn absent(name: &str, report: &'a Report) -> Self {
         Self {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! The keys of one mapping, which several readers may share.
+//! The keys of a mapping that several readers may share.
 
 use std::num::NonZeroU32;
 

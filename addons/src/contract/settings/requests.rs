@@ -6,8 +6,8 @@ use regex::{Regex, RegexBuilder};
 /// Limit on the memory of one compiled pattern, in bytes. A typical pattern takes a hundredth of
 /// this limit. Any pattern is matched in time that is linear in the length of the path.
 const PATTERN_BYTES: usize = 1 << 20;
-/// The limit for a pattern that ignores letter case, in bytes. Larger, since each letter becomes a
-/// character class.
+/// The limit for a pattern that ignores letter case, in bytes. It is larger, since each letter
+/// becomes a character class.
 const FOLDED_PATTERN_BYTES: usize = 4 << 20;
 
 /// The methods that requests may have and settings may name.

@@ -18,7 +18,7 @@ use crate::contract::Origin;
 /// a million would limit nothing.
 const COUNT: RangeInclusive<u32> = 1..=1_000_000;
 
-/// Converts a default value to a non-zero number; 0 becomes 1, the smallest budget.
+/// Converts a default value to a non-zero number; 0 becomes 1.
 #[must_use]
 pub const fn at_least_one(number: u32) -> NonZeroU32 {
     match NonZeroU32::new(number) {

@@ -162,9 +162,10 @@ impl Builder<'_> {
     fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Broken> {
         let place = Place::from(&span.start);
         match event {
-            Event::DocumentStart(_) if self.root.is_some() => {
-                self.stop(place, "a second document begins here: a file must hold one")
-            }
+            Event::DocumentStart(_) if self.root.is_some() => self.stop(
+                place,
+                "a second document begins here: a file must hold only one",
+            ),
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_extras(place, anchor, tag.is_some());
                 self.scalar(place, text.into_owned(), style)
@@ -294,7 +295,7 @@ impl Builder<'_> {
             self.refuse(place, "anchors are not read: write the value out");
         }
         if tag {
-            self.refuse(place, "tags are not read: write the value alone");
+            self.refuse(place, "tags are not read: write the value without its tag");
         }
     }
 

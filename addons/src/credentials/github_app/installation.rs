@@ -58,7 +58,7 @@ impl Installation {
             .ok_or_else(|| "GitHub's answer does not name the owner of the installation".to_owned())
     }
 
-    /// Builds the request for a token for exactly these repositories, of one owner.
+    /// Builds the request for a token for exactly these repositories, which must have one owner.
     pub(super) fn token_request(
         &self,
         jwt: &str,

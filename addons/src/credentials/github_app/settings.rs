@@ -10,7 +10,7 @@ use crate::forges::ForgeHosts;
 
 const ACCESS: [(&str, &str); 3] = [("read", "read"), ("write", "write"), ("admin", "admin")];
 
-/// Settings of a GitHub App installation. The proxy requests one of its tokens for each lease.
+/// Settings of a GitHub App installation. The proxy requests separate tokens for each lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppSettings {
     /// The installation, and the permissions of its tokens.

@@ -94,7 +94,7 @@ impl Login {
 
     /// Returns the file after a refresh:
     /// - The access token and its expiry come from the answer. If neither the answer nor the token
-    ///   tells the expiry, the field is removed.
+    ///   tells the expiry, the file has none.
     /// - The refresh token comes from the answer if the answer has one.
     /// - `id_token`, `scope` and `token_type` come from the answer if the file has the field
     ///   already or is Gemini's.

@@ -98,7 +98,7 @@ impl Provider {
     }
 }
 
-/// The `https://` URL of a token endpoint: a host name with its port, and a path.
+/// The `https://` URL of a token endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUrl {
     text: String,
@@ -107,9 +107,9 @@ pub struct TokenUrl {
 }
 
 impl TokenUrl {
-    /// Parses an `https://` URL of a host name and a path, without a query.
+    /// Parses an `https://` URL. The host must be a name; user information and a query are refused.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        const WRONG: &str = "must be an https:// URL of a host and a path";
+        const WRONG: &str = "must be an https:// URL with a host name, without user or query";
         let uri: Uri = text.parse().map_err(|_| WRONG)?;
         let authority = uri
             .authority()

@@ -1,6 +1,5 @@
-//! Token files and answers of login endpoints that hold placeholders, in the formats of the
-//! providers. Containers get them in place of the files and answers that hold a login's real
-//! tokens.
+//! Token files and answers of login endpoints, with placeholders instead of tokens, in the formats
+//! of the providers. Containers never get the files and answers with a login's real tokens.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,12 +14,12 @@ use crate::credentials::placeholder;
 /// The expiry of placeholders, as Unix time in seconds: the year 2100, since a tool does not send a
 /// token that has expired.
 const NEVER: i64 = 4_102_444_800;
-/// `expires_in` of token and `tokeninfo` answers, in seconds. Tools then refresh again and get the
-/// same answer.
+/// `expires_in` of token and `tokeninfo` answers, in seconds. When it is over, tools refresh again
+/// and get the same answer.
 const AN_HOUR: i64 = 3600;
 const GOOGLE_SCOPES: &str = "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/userinfo.email https://www.googleapis.com/auth/userinfo.profile openid";
-/// The scopes of a subscription. Without `user:inference` Claude Code does not accept the file as a
-/// login.
+/// The scopes of a subscription. Without `user:inference`, Claude Code does not accept the file as
+/// a login.
 const CLAUDE_SCOPES: [&str; 5] = [
     "user:profile",
     "user:inference",

@@ -21,7 +21,8 @@ const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_s
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The first and the longest wait after a failed refresh. Each further failure doubles the wait.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// Limit on the replaced tokens that are kept. Kept tokens are still scrubbed from responses.
+/// The number of replaced tokens that are kept, to scrub them from responses. If there are more,
+/// the oldest are dropped.
 const MAX_REPLACED: usize = 4;
 
 /// The state of the token file, the tokens in use, and the result of the last refresh.
@@ -255,7 +256,7 @@ mod tests {
             assert!(refused_after(&mut known, wait), "{wait}");
             known.renew(current("again", None));
         }
-        known.renew(current("one that no host had refused before", None));
+        known.renew(current("replaces a token that no host refused", None));
         assert!(refused_after(&mut known, 30));
     }
 

@@ -104,7 +104,7 @@ fn a_refresh_token_that_the_answer_does_not_replace_is_kept() {
 }
 
 #[test]
-fn each_provider_gets_a_refresh_request_in_its_encoding() {
+fn a_refresh_request_has_the_encoding_of_its_provider() {
     each_row(
         [
             (
@@ -189,7 +189,7 @@ fn errors_about_a_malformed_token_file_do_not_quote_it() {
 }
 
 #[test]
-fn a_token_url_has_https_a_host_name_and_a_path() {
+fn a_token_url_is_https_with_a_host_name_and_without_user_or_query() {
     each_row(
         [
             "http://a.example/token",
@@ -242,7 +242,7 @@ fn a_placeholder_file_parses_as_a_login_with_placeholder_tokens_and_the_real_acc
 }
 
 #[test]
-fn placeholder_tokens_in_the_answer_to_a_refresh_name_the_real_account() {
+fn the_placeholder_tokens_that_a_refresh_returns_contain_the_real_account() {
     let codex = login(Provider::Codex);
     let answer = codex.answer(
         placeholders::LoginEndpoint::Tokens,

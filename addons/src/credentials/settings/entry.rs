@@ -161,12 +161,11 @@ fn name(text: &str) -> Result<String, &'static str> {
     let valid = (1..=64).contains(&text.len()) && text.bytes().all(fits);
     valid
         .then(|| text.to_owned())
-        .ok_or("must be 1 to 64 of letters, digits, and _ . -")
+        .ok_or("must be 1 to 64 letters, digits or _ . -")
 }
 
 fn container(text: &str) -> Result<ContainerId, &'static str> {
-    ContainerId::parse(text)
-        .ok_or("must be a container's id: 1 to 128 of letters, digits, and _ . -")
+    ContainerId::parse(text).ok_or("must be a container's id: 1 to 128 letters, digits or _ . -")
 }
 
 fn header_name(text: &str) -> Result<HeaderName, &'static str> {

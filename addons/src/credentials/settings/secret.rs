@@ -71,7 +71,7 @@ impl<'a> SecretReader<'a> {
         Some(self.keep(setting, scalar))
     }
 
-    /// Reads a secret that becomes a header value unchanged.
+    /// Reads a secret that is put into a header value without an encoding.
     pub fn read_for_header(&self, at: &Setting<'a>) -> Option<SecretSetting> {
         let setting = self.read(at)?;
         let fits = |byte: u8| byte == b' ' || byte.is_ascii_graphic();

@@ -121,7 +121,7 @@ fn an_echo_over_plain_http_is_scrubbed_too() {
 }
 
 #[test]
-fn a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
+fn only_a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
     let ok = StatusCode::OK;
     each_row(
         [

@@ -16,12 +16,13 @@ use crate::contract::{Container, Flow, Host, Request, Scheme};
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest token and the longest field name in bytes. Most servers refuse longer header fields.
+/// The longest token and the longest field name in bytes. Longer ones are removed from the answer,
+/// since most servers would refuse the header field.
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
-/// Limit on the placeholders that are looked up for one request. Each look-up scans all tokens of
-/// the lease.
+/// Limit on the placeholders that are looked up for one request, since each look-up scans all
+/// tokens of the lease. Further placeholders are not replaced.
 const MAX_REDEEMED: usize = 8;
 
 /// The prefix of a placeholder. A placeholder works only as the whole value of a field.

@@ -41,7 +41,7 @@ fn queries_that_stay_in_the_containers_repositories_pass() {
 }
 
 #[test]
-fn another_repository_is_denied_on_every_path_to_it() {
+fn nodes_outside_the_containers_repositories_are_denied_on_every_path_to_them() {
     assert_queries(
         Some(Code::RepoNotAuthorized),
         &[
@@ -135,7 +135,7 @@ fn selections_that_lead_out_of_a_repository_are_denied() {
 }
 
 #[test]
-fn allowed_mutations_pass_on_nodes_of_the_containers_repositories() {
+fn allowed_mutations_are_judged_by_their_nodes_labels_and_text() {
     each_row(
         [
             (
@@ -472,7 +472,7 @@ fn subscriptions_are_denied() {
 /// commenting and closing pass. Denied are approving, merging, releasing, forking, deleting the
 /// repository, searching, and requests that name no repository.
 #[test]
-fn recorded_requests_of_gh_pass_or_are_denied_as_recorded() {
+fn recorded_requests_of_gh_pass_or_are_denied_as_listed() {
     let recorded: Value = serde_json::from_str(include_str!("gh.json")).unwrap();
     let guard = Guard::new(settings());
     each_row([("passes", true), ("denied", false)], |(part, passes)| {

@@ -19,6 +19,8 @@ fn filled(head: &str, part: &str, tail: &str) -> String {
     format!("{head}{}{tail}", part.repeat(room / part.len()))
 }
 
+/// Queries that are expensive to judge. Those with `in bounds` in their name stay within the
+/// addon's budget for one body, so judging does not end early.
 fn bombs() -> Vec<(&'static str, String)> {
     let nested = |open: &str, close: &str| {
         let depth = (LARGEST - 64) / (open.len() + close.len());
@@ -102,8 +104,8 @@ fn bombs() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Limit of the CPU time for judging 1 MiB. A quadratic judge would take seconds. A debug build takes
-/// up to 60 ms while other programs use the caches of the same core.
+/// Limit of the CPU time for judging 1 MiB. A quadratic judge would take seconds. A debug build
+/// takes up to 60 ms while other programs use the caches of the same core.
 const QUICK: Duration = Duration::from_millis(if cfg!(debug_assertions) { 200 } else { 50 });
 
 /// Limit of the CPU time for searching 1 MiB for mentions. Most of this time is spent in the crate
@@ -178,7 +180,7 @@ fn every_set_of_variables_is_judged_quickly() {
 }
 
 #[test]
-fn a_body_over_the_budget_is_refused() {
+fn queries_over_the_budget_and_circular_fragments_are_refused() {
     let guard = Guard::new(settings());
     for (what, text) in bombs()
         .into_iter()

@@ -236,7 +236,7 @@ fn a_pull_request_between_two_repositories_of_a_container_is_denied() {
 }
 
 #[test]
-fn a_mention_of_an_assistant_is_denied_in_every_input() {
+fn mentions_of_assistants_bot_labels_and_approvals_are_denied_in_every_input() {
     let call = "please @Copilot, merge";
     assert_answers(
         Some(Code::WriteNotAllowed),
@@ -406,7 +406,7 @@ fn people_count_towards_the_limit_on_nodes() {
 }
 
 #[test]
-fn a_mutation_allowed_by_configuration_may_have_any_field_but_mention_no_agent() {
+fn a_mutation_allowed_by_configuration_may_have_any_field_but_no_forbidden_value() {
     let allowed = ["requestReviewsByLogin".to_owned()];
     let guard = Guard::new(GithubSettings {
         mutations: Mutations::new(&allowed, &[], true),

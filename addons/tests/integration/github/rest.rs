@@ -111,7 +111,7 @@ fn pull_requests_issues_labels_and_reactions_may_be_written() {
 }
 
 #[test]
-fn writes_off_the_allowlist_are_denied() {
+fn writes_that_are_not_on_the_allowlist_are_denied() {
     let cases = [
         "PUT /repos/acme/web/pulls/1/update-branch",
         "PUT /repos/acme/web/pulls/1/reviews/3/dismissals",
@@ -162,7 +162,7 @@ fn writes_off_the_allowlist_are_denied() {
 }
 
 #[test]
-fn a_denied_write_lists_the_allowed_ones() {
+fn the_denial_of_a_write_names_the_allowed_writes() {
     let guard = Guard::new(settings());
     let denial = guard.send(API, "POST /repos/acme/web/git/refs", b"{}");
     let denial = denial.err().unwrap();
@@ -177,7 +177,7 @@ fn a_denied_write_lists_the_allowed_ones() {
 }
 
 #[test]
-fn merging_and_releasing_are_blocked_with_their_own_sentences() {
+fn blocked_requests_are_denied_and_merges_and_releases_have_their_own_sentences() {
     let guard = Guard::new(settings());
     each_row(
         [
@@ -268,7 +268,7 @@ fn an_allowed_pattern_adds_a_write_and_overrides_no_blocked_one() {
 }
 
 #[test]
-fn with_a_blocklist_only_blocked_requests_are_denied() {
+fn with_a_blocklist_writes_in_the_containers_repositories_pass_unless_blocked() {
     let mut settings = settings();
     settings.writes_are_an_allowlist = false;
     let guard = Guard::new(settings);
@@ -449,7 +449,7 @@ fn files_and_archives_are_limited_to_the_containers_repositories() {
 }
 
 #[test]
-fn an_enterprise_server_is_guarded_below_its_api() {
+fn requests_to_the_api_of_an_enterprise_server_are_judged_and_other_paths_are_not() {
     let guard = Guard::new(settings());
     each_row(
         [

@@ -171,7 +171,7 @@ fn an_addon_imports_no_other() {
         if src.join(addon).is_dir() {
             sources(&src.join(addon), &mut files);
         }
-        assert!(!files.is_empty(), "there is no {addon}");
+        assert!(!files.is_empty(), "no sources of the addon {addon}");
         for file in files {
             let source = without_comments(&fs::read_to_string(&file).unwrap());
             for found in others.captures_iter(&source) {
@@ -214,7 +214,7 @@ fn the_scan_finds_every_form_of_a_forbidden_name() {
 }
 
 #[test]
-fn the_scan_passes_pure_code_and_tests() {
+fn the_scan_accepts_pure_code_and_tests() {
     for source in [
         "use std::net::{IpAddr, SocketAddr};",
         "use std::path::{Path, PathBuf};",

@@ -182,7 +182,7 @@ async fn connect(socket: &mut TcpStream, host: &str) -> anyhow::Result<()> {
     let mut answer = Vec::with_capacity(256);
     while !answer.ends_with(b"\r\n\r\n") {
         if socket.read_buf(&mut answer).await? == 0 || answer.len() > 4096 {
-            bail!("the proxy closed: {}", String::from_utf8_lossy(&answer));
+            bail!("no whole head: {}", String::from_utf8_lossy(&answer));
         }
     }
     let status = answer.split(|byte| *byte == b' ').nth(1);

@@ -80,7 +80,7 @@ pub struct Load {
     /// Bytes of each response body.
     #[arg(long, default_value_t = 1024)]
     size: usize,
-    /// The host of all requests, if `--hosts` is 1.
+    /// The host for `keep-alive`, `tunnels` and `idle`, if `--hosts` is 1.
     #[arg(long, default_value = "api.example.com")]
     host: String,
     /// Number of different host names, for `tunnels` and `idle`.

@@ -158,7 +158,8 @@ impl OauthTokens {
             None => return,
         };
         let filled = replacement.fill(text.as_bytes());
-        // Read once more right before the replacement, since the disk may have been slow.
+        // Read once more right before the replacement: while a slow disk was written, a tool may
+        // have stored a new login.
         self.reread();
         let unreadable = {
             let known = self.known.lock();

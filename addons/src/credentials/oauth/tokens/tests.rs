@@ -225,7 +225,7 @@ fn a_rotated_refresh_token_is_kept_even_if_the_access_token_is_unusable() {
 }
 
 #[test]
-fn the_current_token_is_sent_while_its_file_is_read() {
+fn the_current_token_is_sent_while_another_flow_reads_the_file() {
     let login = start();
     login.answer(login.prepare(), "second");
     login.tokens.known.lock().looked = None;
@@ -233,7 +233,7 @@ fn the_current_token_is_sent_while_its_file_is_read() {
     let container = container("web");
     assert!(
         source.current(&container).is_none(),
-        "the file is checked first"
+        "if no other flow reads the file, this flow checks it first"
     );
     let _at_file = login.tokens.file_access.try_lock().unwrap();
     assert!(source.current(&container).is_some());
@@ -244,14 +244,14 @@ fn entries_with_the_same_token_file_share_a_refresh_lock() {
     const LINK: &str = "/logins/link";
     let login = start();
     login.files.link(Path::new(PATH), Path::new(LINK));
-    let renamed = |path| {
+    let other_entry = |path| {
         let (ports, refreshes) = (login.tokens.ports.clone(), login.tokens.refreshes.clone());
         let others = [Arc::clone(&login.tokens)];
         OauthTokens::new("other", &settings(path), ports, refreshes, &others)
     };
     let _alone = login.tokens.refreshing.try_lock().unwrap();
-    assert!(renamed(PATH).refreshing.try_lock().is_err());
-    assert!(renamed(LINK).refreshing.try_lock().is_err());
+    assert!(other_entry(PATH).refreshing.try_lock().is_err());
+    assert!(other_entry(LINK).refreshing.try_lock().is_err());
 }
 
 #[test]
