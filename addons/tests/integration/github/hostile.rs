@@ -265,9 +265,7 @@ proptest! {
         let code = guard.code("api.github.com", "POST /graphql", &body);
         // A request may pass if the mutation's name is part of a comment, a string, an alias or
         // another token.
-        let alone = format!("{before}{after}");
-        let harmless = guard.code("api.github.com", "POST /graphql", &json!({ "query": alone })).is_none();
-        prop_assert!(code.is_some() || harmless || text.contains(['#', '"', '$', '@', ':', '.', '(']), "{}", text);
+        prop_assert!(code.is_some() || text.contains(['#', '"', '$', '@', ':', '.', '(']), "{}", text);
     }
 
     #[test]
