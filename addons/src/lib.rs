@@ -118,8 +118,8 @@ pub struct State {
 }
 
 impl State {
-    /// Makes the state, and registers the metrics of the addons. Fails if `registry` has a metric
-    /// of the same name.
+    /// Makes the state, and registers the metrics of the addons. Fails if `registry` already has a
+    /// metric with the name of one of them.
     pub fn new(
         audit: AuditSettings,
         sink: Arc<dyn AuditSink>,

@@ -47,9 +47,8 @@ pub(super) struct Accepted {
     tool: String,
 }
 
-/// Send one MCP request on behalf of a container. It passes the chain and is audited as a request
-/// of that container, from a client of MCP revision 2026-07-28 without elicitation, sampling or
-/// roots.
+/// Send one MCP request on behalf of a container. It is judged and audited as a request of that
+/// container, from a client of MCP revision 2026-07-28 without elicitation, sampling or roots.
 #[utoipa::path(
     post,
     path = "/internal/containers/{id}/mcp",

@@ -1,4 +1,4 @@
-//! Parses the body of a registration. An error names the field.
+//! Parses the body of a registration. An error in a field names the field.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -248,8 +248,8 @@ fn expires_at(
     let Some(text) = text(body, "expires_at")? else {
         return Ok(now + DEFAULT_LIFETIME);
     };
-    // With a negative offset, the last hours of 9999 are in the year 10000 in UTC. RFC 3339 cannot
-    // express that year, so `checked_to_offset` fails.
+    // With a negative offset, the last hours of 9999 are in the year 10000 in UTC.
+    // `checked_to_offset` fails for them, since `OffsetDateTime` ends with 9999.
     let at = OffsetDateTime::parse(text, &Rfc3339)
         .ok()
         .and_then(|at| at.checked_to_offset(UtcOffset::UTC))

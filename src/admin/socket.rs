@@ -22,8 +22,8 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // The names are short: a socket's path has at most 107 bytes, and the private path must not be
-    // longer than `path`.
+    // The names are short, since a socket's path has at most 107 bytes: the private path ends with
+    // `.XXXX/s`, which has one byte less than `api.sock`.
     let private = tempfile::Builder::new()
         .prefix(".")
         .rand_bytes(4)

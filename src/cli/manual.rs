@@ -1,5 +1,5 @@
-//! Generates the manual pages and shell completions in `packaging/` from the definitions of the
-//! commands.
+//! Compares the manual pages and shell completions in `packaging/` with those generated from the
+//! definitions of the commands.
 //!
 //! The files are committed, so that a package is built without running the program, and a review
 //! shows the effect of a change. `RECORD_MANUAL=1 cargo nextest run manual::` regenerates them.

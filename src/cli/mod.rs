@@ -41,7 +41,7 @@ const DEV_STATE: &str = "./.unified-proxy";
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// The default admin socket of the appliance.
 const SOCKET: &str = "/var/run/proxy/api.sock";
-/// The text of `--version`. `scripts/release` puts commit, target and profile into
+/// The text of `--version`. `scripts/release` puts version, commit, target and profile into
 /// `UNIFIED_PROXY_BUILD`. Cargo recompiles this crate when the variable changes, so no build script
 /// is needed.
 const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {

@@ -272,7 +272,7 @@ async fn commands_return_their_documented_exit_codes() {
         },
     )
     .await;
-    // The admin API denies the eleventh write in a second with 429; the client retries it.
+    // The admin API denies writes beyond 10 in a second with 429; the client retries them.
     for number in 0..12 {
         let line = format!("container add c{number} --ip 10.0.1.{number} --socket DIR/api.sock");
         assert_eq!(exit_code(&line, at).await, code::DONE, "{line}");

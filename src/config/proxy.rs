@@ -40,8 +40,8 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, another MCP gateway, its MCP
-/// listeners, log settings and shutdown timeout are the defaults.
+/// Reads the engine's keys. If `mcp.yaml` is in the format of polis, another MCP gateway, the MCP
+/// listeners, log settings and shutdown timeout in `mcp.yaml` are the defaults.
 pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
     let fields = files.proxy.fields();
     let polis = PolisSettings::read(files);
@@ -150,7 +150,6 @@ fn limits(fields: &Fields<'_>) -> Limits {
             at.number(1..=1_000_000)
         }),
         header_read_timeout: fields.or("header_read_timeout", secs(15), |at| at.duration()),
-        // hyper accepts no limit below 8 KB.
         max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
         inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),

@@ -15,21 +15,23 @@ const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwra
 /// the default of `dns.queries_per_minute`.
 const QUESTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(2_000).unwrap();
 
-/// The most questions of one lease that wait for a nameserver; never more than half of
-/// `Limits::waiting`. Each question may hold several sockets, because the resolver repeats it.
+/// How many questions of one lease may wait for a nameserver at the same time; further questions
+/// are refused. If half of `Limits::waiting`, rounded up, is less, that is the limit. Each question
+/// may hold several sockets, because the resolver repeats it.
 const WAITING_PER_LEASE: usize = 64;
 
-/// The most TCP connections of one lease, and of all unknown sources together; never more than half
-/// of `Limits::connections`.
+/// How many TCP connections one lease may have, and all unknown sources together; further
+/// connections are closed. If half of `Limits::connections`, rounded up, is less, that is the
+/// limit.
 const CONNECTIONS_PER_LEASE: usize = 32;
 const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 
 /// Concurrency limits of the whole server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most questions that wait for a nameserver.
+    /// The most questions that wait for a nameserver; further ones get SERVFAIL.
     pub waiting: usize,
-    /// The most TCP connections.
+    /// The most TCP connections; further ones are closed.
     pub connections: usize,
 }
 

@@ -20,7 +20,8 @@ const MAX_UDP_PAYLOAD: u16 = 1232;
 /// The largest payload in bytes for a client without EDNS (RFC 1035, section 4.2.1).
 const PLAIN_UDP_PAYLOAD: u16 = 512;
 
-/// The most additional records: an OPT record, and a signature, which is ignored.
+/// The maximum number of additional records in a query: an OPT record, and a signature, which is
+/// ignored. A query with more gets FORMERR.
 const MAX_ADDITIONALS: u16 = 2;
 
 /// A borrowed packet whose header and question have been located.
@@ -47,8 +48,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The response code for an unsupported or malformed header; `None` if the packet may be
-    /// parsed. The time to parse it is then bounded by its length.
+    /// The response code for an unsupported or malformed header or question; `None` if the packet
+    /// may be parsed. The time to parse it is then bounded by its length.
     pub fn flaw(self) -> Option<ResponseCode> {
         let opcode = self.bytes.get(2).map_or(0, |byte| (byte >> 3) & 0x0f);
         if opcode != 0 {
@@ -188,7 +189,7 @@ mod tests {
     const QUESTION: &[u8] = b"\x12\x34\x01\x20\0\x01\0\0\0\0\0\0\x01a\x07ExamPle\0\0\x01\0\x01";
 
     #[test]
-    fn a_reflected_packet_keeps_only_id_opcode_and_question() {
+    fn a_reflected_packet_keeps_only_the_id_the_opcode_rd_and_the_question() {
         let mut packet = QUESTION.to_vec();
         packet[11] = 1;
         packet.extend_from_slice(b"\0\0\x29\x10\0\0\0\0\0\0\0");
@@ -208,12 +209,12 @@ mod tests {
         };
         let form_err = Some(Some(ResponseCode::FormErr));
         assert_eq!(changed(0, 0), Some(None), "another id");
-        assert_eq!(changed(2, 0x80), None, "an answer");
+        assert_eq!(changed(2, 0x80), None, "a response");
         assert_eq!(changed(2, 0x28), Some(Some(ResponseCode::NotImp)), "update");
         assert_eq!(changed(5, 0), form_err, "no question");
         assert_eq!(changed(5, 2), form_err, "two questions");
         assert_eq!(changed(4, 0xff), form_err, "many questions");
-        assert_eq!(changed(7, 1), form_err, "an answer in a question");
+        assert_eq!(changed(7, 1), form_err, "an answer record");
         assert_eq!(changed(10, 0xff), form_err, "many additionals");
         assert_eq!(changed(12, 0xc0), form_err, "a compression pointer");
         assert_eq!(changed(12, 63), form_err, "a label beyond the end");

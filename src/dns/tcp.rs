@@ -47,8 +47,9 @@ pub(super) async fn accept(
     }
 }
 
-/// Answers questions in their order. Returns when the peer closes the connection, is too slow or
-/// exceeds its budget. Also returns after a refusal, and on shutdown after the response under way.
+/// Answers questions in their order. Returns when the peer closes the connection, is too slow,
+/// exceeds its budget or sends a message that is not a query. Also returns after a refusal, and on
+/// shutdown after the response under way.
 async fn converse(
     mut stream: TcpStream,
     peer: SocketAddr,

@@ -378,8 +378,8 @@ impl Buffer {
     }
 
     fn finish(self) -> (Bytes, Arc<Reservation>) {
-        // A boxed slice has no spare capacity: the memory that is kept is the length that stays
-        // reserved.
+        // A boxed slice has no spare capacity, so that the bytes use no more memory than
+        // `Reservation::keep` leaves reserved for them.
         (self.bytes.into_boxed_slice().into(), self.reservation)
     }
 

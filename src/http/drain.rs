@@ -1,6 +1,6 @@
 //! Drains the body of a denied request, so that a client that is still writing reads the response
-//! instead of a reset. A denial may have an answer in the client's protocol, for example git's,
-//! which is sent instead of the JSON response.
+//! instead of a reset. A denial may have an answer in the client's protocol, for example in git's.
+//! The answer is then sent instead of the JSON response.
 
 use std::time::Duration;
 

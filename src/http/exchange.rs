@@ -1,5 +1,5 @@
-//! Requests under way: the exchange of a request with a flow, and the guard of a request that the
-//! proxy answers itself.
+//! Requests under way: [`Exchange`] for a request with a flow, and [`UnderWay`] for a request that
+//! the proxy answers itself.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -82,7 +82,7 @@ pub enum Upgrade {
 
 /// Reads a request head into the chain's form. Denies ambiguous framing and a target over 8 KiB.
 /// Removes `Host`, `Trailer`, the hop-by-hop fields except `TE: trailers`, and the fields that
-/// `Connection` names.
+/// `Connection` names except `Content-Length`.
 pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     let fields = FieldSet::of(&parts.headers);
     let content_length = check_framing(parts, fields)?;

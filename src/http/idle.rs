@@ -80,7 +80,7 @@ pub struct IdleTracker {
     /// The time of the next planned check minus the header timeout. A head that begins before this
     /// is overdue before that check, so the watchdog must be woken for it.
     overdue_before: AtomicU64,
-    /// The time of the watchdog's next planned check; the maximum while it is planning.
+    /// The time of the watchdog's next planned check; `u64::MAX` while the watchdog is planning.
     next_check: AtomicU64,
     /// The earliest time for the next check that the client is still connected.
     next_look: AtomicU64,
@@ -359,7 +359,7 @@ impl<T: Deref<Target = IdleTracker>> Held<T> {
     fn begin(idle: T) -> Self {
         idle.waiting.fetch_add(1, Ordering::Relaxed);
         // If the watchdog plans its next check on another thread, either the watchdog sees the held
-        // request, or this thread sees the maximum in `next_check`.
+        // request, or this thread sees `u64::MAX` in `next_check`.
         idle.held.fetch_add(1, Ordering::SeqCst);
         let next_check = idle.next_check.load(Ordering::SeqCst);
         // The watchdog may sleep until the idle timeout; it must now check the client every second.

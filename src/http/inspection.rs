@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_container_computes_one_body_at_a_time_and_does_not_delay_another() {
+    async fn a_container_computes_one_body_at_a_time_and_does_not_delay_other_containers() {
         let inspection = inspection();
         let (greedy, other) = (container(), container());
         let running = Arc::new(AtomicUsize::new(0));

@@ -106,7 +106,7 @@ impl OriginRequest {
         run_on(&**reservation, work).await
     }
 
-    /// Releases the memory of the body. The caller must have dropped the body.
+    /// Releases the reservation of the body's memory. The caller must have dropped the body.
     pub fn release_body(&mut self) {
         self.reservation = None;
     }
@@ -174,8 +174,8 @@ impl OriginRequest {
     /// known, otherwise in a flow without a host.
     pub fn deny(mut self, denial: Denial) -> Response<Reply> {
         let denial = denial.by(names::PROXY);
-        // After `BodyTimeout` the client is too slow: the connection is closed, and the body is not
-        // drained.
+        // `BodyTimeout` means that the client is too slow: the connection is closed, and the body
+        // is not drained.
         let closes = self.closes || denial.code() == Code::BodyTimeout;
         if let Some(body) = self.body.take()
             && denial.code() != Code::BodyTimeout

@@ -53,8 +53,8 @@ pub fn handle(
         let response = match answered {
             Ok(answered) => answered.response(exchange),
             Err(denial) => {
-                // After `BodyTimeout` the client is too slow: an HTTP/1.1 connection is closed, and
-                // the body is not drained.
+                // `BodyTimeout` means that the client is too slow: an HTTP/1.1 connection is
+                // closed, and the body is not drained.
                 closes |= may_close && denial.code() == Code::BodyTimeout;
                 deny(exchange, &denial)
             }
@@ -272,8 +272,8 @@ impl PendingRequest {
                 Ok(response) => {
                     if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
                         // A client that is still sending may not read the response yet. hyper then
-                        // stops polling the response body, which drives the upstream connection,
-                        // and the upload would stall.
+                        // stops polling the response body. Nothing else drives the upstream
+                        // connection, so the upload would stall.
                         upstream.detach();
                     }
                     return Ok((response, upstream));

@@ -73,8 +73,8 @@ impl ResponseBody {
         self.filtering.as_ref().is_none_or(Filtering::keeps_length)
     }
 
-    /// Counts bytes sent to the client and marks the connection as active. With `last`, finishes
-    /// the exchange instead.
+    /// Counts bytes sent to the client. Then finishes the exchange if `last` is set, otherwise
+    /// marks the connection as active.
     fn count(&mut self, bytes: usize, last: bool) {
         if let Some(exchange) = &self.exchange {
             let bytes_out = &exchange.live.flow.counters.bytes_out;

@@ -17,7 +17,8 @@ use super::websocket;
 use crate::upstream::{Upstream, not_answered};
 
 /// A body whose decoder or filters may change its length gets a new `Content-Length` if the
-/// upstream announced at most this many bytes and all of them have arrived.
+/// upstream announced at most this many bytes, all of them have arrived, and the filtered body is
+/// not longer than this either.
 const GATHERED: usize = 16 * 1024;
 
 /// An upstream's response.

@@ -29,8 +29,8 @@ use filtered::FilteredUpstream;
 pub use frames::{FrameReader, Opcode, Piece, Violation};
 pub use messages::{Failure, Messages};
 
-/// The GUID that a server appends to the key and hashes, to show that it understood the handshake
-/// (RFC 6455, section 1.3).
+/// The GUID that a server appends to the key before it hashes them, to show that it understood the
+/// handshake (RFC 6455, section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Adds the hop-by-hop fields of an opening handshake, which were removed when the head was read.
@@ -53,7 +53,7 @@ impl Opening {
     pub fn new(client: OnUpgrade, headers: &HeaderMap, body: &RequestBody) -> Result<Self, Denial> {
         let malformed = |what| Denial::malformed(what).by(names::PROXY);
         if !body.is_empty() {
-            return Err(malformed("a WebSocket opening has no body"));
+            return Err(malformed("a WebSocket opening must not have a body"));
         }
         if only(headers, &SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
             return Err(malformed("Sec-WebSocket-Version is other than 13"));

@@ -27,7 +27,8 @@ const MAX_STREAMS: u32 = 128;
 /// connection, which bounds rapid-reset floods. Below h2's default (20), so that a test can show
 /// that the limit applies.
 const MAX_PENDING_RESETS: usize = 10;
-/// The same limit on the streams that h2 resets for errors of the client; h2's default is 1024.
+/// Limit on the streams that h2 resets for errors of the client. One more closes the connection.
+/// h2's default is 1024.
 const MAX_ERROR_RESETS: usize = 256;
 /// HTTP/2 receive windows in bytes, for the request bodies of a client.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -48,8 +49,8 @@ pub fn exchange(
 }
 
 /// Serves HTTP/1.1 until the client closes the connection, the container's lease ends, a timeout
-/// passes, a reload revokes the permission, or the process stops. `permitted` is the tunnel's
-/// permission; without a tunnel, the permission of the latest request counts.
+/// passes, a reload or the security level revokes the permission, or the process stops. `permitted`
+/// is the tunnel's permission; without a tunnel, the permission of the latest request counts.
 ///
 /// hyper's state of a connection has two buffers of 8 KiB. A connection that has been idle for 2 s
 /// drops this state, unless its latest request had a body. It makes a new state when the client

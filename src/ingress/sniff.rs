@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_line_without_an_end_is_refused() {
+    fn a_request_line_that_does_not_end_within_the_limit_is_refused() {
         let long = [&b"GET /"[..], &vec![b'a'; MAX_LINE]].concat();
         assert_eq!(sniff(&long), Sniffed::Refused);
         assert_eq!(sniff(&long[..MAX_LINE - 1]), Sniffed::NeedMore);

@@ -161,7 +161,7 @@ async fn permit(
 
 impl Tunnel {
     /// Runs until the client or the upstream closes the tunnel, a timeout passes, the lease ends, a
-    /// reload revokes the permission, or the process stops.
+    /// reload or the security level revokes the permission, or the process stops.
     async fn run<S: Socket>(mut self: Box<Self>, upgrade: OnUpgrade) {
         let Some(io) = upgrade.await.ok().and_then(io_of::<S>) else {
             return;
@@ -201,7 +201,8 @@ impl Tunnel {
         self.live.denied(denial);
     }
 
-    /// Opens the tunnel; `None` if the lease, a reload or the process ends it first.
+    /// Opens the tunnel; `None` if the lease, a reload, the security level or the process ends it
+    /// first.
     async fn open_in_time<S: Socket>(
         &mut self,
         io: ReadAhead<ClientIo<S>>,

@@ -60,8 +60,8 @@ impl<T> Future for WakeGated<'_, T> {
             *this.call.task.lock() = Some(waker.clone());
             this.registered = Some(waker.clone());
         }
-        // Read after the waker was stored, so that no wake-up is lost. The swap runs only after a
-        // wake-up.
+        // `called` is read after the waker was stored, so that no wake-up is lost. The swap runs
+        // only after a wake-up.
         if !this.call.called.load(Ordering::Acquire)
             || !this.call.called.swap(false, Ordering::AcqRel)
         {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-/// The longest message, in bytes.
+/// The longest message, in bytes. A longer one arrives truncated, and fails as invalid JSON.
 const MAX_MESSAGE: usize = 32 << 10;
 /// The most descriptors of one message.
 const MAX_DESCRIPTORS: usize = 4;

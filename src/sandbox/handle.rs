@@ -65,12 +65,13 @@ pub(super) enum ToPid1 {
     },
 }
 
-/// The target of a signal.
+/// The target of a signal. A supervisor ignores it and signals only the command.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Signalled {
     /// Only the command, as with `kill`.
     Command,
-    /// The foreground process group of the sandbox's terminal, as with a key.
+    /// The foreground process group of the sandbox's terminal, as with a key. Without a terminal,
+    /// the command's process group.
     Foreground,
 }
 

@@ -60,7 +60,8 @@ pub struct Command {
     /// The whole environment.
     pub environment: Vec<(OsString, OsString)>,
     pub directory: PathBuf,
-    /// Text of the error if the program is not found. Says how to make the program visible.
+    /// Text of the error if the program is not found. For a sandbox, it says how to make the
+    /// program visible.
     pub if_missing: String,
 }
 

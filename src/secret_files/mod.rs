@@ -18,8 +18,8 @@ use lock::LockBeside;
 use replacement::TempBeside;
 use source::InFile;
 
-/// Limit on the size of a token file, in bytes. A larger file suggests that the configured path
-/// names another file.
+/// Limit on the size of a token file, in bytes. A larger file is refused: the configured path
+/// probably names another file.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Files on the disks of this machine.

@@ -15,8 +15,8 @@ use super::version;
 
 /// How long a value is used before the metadata of its file is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Limit on the size of a file with a secret, in bytes. A larger file suggests that the configured
-/// path names another file.
+/// Limit on the size of a file with a secret, in bytes. A larger file is refused: the configured
+/// path probably names another file.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// A secret in a file.
@@ -56,9 +56,10 @@ impl InFile {
         self.millis() < self.fresh_until.load(Ordering::Acquire)
     }
 
-    /// Returns the content of the file. Reads the file only if its version differs from that of
-    /// `seen`. Fails if the file is not a regular file, cannot be read, is empty, or is larger than
-    /// [`MAX_BYTES`]. The error contains the path, never the content.
+    /// Returns the content of the file without surrounding white space. Reads the file only if its
+    /// version differs from that of `seen`. Fails if the file is not a regular file, cannot be
+    /// read, is empty, or is larger than [`MAX_BYTES`]. The error contains the path, never the
+    /// content.
     fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
         let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_changes_soon_after_the_file_without_a_read() {
+    fn the_version_changes_soon_after_the_file_changes_even_without_a_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);

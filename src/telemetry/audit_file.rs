@@ -271,7 +271,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_appended_line_is_chain_bytes_longer_than_its_object() {
+    fn an_appended_line_is_longer_than_its_object_by_the_constant_chain_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 7..8);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_reader_sees_all_flows_in_the_order_in_which_they_ended() {
+    fn a_live_reader_sees_every_flow_and_those_of_one_thread_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let log = start(dir.path().join("audit.jsonl"));
         let flow_log = log.flow_log();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_dropped_by_a_slow_writer_are_recorded_too() {
+    fn lines_that_are_dropped_while_the_disk_works_are_recorded_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());

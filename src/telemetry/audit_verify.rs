@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_lost_lines_and_folded_lines_are_counted_and_protected() {
+    fn folded_lines_and_records_of_lost_lines_are_counted_and_a_changed_record_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let mut log = AuditFile::open(config.clone()).unwrap();

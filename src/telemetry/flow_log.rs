@@ -94,7 +94,8 @@ impl FlowLog {
         self.lost.lock().take()
     }
 
-    /// Adds lost lines that the metric has counted already.
+    /// Adds lost lines to the next record, but not to the metric. The metric has counted them
+    /// already, or an earlier process lost them.
     pub(super) fn add_lost(&self, more: Lost) {
         let mut lost = self.lost.lock();
         *lost = Some(lost.map_or(more, |lost| lost.and(more)));

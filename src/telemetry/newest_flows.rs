@@ -8,7 +8,7 @@ use tokio::sync::broadcast;
 /// A line: one JSON object without a line feed.
 pub type Line = Arc<[u8]>;
 
-/// The number of lines that are kept, and that a reader may fall behind.
+/// The number of lines that are kept. A reader that is at most this far behind misses no line.
 const KEPT: usize = 1000;
 
 /// A bounded list of finished flows as lines of JSON, and the channel to live readers.

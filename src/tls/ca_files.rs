@@ -40,7 +40,7 @@ pub enum CaError {
     },
     /// The key or the certificate is missing.
     #[error(
-        "{missing} is missing, but {present} exists; restore it from a backup, or move {present} away {effect}"
+        "{missing} is missing, but {present} exists; restore {missing} from a backup, or move {present} away {effect}"
     )]
     Half {
         missing: PathBuf,

@@ -76,7 +76,8 @@ const ADDED: [&str; 2] = [
 
 /// Variables with the same value for every proxy.
 const FIXED: [(&str, &str); 2] = [
-    // Makes fetch and https of Node.js obey the proxy variables, since versions 22.21 and 24.
+    // Makes Node.js obey the proxy variables: fetch since versions 22.21 and 24.0, http and https
+    // since versions 22.21 and 24.5.
     ("NODE_USE_ENV_PROXY", "1"),
     // Makes Electron's installer, which downloads Electron, obey the proxy variables.
     ("ELECTRON_GET_USE_PROXY", "1"),

@@ -17,7 +17,7 @@ pub(super) type Keys = &'static [(&'static str, Kind)];
 pub(super) enum Kind {
     /// The text of a comment, an issue or a review, in which bots look for commands.
     Comment,
-    /// Any other text.
+    /// Any other text, such as a title.
     Text,
     /// A text or a whole number.
     TextOrNumber,

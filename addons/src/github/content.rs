@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::mentions::Mentions;
 
-/// Commands that merge bots accept at the beginning of a line.
+/// Commands that bots accept as the first word of a line.
 const LINE_COMMANDS: [&str; 12] = [
     "/approve",
     "/auto-merge",
@@ -33,7 +33,7 @@ const NAMED_COMMANDS: [(&str, &[&str]); 8] = [
     ("@renovatebot", &["merge", "automerge"]),
 ];
 
-/// Labels on which bots merge or approve, in lower case and without punctuation.
+/// Labels on which bots merge or approve, in lower case, without spaces and punctuation.
 const LABELS: [&str; 14] = [
     "approved",
     "autoapprove",
@@ -51,7 +51,7 @@ const LABELS: [&str; 14] = [
     "shipit",
 ];
 
-/// A substring of labels on which bots merge.
+/// Bots also merge on labels that contain this, in the same form.
 const LABEL_PART: &str = "automerge";
 
 /// Why a value is denied.
@@ -81,7 +81,7 @@ pub(super) enum Objection {
 
 fn wanted_keys(allowed: &[&str]) -> String {
     if allowed.is_empty() {
-        return "this write has no keys".to_owned();
+        return "this write may have no keys".to_owned();
     }
     let allowed = allowed.join(", ");
     format!("this write may have only these keys: {allowed}")
@@ -100,7 +100,8 @@ pub(super) fn objection_at(key: &str, objection: Objection) -> ObjectionAt {
     ObjectionAt { key, objection }
 }
 
-/// The objection to the `event` of a review; `None` unless it is `APPROVE`, in any letter case.
+/// The objection to the `event` of a review; `None` unless it is `APPROVE`, in any letter case,
+/// with or without spaces around it.
 pub(super) fn approval(event: &str) -> Option<Objection> {
     let event = event.trim();
     event

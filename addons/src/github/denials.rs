@@ -10,7 +10,7 @@ pub(super) const RELEASE_BLOCKED: &str = "Release creation blocked";
 const ALLOWED: &str =
     "pull requests and their comments, reviews other than APPROVE, issues, labels, reactions";
 
-/// Limit on the bytes of a JSON key from the client that a denial repeats.
+/// Limit on the bytes of a key from the client that a denial repeats. The rest is cut.
 const MAX_KEY: usize = 80;
 
 pub(super) struct Denials;

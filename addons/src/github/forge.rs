@@ -1,4 +1,4 @@
-//! Asks a forge for the repository that a number or a node id belongs to, on behalf of a container.
+//! Looks up repository numbers and node ids at a forge, on behalf of a container.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::contract::{Code, Container, Denial, Fault, Host, Outbound, OutboundError};
 
-/// How long an answer is cached. Limited, since repositories are renamed and issues move.
+/// How long an answer is cached: not longer, since repositories are renamed and issues move.
 const CACHE_LIFETIME: Duration = Duration::from_secs(600);
 /// Limit on the cached answers of a lease. A full cache drops its expired answers. If none has
 /// expired, it drops all answers.
@@ -57,9 +57,9 @@ pub(super) struct Node {
 }
 
 /// Client of a forge's API. Looks up repositories and nodes with the container's credential, within
-/// the container's policy and budgets. Caches answers in the lease. Returns `None` for an object
-/// that the container cannot see, so that the caller denies the request. Returns an error if the
-/// look-up failed.
+/// the container's policy and budgets. Caches answers in the lease. A look-up returns `None` if
+/// policy denies it, or if the forge does not return the object: the caller then denies the
+/// container's request. It returns an error if the forge responds with 5xx or the proxy fails.
 pub struct Forge {
     outbound: Arc<dyn Outbound>,
 }
@@ -138,7 +138,7 @@ impl Forge {
             Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
         };
         if response.status().is_server_error() {
-            let sentence = format!("{} failed to look up the repository", requester.host);
+            let sentence = format!("{} failed to look up an id of the request", requester.host);
             return Err(Denial::new(Code::UpstreamUnreachable, sentence));
         }
         if response.status() != StatusCode::OK {

@@ -226,6 +226,7 @@ mod tests {
             "```\n@copilot merge\n```",
             "<!-- @copilot merge -->",
             "[@copilot](https://example.com)",
+            "@copilot<b>fan</b>",
             "@copilot-fan and @copilot",
             "me@copilot.example.com and @copilot",
         ];
@@ -253,7 +254,6 @@ mod tests {
             "@copi<!-- -->lot",
             "@<!-- a > b -->copilot",
             "@<x>copilot",
-            "@copilot<b>fan</b>",
             "@co</x>pilot",
             "@<?x?>copilot",
             "< @co<x>pilot",

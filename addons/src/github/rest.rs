@@ -36,7 +36,7 @@ pub(super) enum Access {
     Public,
 }
 
-/// A repository as named in a path, in lower case, with the segments after it.
+/// A repository, and the segments after it in the path, in lower case.
 pub(super) struct RepoPath<'a> {
     pub(super) owner: &'a str,
     pub(super) name: &'a str,
@@ -147,7 +147,8 @@ impl Rest {
         }
     }
 
-    /// Judges a request that names no repository. Only listed reads and configured patterns pass.
+    /// Judges a request that names no repository. Only listed reads pass, and requests that match
+    /// a configured pattern.
     pub(super) fn judge_without_repo(
         &self,
         segments: &[&str],

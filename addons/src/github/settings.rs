@@ -75,7 +75,7 @@ impl GithubSettings {
     }
 }
 
-/// The patterns that are blocked if `blocked_api_patterns` is absent. A pattern that does not
+/// The patterns that block requests if `blocked_api_patterns` is absent. A pattern that does not
 /// compile is reported as a configuration error, as if the file contained it.
 fn shipped_patterns(fields: &Fields<'_>) -> Option<Patterns> {
     let mut patterns = Vec::new();

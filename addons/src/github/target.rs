@@ -13,7 +13,7 @@ pub(super) enum Target<'a> {
     },
     /// `/repositories/ID/…`
     RepoById { id: u64, rest: Vec<&'a str> },
-    /// Any other path, which names no repository, as its segments.
+    /// The segments of any other path, which names no repository.
     NoRepo(Vec<&'a str>),
 }
 

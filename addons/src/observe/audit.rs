@@ -14,8 +14,8 @@ use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, names};
 
-/// The audit log. Made once and kept over reloads. Lines are folded only if their container is over
-/// its budget.
+/// The audit log. Made once and kept over reloads. Each container has a budget of lines. Unknown
+/// sources share one, and the appliance has one. Lines are folded only if their budget is used up.
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,

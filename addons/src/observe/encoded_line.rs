@@ -13,8 +13,8 @@ const TYPICAL_LENGTH: usize = 512;
 pub(super) struct EncodedLine {
     /// One JSON object without a line feed.
     pub(super) json: Vec<u8>,
-    /// Offset of the first byte after `ts` and `flow`; two lines that are equal from here on can be
-    /// folded.
+    /// Offset of the first byte after `ts` and `flow`. Two lines that are equal from here on, apart
+    /// from their costs, can be folded.
     fold_start: usize,
     /// The bytes of `json` that hold the cost of the flow.
     cost_at: Range<usize>,

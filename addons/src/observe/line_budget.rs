@@ -107,7 +107,8 @@ impl Budget {
         }
     }
 
-    /// Counts a line. Returns `false` if the budget is spent, so that the line must be folded.
+    /// Counts a line and returns `true` if the line fits into the budget. A line that does not fit
+    /// must be folded.
     pub(super) fn admits(&self, line: &[u8], now: Instant) -> bool {
         let bytes = in_the_log(line.len());
         let mut state = self.state.lock();
@@ -122,7 +123,7 @@ impl Budget {
     }
 
     /// Folds the line into an equal one, or holds it until the next flush. If the budget has no
-    /// space for another line in full, folds the line's coarse form instead.
+    /// space for another line in full, does so with the line's coarse form.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
         // Declared before the lock's guard, so that the key is freed after the lock is released.
         let mut key = written.fold_key();

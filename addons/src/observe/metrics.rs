@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_counted_by_configured_labels() {
+    fn each_flow_is_counted_in_the_series_of_its_labels() {
         let (metrics, registry) = metrics();
         finish(&metrics, Kind::Http, "GET", &outcome(200, None));
         finish(
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_one_label_count_in_the_same_series() {
+    fn flows_of_entries_with_the_same_label_are_counted_in_the_same_series() {
         let (metrics, registry) = metrics();
         for _before_and_after_a_reload in 0..2 {
             let entry = entry("api.example.com");

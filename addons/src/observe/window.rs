@@ -9,8 +9,8 @@ const REACH: u64 = 60;
 
 /// Lines and bytes written, by second.
 ///
-/// A token bucket would allow a full burst on top of a minute's refill; this bounds the sum of any
-/// 60 seconds.
+/// A token bucket would allow a full burst on top of a minute's refill. A window bounds the sum of
+/// any 60 seconds.
 pub(super) struct Window {
     began: Instant,
     /// The seconds with lines, counted from `began`, the oldest first.
@@ -46,7 +46,7 @@ impl Window {
         }
     }
 
-    /// The sum of the last minute.
+    /// The sum of the last 60 to 61 seconds.
     pub(super) fn sum(&mut self, now: Instant) -> Amount {
         let now = self.second(now);
         while let Some((second, amount)) = self.seconds.front()

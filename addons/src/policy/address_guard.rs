@@ -133,8 +133,8 @@ fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         }
         // NAT64 with a local prefix: RFC 6052, section 2.2, puts the IPv4 address after 48, 56, 64
         // or 96 bits and leaves out the ninth byte. The length of the prefix is unknown here, so
-        // all four places are judged. A place that begins with a zero byte is skipped: it would
-        // deny nearly every address, and no host has an address in 0.0.0.0/8.
+        // all four places are judged. A place that begins with a zero byte is skipped: nearly every
+        // address has such a place, and no host has an address in 0.0.0.0/8.
         [0x64, 0xff9b, 1, ..] => {
             let [.., a, b, _, c, d, e, f, _, _, _] = address.octets();
             let real = |inner: Ipv4Addr| (inner.octets()[0] != 0).then_some(inner);

@@ -105,9 +105,9 @@ impl Policy {
         }
     }
 
-    /// Denies a dial to a guarded address. The hint to open the address is given for a private
-    /// network only: the other guarded ranges lead to a cloud's metadata service, to the proxy
-    /// itself or nowhere.
+    /// Denies a dial to a guarded address. Gives a hint to open the address only if an operator can
+    /// have a service there: not for a metadata service, a listener of the proxy, or an address
+    /// outside the private networks.
     fn address_denied(&self, host: &Host, address: SocketAddr) -> Denial {
         let ip = address.ip();
         let sentence = match host {

@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn paths_are_judged_on_hosts_of_rules_with_paths() {
-        let looks = Rules(vec![Rule {
+        let with_paths = Rules(vec![Rule {
             hosts: hosts(&["*.example.com"]),
             paths: paths(&["^/x"]),
             ..rule("a", Effect::Deny, 1)
@@ -310,12 +310,13 @@ mod tests {
         each_row(
             [("a.example.com", true), ("example.com", false)],
             |(host, judged)| {
-                assert_eq!(looks.judge_paths_of(&Host::parse(host).unwrap()), judged);
+                let host = Host::parse(host).unwrap();
+                assert_eq!(with_paths.judge_paths_of(&host), judged, "{host}");
             },
         );
-        let everywhere = Host::parse("example.net").unwrap();
-        assert!(rules().judge_paths_of(&everywhere));
-        let blind = Rules(vec![rule("b", Effect::Deny, 1)]);
-        assert!(!blind.judge_paths_of(&everywhere));
+        let other = Host::parse("example.net").unwrap();
+        assert!(rules().judge_paths_of(&other));
+        let without_paths = Rules(vec![rule("b", Effect::Deny, 1)]);
+        assert!(!without_paths.judge_paths_of(&other));
     }
 }

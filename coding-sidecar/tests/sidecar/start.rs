@@ -183,7 +183,7 @@ fn of_several_concurrent_starts_exactly_one_serves() {
 }
 
 #[test]
-fn exposed_listeners_and_misspelt_settings_cause_a_warning() {
+fn risky_and_misspelt_settings_cause_a_warning() {
     let tcp = |host| vec![("TCP_HOST", host), ("TCP_PORT", "0")];
     let with = |mut list: Vec<_>, more: &[_]| {
         list.extend_from_slice(more);

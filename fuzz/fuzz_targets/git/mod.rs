@@ -15,7 +15,7 @@ use time::{Duration, OffsetDateTime};
 #[path = "../../../addons/tests/fixtures/mod.rs"]
 mod fixtures;
 
-/// Judges a POST to `path` of a git host, whose body arrives in pieces. Returns the body that is sent
+/// Judges a POST to `path` of a git host. The body arrives in pieces. Returns the body that is sent
 /// upstream, and the code of the denial if there is one.
 pub fn post(path: &str, pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let host = Host::parse("github.com").unwrap();

@@ -166,7 +166,8 @@ impl Appliance {
 pub fn run() -> std::process::ExitCode {
     // The process name in `ps`. An error is harmless.
     let _ = rustix::thread::set_name(c"up-appliance");
-    // An error is harmless too. If the launcher has already ended, `receive` returns `None`.
+    // Ends the appliance with the launcher. An error is harmless too: the appliance also ends when
+    // the launcher's end of the channel is closed.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let channel = Channel::from_stdin();
     let options = match channel.receive::<PrivateOptions>() {
@@ -193,8 +194,8 @@ pub fn state_directory() -> PathBuf {
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))
 }
 
-/// Creates and locks the state directory of one run. Dropping the [`TempDir`] deletes the
-/// directory. Removes the directories of killed runs.
+/// Creates and locks the state directory of one run, and removes the directories of killed runs.
+/// Dropping the [`TempDir`] deletes the directory.
 fn private_directory() -> io::Result<(TempDir, File)> {
     let all = state_directory();
     match fs::DirBuilder::new().mode(0o700).create(&all) {

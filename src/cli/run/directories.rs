@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::machine::without_parents;
 
-/// The home directory in the sandbox, if the user's home directory is unset, `/` or in a directory
-/// of the system.
+/// The home directory in the sandbox, if the user's home directory is unset, relative, `/` or in a
+/// directory of the system.
 const PLAIN_HOME: &str = "/home/sandbox";
 
-/// Limit on the symbolic links that are followed one after the other.
+/// The number of symbolic links, one after the other, at which `resolve_outside` gives up.
 const MAX_LINKS: usize = 8;
 
 /// The directories of a run, as canonical paths.
 #[derive(Clone, Debug)]
 pub struct RunDirectories {
-    /// The home directory of the user; `None` if it is unset, `/` or in a directory of the system.
+    /// The home directory of the user; `None` if it is unset, relative, `/` or in a directory of
+    /// the system.
     pub real_home: Option<PathBuf>,
     /// The home directory in the sandbox.
     pub home: PathBuf,
@@ -72,7 +73,7 @@ impl RunDirectories {
     /// - the path or a target is in a directory of the run, where the command could change it or
     ///   sees it anyway,
     /// - the path or a target does not exist, or one of its directories is a link,
-    /// - there are more than [`MAX_LINKS`] links.
+    /// - there are [`MAX_LINKS`] links or more.
     pub fn resolve_outside(&self, path: &Path) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {

@@ -78,7 +78,7 @@ impl FileWatch {
             };
             first = false;
             let name = event.file_name().map(|name| name.to_bytes());
-            // An event without a name means that the queue overflowed.
+            // An event has no name if the queue overflowed, or if a watched directory was removed.
             concerns_us |= name.is_none_or(|name| {
                 let mut names = self.files.keys().filter_map(|path| path.file_name());
                 names.any(|watched| watched.as_encoded_bytes() == name)

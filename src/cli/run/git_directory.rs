@@ -1,4 +1,5 @@
-//! Recognizes git directories, and finds the files in them that git executes, or obeys as settings.
+//! Recognizes git directories, and finds the files of a repository that git executes, or obeys as
+//! settings.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -19,7 +20,7 @@ pub const OBEYED_BY_GIT: [(&str, Option<&str>); 4] = [
     ("config.worktree", Some("")),
     ("commondir", Some(".\n")),
 ];
-/// Limit on the bytes that are read of a git configuration.
+/// Limit on the bytes that are read of a git configuration. The rest is ignored.
 const MAX_CONFIG: u64 = 1 << 20;
 
 /// Whether git uses the directory as a git directory.

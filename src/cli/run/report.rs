@@ -35,7 +35,8 @@ pub struct Report {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Denied {
-    /// The host, with its port or repository if that was denied.
+    /// The host, with its port if that is unusual or was denied, and with its repository if that
+    /// was denied.
     what: String,
     /// The flag that would have allowed the flow, or the code of the denial.
     remedy: String,
@@ -95,7 +96,7 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "unified-proxy: the files that the command created are unknown; look at the directory before you work in it: {}",
+                "unified-proxy: it is unknown which files the command created ({}); look at the directory before you work in it",
                 printable(why)
             );
         }
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_learned_allowlist_has_the_ports_and_marks_denied_hosts() {
+    fn the_learned_allowlist_names_unusual_ports_and_marks_denied_hosts() {
         let mut report = Report::default();
         for (host, port, outcome) in [
             ("a.example.com", 443, "allowed"),

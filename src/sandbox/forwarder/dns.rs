@@ -30,7 +30,7 @@ const MAX_CONNECTIONS: usize = 32;
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// Time limit for a complete question to arrive over TCP, and again for its response to be written.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// The longest datagram that is read, in bytes.
+/// The longest datagram that is read, in bytes; a longer one is truncated.
 const DATAGRAM: usize = 4096;
 /// The largest response to a client without EDNS, in bytes.
 const PLAIN_DATAGRAM: u16 = 512;

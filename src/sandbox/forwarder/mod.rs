@@ -59,7 +59,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             .map_err(Refused::internal("passing capabilities to its PID 1"))?;
         let mut pid1 = start_pid1().map_err(Refused::internal("starting its PID 1"))?;
         privileges::raise_open_files()
-            .map_err(Refused::internal("raising its limit of open files"))?;
+            .map_err(Refused::internal("raising the forwarder's open-file limit"))?;
         // The ports are bound and PID 1 is started: no step from here on needs a privilege.
         privileges::drop_capabilities().map_err(Refused::internal("giving up privileges"))?;
         let told = launcher

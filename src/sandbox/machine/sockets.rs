@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_socket_below_a_directory_is_found_up_to_the_limit() {
+    fn every_socket_below_a_directory_is_found_and_too_many_files_are_an_error() {
         let root = tempfile::tempdir().unwrap();
         let below = root.path().join("a/b");
         fs::create_dir_all(&below).unwrap();

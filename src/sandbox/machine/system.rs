@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use super::{read_only, without_parents};
 use crate::sandbox::Entry;
 
-/// Directories of the system with programs and settings. Other directories at the machine's root
-/// are not visible.
+/// Directories of the system with programs and settings. [`system`] shows no other directory at the
+/// machine's root.
 const SYSTEM: [&str; 13] = [
     "bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "snap", "usr",
     "var",
@@ -94,7 +94,8 @@ pub fn system() -> Vec<Entry> {
 }
 
 /// Files and directories of /etc that only some users may read. If root starts the sandbox, the
-/// command could read them unless they are hidden.
+/// command could read them unless they are hidden. Also special files, and entries beyond
+/// [`MAX_SETTINGS`].
 fn private_settings() -> Vec<PathBuf> {
     let mut private = Vec::new();
     let mut directories = vec![PathBuf::from("/etc")];

@@ -216,7 +216,8 @@ fn a_list_of_commands_over_1_mib_or_without_an_end_is_denied() {
     });
 }
 
-/// Bodies that are nearly valid pushes, to exercise the boundaries of frames.
+/// Bodies of pushes: commands, some of them not permitted, and up to 39 bytes of pack. In three of
+/// ten bodies, one byte of the commands is replaced.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![
         Just("refs/heads/main"),

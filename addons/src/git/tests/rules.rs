@@ -75,7 +75,7 @@ fn a_denial_names_the_repository_and_the_remedy() {
 }
 
 #[test]
-fn only_public_reads_pass_without_a_credential() {
+fn public_reads_allow_only_reads_of_other_repositories_and_remove_credentials() {
     let public = || GitSettings {
         public_reads: true,
         ..settings()
@@ -224,7 +224,7 @@ fn pushes_above_the_warning_size_are_logged_if_they_passed() {
 }
 
 #[test]
-fn the_operation_of_a_denied_request_is_recorded() {
+fn the_operation_of_a_request_is_recorded_even_if_the_request_is_denied() {
     each_row(
         [
             (

@@ -1,7 +1,7 @@
 //! The fields that stay in a repository, and those that lead out of it.
 //!
-//! A field that is not listed leads out, so that fields that GitHub adds later stay denied until
-//! they are listed here.
+//! A field that is not listed leads out: below it, a query may read only fields without a selection
+//! and the fields in [`NAMES`]. So a field that GitHub adds later leads out until it is listed.
 
 /// The kind of object that a selection reads fields of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

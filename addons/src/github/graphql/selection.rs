@@ -13,7 +13,8 @@ use crate::contract::{Container, Denial};
 use crate::github::denials::Denials;
 use crate::github::mentions::Mentions;
 
-/// The deepest nesting of fields, with fragments expanded. The limit also ends cycles of fragments.
+/// The deepest nesting: each field and each use of a fragment is one level. The limit also ends
+/// cycles of fragments.
 const MAX_DEPTH: usize = 64;
 
 /// A walk over the selections of one operation.

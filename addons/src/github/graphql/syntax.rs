@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::malformed;
 use crate::contract::Denial;
 
-/// The deepest nesting of selections, lists and objects.
+/// The deepest nesting of brackets: selections, arguments, lists and objects.
 const MAX_NESTING: usize = 64;
 
 /// A document, which consists of operations and fragments only.

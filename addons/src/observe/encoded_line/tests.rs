@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn addresses_and_ids_read_as_they_display(v4: [u8; 4], v6: [u8; 16], port: u16) {
+    fn addresses_and_ids_are_written_in_their_display_form(v4: [u8; 4], v6: [u8; 16], port: u16) {
         for address in [IpAddr::from(v4), IpAddr::from(v6)] {
             let upstream = SocketAddr::new(address, port);
             let host = Host::Address(address);

@@ -244,7 +244,7 @@ mod tests {
             (Direction::ToClient, PARENT, false),
             (Direction::ToServer, "00-0-0-00", false),
         ];
-        each_row(rows, |(direction, parent, moves_on)| {
+        each_row(rows, |(direction, parent, is_used)| {
             let kept = Arc::new(Kept::default());
             let trace = Trace::new(Arc::clone(&kept) as _);
             let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
@@ -257,7 +257,7 @@ mod tests {
             trace.finished(&flow, &outcome());
             let sent = frame.params().unwrap().get().to_owned();
             let span = kept.0.lock().pop().unwrap();
-            if moves_on {
+            if is_used {
                 let ours = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{:016x}-01", span.id);
                 assert_eq!(sent, params.replace(PARENT, &ours));
                 assert_eq!(span.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn unsampled_context_is_propagated_and_not_exported() {
+    fn unsampled_context_is_propagated_but_its_span_is_not_exported() {
         let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
         let (sent, span) = traced(&[unsampled], |_| ());
         assert!(span.is_none());
