@@ -150,7 +150,10 @@ fn limits(fields: &Fields<'_>) -> Limits {
             at.number(1..=1_000_000)
         }),
         header_read_timeout: fields.or("header_read_timeout", secs(15), |at| at.duration()),
-        max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
+        // hyper reads at most 408 KB of a head.
+        max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| {
+            at.size(8 * KB..=256 * KB)
+        }),
         inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),
         inspect_timeout: fields.or("inspect_timeout", secs(30), |at| at.duration()),

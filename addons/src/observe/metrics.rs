@@ -16,7 +16,7 @@ const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
 ];
 
-const MCP_METHODS: [&str; 26] = [
+const MCP_METHODS: [&str; 28] = [
     "initialize",
     "ping",
     "server/discover",
@@ -43,6 +43,8 @@ const MCP_METHODS: [&str; 26] = [
     "notifications/prompts/list_changed",
     "notifications/resources/list_changed",
     "notifications/resources/updated",
+    "notifications/roots/list_changed",
+    "notifications/subscriptions/acknowledged",
 ];
 
 const RECORD_TYPES: [&str; 13] = [

@@ -20,9 +20,9 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The time in which an empty bucket becomes full, rounded down to seconds.
+    /// The time in which an empty bucket becomes full, rounded up to seconds.
     pub(super) fn refill(self) -> Duration {
-        Duration::from_secs((self.burst.get() / self.per_second.get()).into())
+        Duration::from_secs(self.burst.get().div_ceil(self.per_second.get()).into())
     }
 }
 

@@ -54,8 +54,8 @@ impl Report {
         let count = flow.get("count").and_then(Value::as_u64).unwrap_or(1);
         let port = flow.get("port").and_then(Value::as_u64).unwrap_or(443);
         let is_denied = text("outcome") == "denied";
-        if self.asked.len() < MAX_LINES * 10 {
-            let key = (host.to_owned(), port);
+        let key = (host.to_owned(), port);
+        if self.asked.len() < MAX_LINES * 10 || self.asked.contains_key(&key) {
             *self.asked.entry(key).or_default() |= !is_denied;
         }
         if !is_denied {
@@ -254,5 +254,17 @@ mod tests {
             text.contains("  - { domain: \"b.example.com\", ports: [8443] }  # was denied\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_host_that_was_denied_at_first_is_allowed_later_also_if_the_list_is_full() {
+        let mut report = Report::default();
+        for number in 0..MAX_LINES * 10 + 1 {
+            report.add(&json!({ "host": format!("h{number}.example.com"), "outcome": "denied" }));
+        }
+        report.add(&json!({ "host": "h0.example.com", "outcome": "allowed" }));
+        let text = report.allowlist();
+        assert!(text.contains("  - \"h0.example.com\"\n"), "{text}");
+        assert_eq!(text.matches("# was denied").count(), MAX_LINES * 10 - 1);
     }
 }

@@ -279,14 +279,14 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 "limits: { max_connections: 0, max_header_bytes: 1KB, inspect_body_bytes: 2GB }",
                 &[
                     "2:28: limits.max_connections: must be a whole number from 1 to 1000000",
-                    "2:49: limits.max_header_bytes: must be a number of bytes or a size such as 100MB, from 8KB to 1MB",
+                    "2:49: limits.max_header_bytes: must be a number of bytes or a size such as 100MB, from 8KB to 256KB",
                     "2:74: limits.inspect_body_bytes: must be a number of bytes or a size such as 100MB, from 1KB to 1GB",
                 ],
             ),
             (
                 "limits: { max_header_bytes: '1MiB', inspect_body_bytes: [1MB] }",
                 &[
-                    "2:29: limits.max_header_bytes: must be a number of bytes or a size such as 100MB, from 8KB to 1MB",
+                    "2:29: limits.max_header_bytes: must be a number of bytes or a size such as 100MB, from 8KB to 256KB",
                     "2:57: limits.inspect_body_bytes: must be a number of bytes or a size such as 100MB, from 1KB to 1GB",
                 ],
             ),
