@@ -80,6 +80,7 @@ fn of_e2b(settings: &E2bSettings) -> StdioSettings {
         work_dir: None,
         hosts: Vec::new(),
         read: Vec::new(),
+        expanded: Vec::new(),
         write: Vec::new(),
         confine: Confine::Namespaces,
         unix_sockets: false,

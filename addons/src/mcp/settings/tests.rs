@@ -395,6 +395,27 @@ proptest! {
     fn variables_are_expanded_and_missing_variables_are_named(value in "[ -~]{0,24}", set in any::<bool>()) {
         let text = "version: 1\nmcpServers: { a: { command: x, env: { K: \"${SECRET}\" } } }";
         let env = [("SECRET", value.as_str())];
+#[test]
+fn the_variables_of_command_arguments_and_environment_are_known() {
+    let env = [
+        ("A", "of-a-command"),
+        ("B", "of-b-args"),
+        ("C", "of-c-env"),
+        ("D", "no"),
+    ];
+    let of_clients = "mcpServers: { a: { command: \"${A}\", args: [x, \"--key=${B}\"], env: { K: \"Bearer ${C}\", L: \"${E:-default}\" }, work_dir: \"/${D}\" } }";
+    let of_polis = "tools: [{ name: a, command: [\"${A}\", x, \"--key=${B}\"], env: [\"K=Bearer ${C}\", \"L=${E:-default}\"], work_dir: \"/${D}\" }]";
+    each_row([of_clients, of_polis], |text| {
+        let (settings, ..) = read_with(text, &env).unwrap();
+        let expanded = stdio(&settings.servers["a"]).expanded.iter();
+        let expanded: Vec<_> = expanded.map(|value| value.0.as_str()).collect();
+        assert_eq!(
+            expanded,
+            ["of-a-command", "of-b-args", "of-c-env", "default"]
+        );
+    });
+}
+
         match read_with(text, if set { &env } else { &[] }) {
             Ok((settings, _, _)) => {
                 prop_assert!(set);
