@@ -57,6 +57,12 @@ fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
         let client = Client::open(&gateway, era).wait_for(&["kb_local"]);
         assert_code(&client.call("kb_mail", json!({})), DENIED);
         gateway.operate("/internal/containers/sandbox/reset");
+        let act = json!({ "method": "operator/reset", "container_id": "sandbox", "outcome": "ok" });
+        let line = gateway.proxy.audited(act);
+        assert!(
+            line["rule"].as_str().unwrap().starts_with("operator: uid "),
+            "{line}"
+        );
         text(&client.call("kb_mail", json!({})));
     });
 }
