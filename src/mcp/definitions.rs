@@ -286,23 +286,38 @@ mod tests {
         let again = DefinitionFile::open(directory.path());
         assert_eq!(pins(&again, "files", &changed), Ok(expected));
         assert_eq!(pins(&again, "others", &changed), Ok(vec![Pin::Accepted; 3]));
-        let (old, new) = (hex(&[1; 32]), hex(&[9; 32]));
-        let digests = Digests {
-            accepted: old.clone(),
-            changed: Some(new.clone()),
-        };
-        assert_eq!(again.digests("files", "read"), Ok(digests));
-        let superseded = AcceptError::Superseded {
-            server: "files".to_owned(),
-            tool: "read".to_owned(),
-            digest: new.clone(),
-        };
-        assert_eq!(again.accept("files", "read", Some(&old)), Err(superseded));
-        assert_eq!(pins(&again, "files", &changed[..1]), Ok(vec![Pin::Changed]));
-        assert_eq!(again.accept("files", "read", Some(&new)), Ok(new));
+        assert_eq!(again.accept("files", "read", None), Ok(hex(&[9; 32])));
         let after = DefinitionFile::open(directory.path());
         assert_eq!(pins(&after, "files", &changed), Ok(vec![Pin::Accepted; 3]));
         assert_eq!(pins(&after, "files", &first[..1]), Ok(vec![Pin::Changed]));
+    }
+
+    #[test]
+    fn an_acceptance_with_a_stale_digest_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let [first, seen, new] = [1, 2, 3].map(|digest| tools(&[("read", digest)]));
+        for listed in [&first, &seen, &new] {
+            pins(&file, "files", listed).unwrap();
+        }
+        let [first, seen, digest] = [1, 2, 3].map(|digest| hex(&[digest; 32]));
+        let digests = Digests {
+            accepted: first,
+            changed: Some(digest.clone()),
+        };
+        assert_eq!(file.digests("files", "read"), Ok(digests));
+        let superseded = AcceptError::Superseded {
+            server: "files".to_owned(),
+            tool: "read".to_owned(),
+            digest: digest.clone(),
+        };
+        assert_eq!(file.accept("files", "read", Some(&seen)), Err(superseded));
+        assert_eq!(pins(&file, "files", &new), Ok(vec![Pin::Changed]));
+        assert_eq!(
+            file.accept("files", "read", Some(&digest)),
+            Ok(digest.clone())
+        );
+        assert_eq!(pins(&file, "files", &new), Ok(vec![Pin::Accepted]));
     }
 
     #[test]
