@@ -171,7 +171,7 @@ impl DefinitionFile {
                 Some(pinned) => {
                     if pinned.changed.as_ref() != Some(&digest) {
                         let command = accept_command(server, tool);
-                        tracing::warn!(server, %tool, "the definition of an MCP tool changed; an operator accepts it with: {command}");
+                        tracing::warn!(server, %tool, digest, "the definition of an MCP tool changed; an operator accepts it with: {command}");
                         changes += 1;
                     }
                     pinned.changed = Some(digest);
