@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::act::OperatorAct;
 use super::error::{ApiError, ErrorBody};
 use super::registration::parse_registration;
 use super::schema::{ContainerEntry, RegistrationBody};
@@ -201,10 +202,16 @@ pub(super) async fn reset(
 ) -> Result<Json<Done>, ApiError> {
     let id = parse_id(id)?;
     take_write(&api)?;
-    if !api.state.registry.reset(id.clone()).await? {
-        return Err(ApiError::UnknownContainer);
-    }
+    let reset = api.state.registry.reset(id.clone()).await?;
+    let container = reset.ok_or(ApiError::UnknownContainer)?;
     tracing::warn!(uid = peer.uid, container = %id, "security level and abort latch reset by an operator");
+    (api.state.acts)(OperatorAct {
+        uid: peer.uid,
+        method: "operator/reset",
+        container: Some(container),
+        server: None,
+        name: None,
+    });
     Ok(Json(Done::new("reset", &id)))
 }
 

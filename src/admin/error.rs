@@ -80,7 +80,9 @@ impl IntoResponse for ApiError {
             Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Registry(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Definition(AcceptError::Unknown { .. }) => StatusCode::NOT_FOUND,
-            Self::Definition(AcceptError::Unchanged { .. }) => StatusCode::CONFLICT,
+            Self::Definition(AcceptError::Unchanged { .. } | AcceptError::Superseded { .. }) => {
+                StatusCode::CONFLICT
+            }
             Self::Definition(AcceptError::Unwritten(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Broken => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -10,13 +10,15 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::Api;
+use super::act::OperatorAct;
 use super::containers::{parse_id, take_write};
 use super::error::{ApiError, ErrorBody};
+use super::json;
 use super::socket::Peer;
 use crate::mcp::{Message, write_response};
 
@@ -31,11 +33,39 @@ pub struct OperatorRequest {
     pub params: Option<Box<RawValue>>,
 }
 
-/// The tool whose changed definition an operator accepts.
-#[derive(Debug)]
-pub struct Acceptance {
+/// A tool, by its server's name and its own name.
+#[derive(Clone, Debug)]
+pub struct NamedTool {
     pub server: String,
     pub tool: String,
+}
+
+/// The acceptance of a changed definition by an operator.
+#[derive(Debug)]
+pub struct Acceptance {
+    pub tool: NamedTool,
+    /// The digest that the operator saw; `None` accepts the current definition.
+    pub digest: Option<String>,
+}
+
+/// The body of an acceptance.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AcceptanceBody {
+    /// The SHA-256 of the definition that is accepted, in hexadecimal.
+    digest: Option<String>,
+}
+
+/// The digests of a tool's definition: SHA-256 in hexadecimal.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct DefinitionBody {
+    server: String,
+    tool: String,
+    /// The digest of the accepted definition.
+    accepted: String,
+    /// The digest of the changed definition that waits to be accepted; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<String>,
 }
 
 /// The response to an acceptance.
@@ -45,6 +75,8 @@ pub(super) struct Accepted {
     status: &'static str,
     server: String,
     tool: String,
+    /// The SHA-256 of the accepted definition, in hexadecimal.
+    digest: String,
 }
 
 /// Send one MCP request on behalf of a container. It is judged and audited as a request of that
@@ -82,6 +114,13 @@ pub(super) async fn request(
         ));
     };
     tracing::info!(uid = peer.uid, container = %container.id, %method, "MCP request by an operator");
+    (api.state.acts)(OperatorAct {
+        uid: peer.uid,
+        method: "operator/mcp",
+        container: Some(Arc::clone(&container)),
+        server: None,
+        name: Some(Arc::clone(&method)),
+    });
     let request = OperatorRequest {
         container,
         method,
@@ -92,7 +131,37 @@ pub(super) async fn request(
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// Accept the changed definition of a tool, so that clients see the tool again.
+/// Show the digests of a tool's definition.
+#[utoipa::path(
+    get,
+    path = "/internal/mcp/definitions/{server}/{tool}",
+    params(
+        ("server" = String, Path, description = "The server's name in mcp.yaml"),
+        ("tool" = String, Path, description = "The server's own name for the tool"),
+    ),
+    responses(
+        (status = 200, body = DefinitionBody),
+        (status = 404, body = ErrorBody, description = "The tool was never seen"),
+        (status = 503, body = ErrorBody, description = "The definitions cannot be read"),
+    )
+)]
+pub(super) async fn definition(
+    State(api): State<Arc<Api>>,
+    named: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<DefinitionBody>, ApiError> {
+    let Path((server, tool)) = named.map_err(|_| ApiError::UnknownPath)?;
+    let named = NamedTool { server, tool };
+    let digests = (api.state.definition)(named.clone()).await?;
+    Ok(Json(DefinitionBody {
+        server: named.server,
+        tool: named.tool,
+        accepted: digests.accepted,
+        changed: digests.changed,
+    }))
+}
+
+/// Accept the changed definition of a tool, so that clients see the tool again. Without a body, the
+/// definition is accepted that the server listed last.
 #[utoipa::path(
     post,
     path = "/internal/mcp/definitions/{server}/{tool}/accept",
@@ -100,10 +169,12 @@ pub(super) async fn request(
         ("server" = String, Path, description = "The server's name in mcp.yaml"),
         ("tool" = String, Path, description = "The server's own name for the tool"),
     ),
+    request_body = Option<AcceptanceBody>,
     responses(
         (status = 200, body = Accepted),
+        (status = 400, body = ErrorBody, description = "The body is not valid"),
         (status = 404, body = ErrorBody, description = "The tool was never seen"),
-        (status = 409, body = ErrorBody, description = "The definition has not changed"),
+        (status = 409, body = ErrorBody, description = "The definition has not changed, or has another digest than the body"),
         (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
         (status = 503, body = ErrorBody, description = "The definitions cannot be written"),
     )
@@ -112,18 +183,39 @@ pub(super) async fn accept(
     State(api): State<Arc<Api>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     named: Result<Path<(String, String)>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Accepted>, ApiError> {
     let Path((server, tool)) = named.map_err(|_| ApiError::UnknownPath)?;
+    let body = parse_acceptance(&body?).map_err(ApiError::Invalid)?;
     take_write(&api)?;
     let acceptance = Acceptance {
-        server: server.clone(),
-        tool: tool.clone(),
+        tool: NamedTool {
+            server: server.clone(),
+            tool: tool.clone(),
+        },
+        digest: body.digest,
     };
-    (api.state.accept_definition)(acceptance).await?;
-    tracing::warn!(uid = peer.uid, %server, %tool, "changed definition of a tool accepted by an operator");
+    let digest = (api.state.accept_definition)(acceptance).await?;
+    (api.state.acts)(OperatorAct {
+        uid: peer.uid,
+        method: "operator/accept",
+        container: None,
+        server: Some(server.as_str().into()),
+        name: Some(tool.as_str().into()),
+    });
+    tracing::warn!(uid = peer.uid, %server, %tool, %digest, "changed definition of a tool accepted by an operator");
     Ok(Json(Accepted {
         status: "accepted",
         server,
         tool,
+        digest,
     }))
+}
+
+fn parse_acceptance(body: &[u8]) -> Result<AcceptanceBody, String> {
+    if body.is_empty() {
+        return Ok(AcceptanceBody::default());
+    }
+    let body = json::parse(body)?;
+    serde_json::from_value(body).map_err(|error| error.to_string())
 }

@@ -1,6 +1,7 @@
 //! The admin API: HTTP over a Unix socket, whose clients are identified by their user id
 //! (`SO_PEERCRED`).
 
+mod act;
 mod containers;
 mod error;
 mod json;
@@ -22,7 +23,8 @@ use futures_util::future::BoxFuture;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-pub use mcp::{Acceptance, OperatorRequest};
+pub use act::OperatorAct;
+pub use mcp::{Acceptance, NamedTool, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
@@ -33,7 +35,7 @@ use error::ApiError;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
-use crate::mcp::{AcceptError, Outcome};
+use crate::mcp::{AcceptError, Digests, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
 
@@ -62,8 +64,12 @@ pub struct AdminState {
     pub explain: Call<ExplainRequest, Result<Explanation, String>>,
     /// Sends an MCP request on behalf of a container.
     pub mcp: Call<OperatorRequest, Outcome>,
-    /// Accepts the changed definition of a tool of an MCP server.
-    pub accept_definition: Call<Acceptance, Result<(), AcceptError>>,
+    /// Writes an operator's act to the audit log.
+    pub acts: Arc<dyn Fn(OperatorAct) + Send + Sync>,
+    /// Returns the digests of a tool's definition.
+    pub definition: Call<NamedTool, Result<Digests, AcceptError>>,
+    /// Accepts the changed definition of a tool of an MCP server, and returns its digest.
+    pub accept_definition: Call<Acceptance, Result<String, AcceptError>>,
 }
 
 /// The state of every handler.
@@ -108,6 +114,10 @@ fn router(api: Arc<Api>) -> Router {
         .route("/internal/containers/{id}", one)
         .route("/internal/containers/{id}/reset", post(containers::reset))
         .route("/internal/containers/{id}/mcp", post(mcp::request))
+        .route(
+            "/internal/mcp/definitions/{server}/{tool}",
+            get(mcp::definition),
+        )
         .route(
             "/internal/mcp/definitions/{server}/{tool}/accept",
             post(mcp::accept),

@@ -262,6 +262,7 @@ pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
         containers::unregister,
         containers::reset,
         mcp::request,
+        mcp::definition,
         mcp::accept,
         health,
         metrics,

@@ -66,7 +66,7 @@ impl Checks {
 
 /// Whether no MCP server is in the state [`MountState::Dead`].
 fn servers_are_alive(servers: &Mounts) -> bool {
-    let mut servers = servers.health().into_iter();
+    let mut servers = servers.health(None).into_iter();
     servers.all(|server| server.state != MountState::Dead)
 }
 

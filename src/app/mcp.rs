@@ -39,7 +39,17 @@ pub fn gateway(
             file: Arc::clone(&definitions),
             metrics: counters.clone(),
         }),
-        transports: Arc::new(transports(service, config, files, ways_out, metrics)?),
+        transports: Arc::new(ServerTransports {
+            stdio: Arc::new(stdio(service, ways_out, metrics)?),
+            spawner: Spawner::start(SELF_EXE.into()).map_err(internal)?,
+            machine: Arc::new(machine(config, files)),
+            http: HttpParts {
+                service: Arc::clone(service),
+                dropped: Dropped::new(metrics).map_err(internal)?,
+                tasks: TaskTracker::new(),
+            },
+            metrics: counters.clone(),
+        }),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
     let rules = move || {
@@ -59,15 +69,12 @@ pub fn gateway(
     Ok((Arc::new(Gateway::new(core, metrics)), operator))
 }
 
-/// Builds the factory of the servers' transports. Servers that run as child processes cannot see
-/// `files` (the directory of the configuration files), the data directory or the sockets.
-fn transports(
+/// Builds the parts that servers on standard streams share.
+fn stdio(
     service: &Arc<Service>,
-    config: &Config,
-    files: &Path,
     ways_out: Arc<WaysOut>,
     metrics: &Registry,
-) -> Result<ServerTransports, Failure> {
+) -> Result<StdioPorts, Failure> {
     let snapshots = Arc::clone(&service.snapshots);
     let limits = move || {
         let limits = &snapshots.current().config.proxy.limits;
@@ -77,7 +84,7 @@ fn transports(
         }
     };
     let of_memory = Arc::clone(service);
-    let stdio = StdioPorts {
+    Ok(StdioPorts {
         children: Children::new(metrics).map_err(internal)?,
         egress: ways_out,
         limits: Arc::new(limits),
@@ -85,23 +92,19 @@ fn transports(
             let client = OwnClient::of(&of_memory, system, container)?;
             Some(Arc::new(client) as Arc<dyn MessageMemory>)
         }),
-    };
+    })
+}
+
+/// The file system that servers see that run as child processes: without `files` (the directory of
+/// the configuration files), the data directory and the sockets.
+fn machine(config: &Config, files: &Path) -> Machine {
     let proxy = &config.proxy;
     let hidden = vec![
         socket_directory(config).to_owned(),
         proxy.data_dir.clone(),
         files.to_owned(),
     ];
-    Ok(ServerTransports {
-        stdio: Arc::new(stdio),
-        spawner: Spawner::start(SELF_EXE.into()).map_err(internal)?,
-        machine: Arc::new(Machine::new(proxy.certs_dir.clone(), hidden)),
-        http: HttpParts {
-            service: Arc::clone(service),
-            dropped: Dropped::new(metrics).map_err(internal)?,
-            tasks: TaskTracker::new(),
-        },
-    })
+    Machine::new(proxy.certs_dir.clone(), hidden)
 }
 
 /// The directory of the admin socket and of the sockets of leases and MCP servers.

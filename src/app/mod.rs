@@ -281,11 +281,12 @@ impl App {
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
         let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
+        let audit = Arc::clone(&self.addons.audit);
         let (in_force, token_sources) = (
             Arc::clone(&self.snapshots),
             Arc::clone(&self.addons.token_sources),
         );
-        let [explaining, requesting, accepting] = [(); 3].map(|()| self.operator.clone());
+        let [explaining, requesting, reading, accepting] = [(); 4].map(|()| self.operator.clone());
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -312,6 +313,8 @@ impl App {
                 })
             }),
             mcp: Arc::new(move |request| Box::pin(requesting.clone().request(request))),
+            acts: Arc::new(move |act| operator::audit(&audit, act)),
+            definition: Arc::new(move |tool| Box::pin(reading.clone().digests(tool))),
             accept_definition: Arc::new(move |tool| Box::pin(accepting.clone().accept(tool))),
         }
     }

@@ -1,15 +1,23 @@
 //! MCP over the admin socket, for operators.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use addons::contract::{Container, Definition, Direction, Frame, McpSubject, Principal};
+use addons::contract::{
+    Container, Definition, Direction, FlowStart, Frame, Kind, McpSubject, Principal, Subject,
+};
+use addons::observe::Audit;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::explain::{client, find, report};
-use crate::admin::{Acceptance, ExplainRequest, Explanation, OperatorRequest};
-use crate::mcp::{AcceptError, Caller, ClientRequest, Core, DefinitionFile, Outcome, Version};
+use crate::admin::{
+    Acceptance, ExplainRequest, Explanation, NamedTool, OperatorAct, OperatorRequest,
+};
+use crate::mcp::{
+    AcceptError, Caller, ClientRequest, Core, DefinitionFile, Digests, Outcome, Version,
+};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -21,6 +29,27 @@ pub const TOOL_CALL: &str = "tools/call";
 pub struct Operator {
     pub core: Arc<Core>,
     pub definitions: Arc<DefinitionFile>,
+}
+
+/// Writes an operator's act to the audit log.
+pub fn audit(audit: &Audit, act: OperatorAct) {
+    let subject = McpSubject {
+        server: act.server,
+        method: act.method.into(),
+        name: act.name,
+    };
+    let subject = Subject::Mcp(subject);
+    let mut start = FlowStart::new(Kind::Mcp, Default::default(), subject, None);
+    start.principal = act.container.map(Principal::from);
+    let mut flow = start.begin();
+    flow.set_rule(format!("operator: uid {}", act.uid));
+    let done = addons::contract::Outcome {
+        status: 200,
+        denial: None,
+        aborted: false,
+        duration: Duration::ZERO,
+    };
+    audit.operated(&flow, &done);
 }
 
 impl Operator {
@@ -39,17 +68,30 @@ impl Operator {
         Arc::clone(&self.core).request(request).await
     }
 
-    /// Accepts a changed definition, so that clients see the tool again. Fails if the tool is
-    /// unknown, its definition has not changed, or the file of accepted definitions cannot be read
-    /// or written.
-    pub async fn accept(self, acceptance: Acceptance) -> Result<(), AcceptError> {
-        let Acceptance { server, tool } = acceptance;
-        let (definitions, of) = (Arc::clone(&self.definitions), server.clone());
-        let accepting = tokio::task::spawn_blocking(move || definitions.accept(&of, &tool));
+    /// The digests of a tool's definition. Fails if the tool is unknown, or the file of accepted
+    /// definitions cannot be read.
+    pub async fn digests(self, tool: NamedTool) -> Result<Digests, AcceptError> {
+        let definitions = self.definitions;
+        let reading =
+            tokio::task::spawn_blocking(move || definitions.digests(&tool.server, &tool.tool));
+        let read = reading.await;
+        read.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))
+    }
+
+    /// Accepts a changed definition, so that clients see the tool again. Returns the definition's
+    /// digest. Fails if the tool is unknown, its definition has not changed or has another digest
+    /// than `acceptance`, or the file of accepted definitions cannot be read or written.
+    pub async fn accept(self, acceptance: Acceptance) -> Result<String, AcceptError> {
+        let Acceptance { tool, digest } = acceptance;
+        let (definitions, server) = (Arc::clone(&self.definitions), tool.server.clone());
+        let accepting = tokio::task::spawn_blocking(move || {
+            definitions.accept(&tool.server, &tool.tool, digest.as_deref())
+        });
         let accepted = accepting.await;
-        accepted.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))?;
+        let digest =
+            accepted.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))?;
         self.core.mounts().accepted(&server);
-        Ok(())
+        Ok(digest)
     }
 
     /// Judges a tool call in a dry run; the call is not sent to the server. Returns an error if the

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::admin::{
-    AdminState, Check, ExplainStep, Explanation, Health, SandboxSettings, StepVerdict,
+    AdminState, Check, ExplainStep, Explanation, Health, NamedTool, SandboxSettings, StepVerdict,
 };
-use crate::mcp::AcceptError;
+use crate::mcp::{AcceptError, Digests};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
@@ -173,15 +173,20 @@ fn serve(directory: &Path) -> CancellationToken {
             let answer = answer.map(|result| RawValue::from_string(result.into()).unwrap());
             Box::pin(async { answer })
         }),
-        accept_definition: Arc::new(|tool| {
-            let accepted = match tool.tool.as_str() {
-                "read" => Ok(()),
-                _ => Err(AcceptError::Unknown {
-                    server: tool.server,
-                    tool: tool.tool,
+        acts: Arc::new(|_| {}),
+        definition: Arc::new(|NamedTool { server, tool }| {
+            let digests = match tool.as_str() {
+                "read" => Ok(Digests {
+                    accepted: "0a".into(),
+                    changed: Some("0b".into()),
                 }),
+                _ => Err(AcceptError::Unknown { server, tool }),
             };
-            Box::pin(async { accepted })
+            Box::pin(async { digests })
+        }),
+        accept_definition: Arc::new(|acceptance| {
+            assert_eq!(acceptance.digest.as_deref(), Some("0b"));
+            Box::pin(async { Ok("0b".into()) })
         }),
     };
     let shutdown = CancellationToken::new();

@@ -48,9 +48,27 @@ pub enum AcceptError {
         "the definition of tool {tool} of server {server} has not changed since it was accepted"
     )]
     Unchanged { server: String, tool: String },
+    /// The definition has changed since the operator saw its digest.
+    #[error(
+        "the definition of tool {tool} of server {server} has changed again, its digest is now {digest}"
+    )]
+    Superseded {
+        server: String,
+        tool: String,
+        digest: String,
+    },
     /// The file cannot be read or written.
     #[error("{0}")]
     Unwritten(String),
+}
+
+/// The digests of one tool's definition: SHA-256 in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// Of the accepted definition.
+    pub accepted: String,
+    /// Of the changed definition that waits to be accepted.
+    pub changed: Option<String>,
 }
 
 /// The digests, in memory and on disk.
@@ -77,12 +95,31 @@ impl DefinitionFile {
         })
     }
 
-    /// Accepts the changed definition of a tool. Blocks until the acceptance is on disk.
-    pub fn accept(&self, server: &str, tool: &str) -> Result<(), AcceptError> {
+    /// The digests of a tool. Blocks while the file is written.
+    pub fn digests(&self, server: &str, tool: &str) -> Result<Digests, AcceptError> {
+        let servers = self.servers.lock();
+        let servers = servers.as_ref().ok_or_else(|| self.unreadable())?;
+        let pinned = servers.get(server).and_then(|tools| tools.get(tool));
+        let pinned = pinned.ok_or_else(|| AcceptError::Unknown {
+            server: server.to_owned(),
+            tool: tool.to_owned(),
+        })?;
+        Ok(Digests {
+            accepted: pinned.accepted.clone(),
+            changed: pinned.changed.clone(),
+        })
+    }
+
+    /// Accepts the changed definition of a tool, and returns its digest. Fails if `seen` is another
+    /// digest. Blocks until the acceptance is on disk.
+    pub fn accept(
+        &self,
+        server: &str,
+        tool: &str,
+        seen: Option<&str>,
+    ) -> Result<String, AcceptError> {
         let mut servers = self.servers.lock();
-        let unreadable =
-            || AcceptError::Unwritten(format!("{} cannot be read", self.path.display()));
-        let mut changed = servers.clone().ok_or_else(unreadable)?;
+        let mut changed = servers.clone().ok_or_else(|| self.unreadable())?;
         let (server, tool) = (server.to_owned(), tool.to_owned());
         let tools = changed.get_mut(&server);
         let Some(pinned) = tools.and_then(|tools| tools.get_mut(&tool)) else {
@@ -91,11 +128,22 @@ impl DefinitionFile {
         let Some(digest) = pinned.changed.take() else {
             return Err(AcceptError::Unchanged { server, tool });
         };
-        pinned.accepted = digest;
+        if seen.is_some_and(|seen| seen != digest) {
+            return Err(AcceptError::Superseded {
+                server,
+                tool,
+                digest,
+            });
+        }
+        pinned.accepted.clone_from(&digest);
         self.write(&changed)
             .map_err(|error| AcceptError::Unwritten(error.to_string()))?;
         *servers = Some(changed);
-        Ok(())
+        Ok(digest)
+    }
+
+    fn unreadable(&self) -> AcceptError {
+        AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
     }
 
     /// Compares the digests of tools with the stored ones, and stores the digests of new tools.
@@ -123,7 +171,7 @@ impl DefinitionFile {
                 Some(pinned) => {
                     if pinned.changed.as_ref() != Some(&digest) {
                         let command = accept_command(server, tool);
-                        tracing::warn!(server, %tool, "the definition of an MCP tool changed; an operator accepts it with: {command}");
+                        tracing::warn!(server, %tool, digest, "the definition of an MCP tool changed; an operator accepts it with: {command}");
                         changes += 1;
                     }
                     pinned.changed = Some(digest);
@@ -238,10 +286,38 @@ mod tests {
         let again = DefinitionFile::open(directory.path());
         assert_eq!(pins(&again, "files", &changed), Ok(expected));
         assert_eq!(pins(&again, "others", &changed), Ok(vec![Pin::Accepted; 3]));
-        assert_eq!(again.accept("files", "read"), Ok(()));
+        assert_eq!(again.accept("files", "read", None), Ok(hex(&[9; 32])));
         let after = DefinitionFile::open(directory.path());
         assert_eq!(pins(&after, "files", &changed), Ok(vec![Pin::Accepted; 3]));
         assert_eq!(pins(&after, "files", &first[..1]), Ok(vec![Pin::Changed]));
+    }
+
+    #[test]
+    fn an_acceptance_with_a_stale_digest_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let [first, seen, new] = [1, 2, 3].map(|digest| tools(&[("read", digest)]));
+        for listed in [&first, &seen, &new] {
+            pins(&file, "files", listed).unwrap();
+        }
+        let [first, seen, digest] = [1, 2, 3].map(|digest| hex(&[digest; 32]));
+        let digests = Digests {
+            accepted: first,
+            changed: Some(digest.clone()),
+        };
+        assert_eq!(file.digests("files", "read"), Ok(digests));
+        let superseded = AcceptError::Superseded {
+            server: "files".to_owned(),
+            tool: "read".to_owned(),
+            digest: digest.clone(),
+        };
+        assert_eq!(file.accept("files", "read", Some(&seen)), Err(superseded));
+        assert_eq!(pins(&file, "files", &new), Ok(vec![Pin::Changed]));
+        assert_eq!(
+            file.accept("files", "read", Some(&digest)),
+            Ok(digest.clone())
+        );
+        assert_eq!(pins(&file, "files", &new), Ok(vec![Pin::Accepted]));
     }
 
     #[test]
@@ -266,7 +342,8 @@ mod tests {
             ),
             ("other", "server files never listed a tool other"),
         ] {
-            assert_eq!(file.accept("files", tool).unwrap_err().to_string(), why);
+            let refused = file.accept("files", tool, None);
+            assert_eq!(refused.unwrap_err().to_string(), why);
         }
     }
 
@@ -280,7 +357,8 @@ mod tests {
             pins(&file, "files", &tools(&[("read", 1)])),
             Err(Unavailable)
         );
-        assert!(file.accept("files", "read").is_err());
+        assert!(file.accept("files", "read", None).is_err());
+        assert!(file.digests("files", "read").is_err());
         assert_eq!(fs::read_to_string(path).unwrap(), "{");
     }
 

@@ -20,7 +20,7 @@ pub use self::core::{
     MAX_CALLS as MAX_CALLS_IN_ALL, MAX_CALLS_PER_LEASE, MAX_SUBSCRIPTIONS, Rules,
 };
 pub use caller::{Caller, LogLevel, TraceContext};
-pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
+pub use definitions::{AcceptError, DefinitionFile, Digests, PinnedDefinitions};
 pub use error::{HEADER_MISMATCH, INVALID_REQUEST, PARSE_ERROR, SERVER_ERROR};
 pub use event::{EVENT_QUEUE, Event, Events};
 pub use fields::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};

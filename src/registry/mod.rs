@@ -178,17 +178,20 @@ impl Registry {
         .await
     }
 
-    /// Lowers a container's security level to `Public` and clears its abort latch. Returns `false`
-    /// if the container has no live lease.
-    pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
+    /// Lowers a container's security level to `Public` and clears its abort latch. Returns the
+    /// container; `None` if it has no live lease.
+    pub async fn reset(
+        self: &Arc<Self>,
+        id: ContainerId,
+    ) -> Result<Option<Arc<Container>>, ChangeError> {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
             let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
-                return Ok(false);
+                return Ok(None);
             };
             tracked.set_standing(container.lease, Standing::default())?;
             container.reset_standing();
-            Ok(true)
+            Ok(Some(container))
         })
         .await
     }

@@ -24,13 +24,17 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::admin::{
-    self, Acceptance, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
+    self, Acceptance, ActiveCredential, AdminState, Check, Explanation, Health, NamedTool,
+    SandboxSettings,
 };
 use unified_proxy::config::AuditConfig;
-use unified_proxy::mcp::AcceptError;
+use unified_proxy::mcp::{AcceptError, Digests};
 use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
+
+/// Digest of the changed definition.
+const DIGEST: &str = "0a1b";
 
 /// An admin server on a Unix socket in a temporary directory.
 struct Server {
@@ -137,9 +141,31 @@ impl Server {
                 });
                 Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
             }),
-            accept_definition: Arc::new(|Acceptance { server, tool }| {
+            acts: Arc::new(|_| {}),
+            definition: Arc::new(|NamedTool { server, tool }| {
+                let changed = match tool.as_str() {
+                    "read/all" => Some(DIGEST.to_owned()),
+                    _ => None,
+                };
+                let digests = match tool.as_str() {
+                    "none" => Err(AcceptError::Unknown { server, tool }),
+                    _ => Ok(Digests {
+                        accepted: "old".to_owned(),
+                        changed,
+                    }),
+                };
+                Box::pin(async { digests })
+            }),
+            accept_definition: Arc::new(|Acceptance { tool, digest }| {
+                let NamedTool { server, tool } = tool;
+                let digest = digest.unwrap_or_else(|| DIGEST.to_owned());
                 let accepted = match tool.as_str() {
-                    "read/all" => Ok(()),
+                    "read/all" if digest == DIGEST => Ok(digest),
+                    "read/all" => Err(AcceptError::Superseded {
+                        server,
+                        tool,
+                        digest: DIGEST.to_owned(),
+                    }),
                     "same" => Err(AcceptError::Unchanged { server, tool }),
                     _ => Err(AcceptError::Unknown { server, tool }),
                 };
@@ -527,16 +553,28 @@ async fn an_mcp_request_is_sent_on_behalf_of_a_registered_container() {
 #[tokio::test]
 async fn accepting_a_tool_definition_succeeds_or_fails_with_a_reason() {
     let server = Server::start();
-    let accept = async |path: &str| {
+    let accept = async |path: &str, body: &str| {
         let path = format!("/internal/mcp/definitions/{path}/accept");
-        server.call("POST", &path, "").await
+        server.call("POST", &path, body.to_owned()).await
     };
-    let done = accept("files/read%2Fall").await;
-    assert_eq!(done.status, StatusCode::OK);
-    let expected = json!({"status": "accepted", "server": "files", "tool": "read/all"});
-    assert_eq!(done.body, expected);
+    let seen = json!({ "digest": DIGEST }).to_string();
+    for body in ["", "{}", &seen] {
+        let done = accept("files/read%2Fall", body).await;
+        assert_eq!(done.status, StatusCode::OK, "{body}");
+        let expected = json!({
+            "status": "accepted", "server": "files", "tool": "read/all", "digest": DIGEST,
+        });
+        assert_eq!(done.body, expected, "{body}");
+    }
+    let refused = accept("files/read%2Fall", "{\"digests\": 1}").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     each_row_async(
         [
+            (
+                "files/read%2Fall",
+                StatusCode::CONFLICT,
+                "the definition of tool read/all of server files has changed again, its digest is now 0a1b",
+            ),
             (
                 "files/same",
                 StatusCode::CONFLICT,
@@ -550,19 +588,36 @@ async fn accepting_a_tool_definition_succeeds_or_fails_with_a_reason() {
             ("files/%ff", StatusCode::NOT_FOUND, "Not found"),
         ],
         async |(path, status, error)| {
-            let answer = accept(path).await;
+            let answer = accept(path, "{\"digest\": \"another\"}").await;
             assert_eq!(answer.status, status, "{path}");
             assert_eq!(answer.body["error"], error);
         },
     )
     .await;
     for _ in 0..10 {
-        accept("files/same").await;
+        accept("files/same", "").await;
     }
     assert_eq!(
-        accept("files/same").await.status,
+        accept("files/same", "").await.status,
         StatusCode::TOO_MANY_REQUESTS
     );
+}
+
+#[tokio::test]
+async fn the_digests_of_a_definition_are_shown() {
+    let server = Server::start();
+    let show = async |path: &str| {
+        let path = format!("/internal/mcp/definitions/{path}");
+        server.call("GET", &path, "").await
+    };
+    let changed = show("files/read%2Fall").await;
+    let expected = json!({
+        "server": "files", "tool": "read/all", "accepted": "old", "changed": DIGEST,
+    });
+    assert_eq!((changed.status, changed.body), (StatusCode::OK, expected));
+    let expected = json!({ "server": "files", "tool": "same", "accepted": "old" });
+    assert_eq!(show("files/same").await.body, expected);
+    assert_eq!(show("files/none").await.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
@@ -616,6 +671,7 @@ async fn the_openapi_document_and_the_api_have_the_same_calls() {
             "DELETE /internal/containers/{id}",
             "POST /internal/containers/{id}/reset",
             "POST /internal/containers/{id}/mcp",
+            "GET /internal/mcp/definitions/{server}/{tool}",
             "POST /internal/mcp/definitions/{server}/{tool}/accept",
             "GET /internal/health",
             "GET /internal/metrics",

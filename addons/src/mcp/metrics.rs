@@ -10,6 +10,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 /// Limit on the tools that have a separate label. Calls of further tools are counted as `other`,
 /// since a server may list an unbounded number of names.
 const MAX_TOOLS: usize = 1000;
+/// The label of tools without a separate label.
+const OTHER: &str = "other";
 
 /// Metrics of tool calls. Created once and kept over reloads.
 #[derive(Clone)]
@@ -48,13 +50,14 @@ impl ExecutionStatus {
     }
 }
 
-/// A call that was sent to a server.
+/// A call that was sent to a server, or whose server could not be started or reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Execution<'e> {
     /// The server.
     pub server: &'e str,
-    /// The server's own name for the tool, from the tool's definition.
-    pub tool: &'e str,
+    /// The server's own name for the tool, from the tool's definition; `None` if the definition is
+    /// not known.
+    pub tool: Option<&'e str>,
     /// The runtime of the server: `local`, `http`, `coding_sidecar` or `e2b`.
     pub runtime: &'static str,
     /// How the call ended.
@@ -72,7 +75,7 @@ impl McpMetrics {
             executions: IntCounterVec::new(
                 Opts::new(
                     "proxy_mcp_tool_executions_total",
-                    "Tool calls that were sent to MCP servers, by tool, runtime and outcome",
+                    "Tool calls that were sent to MCP servers or whose server was unavailable, by tool, runtime and outcome",
                 ),
                 &["tool", "runtime", "status", "exit_code"],
             )?,
@@ -98,10 +101,12 @@ impl McpMetrics {
         Ok(metrics)
     }
 
-    /// Counts a finished call. Must be called only for tools that a server lists, not for arbitrary
-    /// names from clients.
+    /// Counts a finished call. A call without a tool's name is counted as `other`.
     pub fn executed(&self, execution: &Execution<'_>) {
-        let tool = self.label(execution.server, execution.tool);
+        let tool = match execution.tool {
+            Some(tool) => self.label(execution.server, tool),
+            None => OTHER.into(),
+        };
         let exit_code = execution.exit_code.map(|code| code.to_string());
         let exit_code = exit_code.as_deref().unwrap_or("none");
         let status = execution.status.as_str();
@@ -110,6 +115,11 @@ impl McpMetrics {
         self.durations
             .with_label_values(&[&*tool, execution.runtime])
             .observe(execution.duration.as_secs_f64());
+    }
+
+    /// Creates the time series of a server in `proxy_mcp_definition_changes_total`, with the value 0.
+    pub fn name_server(&self, server: &str) {
+        self.changes.with_label_values(&[server]);
     }
 
     /// Counts a definition that differs from the accepted one.
@@ -125,7 +135,7 @@ impl McpMetrics {
             return Arc::clone(known);
         }
         if tools.len() >= MAX_TOOLS {
-            return "other".into();
+            return OTHER.into();
         }
         let name: Arc<str> = name.into();
         tools.insert(Arc::clone(&name));
@@ -165,7 +175,7 @@ mod tests {
             let registry = Registry::new();
             let metrics = McpMetrics::new(&registry).unwrap();
             let duration = Duration::from_millis(millis);
-            metrics.executed(&Execution { server: &server, tool: &tool, runtime, status, exit_code, duration });
+            metrics.executed(&Execution { server: &server, tool: Some(&tool), runtime, status, exit_code, duration });
             let text = text(&registry);
             let name = format!("{server}_{tool}").replace('\\', "\\\\").replace('"', "\\\"");
             let exit_code = exit_code.map_or("none".to_owned(), |code| code.to_string());
@@ -187,7 +197,7 @@ mod tests {
         for n in 0..2 * MAX_TOOLS {
             metrics.executed(&Execution {
                 server: "kb",
-                tool: &format!("t{n}"),
+                tool: Some(&format!("t{n}")),
                 runtime: "local",
                 status: ExecutionStatus::Ok,
                 exit_code: None,

@@ -50,6 +50,13 @@ impl Audit {
         })
     }
 
+    /// Writes the line of an operator's act. No budget limits it: otherwise, a container could cause
+    /// the line to be folded.
+    pub fn operated(&self, act: &Flow, outcome: &Outcome) {
+        let line = AuditLine::of(act, outcome).encode();
+        self.limits.sink.write(&line.json, Destination::Both);
+    }
+
     /// Writes folded lines that have waited for a minute, and those of leases that have ended. Must
     /// be called about once a second.
     pub fn tick(&self, now: Instant) {
@@ -196,6 +203,25 @@ mod tests {
         let mut flow = flow_of(container, Kind::Http, "api.example.com");
         flow.record_mut().path = Some(path.into());
         audit.finished(&flow, &ok());
+    }
+
+    #[test]
+    fn a_container_over_its_budget_cannot_have_an_operators_act_folded() {
+        let (audit, log, _) = audit(1);
+        let container = container("web");
+        for path in 0..1000 {
+            finish(&audit, &container, &format!("/{path}"));
+        }
+        log.take();
+        let mut act = flow_of(&container, Kind::Http, "api.example.com");
+        act.set_rule("operator: uid 0");
+        audit.operated(&act, &ok());
+        let lines = log.take();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(
+            (&lines[0]["rule"], &lines[0]["count"]),
+            (&"operator: uid 0".into(), &Value::Null)
+        );
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::Output;
-use crate::cli::exit::{Failure, printable};
+use crate::cli::exit::{Failure, print, printable};
 
 /// The tool whose definition changed.
 #[derive(Args, Debug)]
@@ -22,12 +22,26 @@ impl Accept {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let Self { server, tool, .. } = &self;
         let path = format!(
-            "/internal/mcp/definitions/{}/{}/accept",
+            "/internal/mcp/definitions/{}/{}",
             segment(server),
             segment(tool)
         );
+        let client = self.output.target.client();
+        let digests = client.call(Method::GET, &path, None).await?;
+        let digest = |name: &str| digests.get(name).and_then(Value::as_str);
+        if let (false, Some(old), Some(new)) =
+            (self.output.json, digest("accepted"), digest("changed"))
+        {
+            let shown = format!("definition of {tool} of {server}: SHA-256 {new}, was {old}");
+            print(printable(&shown))?;
+        }
+        // Refused if the definition changes after its digest was shown. Without a change, the
+        // server's answer says so.
+        let body = digest("changed").map(|digest| json!({ "digest": digest }));
+        let path = format!("{path}/accept");
         let done = |_: &Value| printable(&format!("accepted {tool} of {server}"));
-        self.output.call(Method::POST, &path, None, done).await
+        let call = self.output.call(Method::POST, &path, body.as_ref(), done);
+        call.await
     }
 }
 

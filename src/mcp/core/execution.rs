@@ -1,10 +1,9 @@
 //! Metrics of tool calls.
 
-use std::time::Instant;
-
-use addons::mcp::{Execution, ExecutionStatus, McpMetrics, ServerKind};
+use addons::mcp::{Execution, ExecutionStatus, McpMetrics, ServerKind, ServerSettings};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::target::Target;
 use super::{MountError, Outcome};
@@ -35,10 +34,45 @@ impl<'a> Running<'a> {
             Ok(Ok(result)) if is_error(result) => (ExecutionStatus::Error, None),
             Ok(Ok(_)) => (ExecutionStatus::Ok, None),
             Ok(Err(_)) => (ExecutionStatus::Error, None),
-            Err(MountError::TimedOut) => (ExecutionStatus::TimedOut, None),
-            Err(MountError::Died { exit }) => (ExecutionStatus::Unavailable, *exit),
-            Err(_) => (ExecutionStatus::Unavailable, None),
+            Err(error) => of_failure(error),
         });
+    }
+}
+
+/// Records a call that was not sent, because no session with its server could be opened. `tool` is
+/// the tool's name as the server lists it; `None` if the server's tools are not known.
+pub(super) fn record_unsent(
+    metrics: &McpMetrics,
+    server: &ServerSettings,
+    tool: Option<&str>,
+    error: &MountError,
+    begun: Instant,
+) {
+    let (status, exit_code) = of_failure(error);
+    metrics.executed(&Execution {
+        server: &server.name,
+        tool,
+        runtime: runtime(&server.kind),
+        status,
+        exit_code,
+        duration: begun.elapsed(),
+    });
+}
+
+fn of_failure(error: &MountError) -> (ExecutionStatus, Option<i32>) {
+    match error {
+        MountError::TimedOut => (ExecutionStatus::TimedOut, None),
+        MountError::Died { exit } => (ExecutionStatus::Unavailable, *exit),
+        _ => (ExecutionStatus::Unavailable, None),
+    }
+}
+
+fn runtime(kind: &ServerKind) -> &'static str {
+    match kind {
+        ServerKind::Stdio(_) => "local",
+        ServerKind::Http(_) => "http",
+        ServerKind::CodingSidecar(_) => "coding_sidecar",
+        ServerKind::E2b(_) => "e2b",
     }
 }
 
@@ -50,13 +84,8 @@ impl Drop for Running<'_> {
         let (status, exit_code) = self.ended.unwrap_or((ExecutionStatus::Cancelled, None));
         self.metrics.executed(&Execution {
             server: &self.target.settings.name,
-            tool: &definition.name,
-            runtime: match &self.target.settings.kind {
-                ServerKind::Stdio(_) => "local",
-                ServerKind::Http(_) => "http",
-                ServerKind::CodingSidecar(_) => "coding_sidecar",
-                ServerKind::E2b(_) => "e2b",
-            },
+            tool: Some(&definition.name),
+            runtime: runtime(&self.target.settings.kind),
             status,
             exit_code,
             duration: self.begun.elapsed(),

@@ -41,8 +41,7 @@ pub(super) struct Lease {
     pub changed: Changed,
 }
 
-/// Lists that may have changed although no mount announced it, such as after the security level
-/// rose.
+/// Lists that may have changed although no mount announced it, such as after a slow server answered.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,

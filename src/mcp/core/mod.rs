@@ -142,16 +142,11 @@ impl Core {
         let lease = Lease::of(container);
         let _ours = lease
             .begin()
-            .map_err(|denial| self.refuse(&request, None, denial))?;
+            .map_err(|denial| self.refuse(&request, None, None, denial))?;
         let Ok(_all) = Arc::clone(&self.calls).try_acquire_owned() else {
-            return Err(self.refuse(&request, None, too_many("of all containers")));
+            return Err(self.refuse(&request, None, None, too_many("of all containers")));
         };
-        let level = container.level();
-        let answer = self.route(&request).await;
-        if container.level() != level {
-            lease.changed.mark(List::Tools);
-        }
-        answer
+        self.route(&request).await
     }
 
     /// Dispatches by method. The future for methods other than `tools/call` is boxed: it takes
@@ -180,15 +175,17 @@ impl Core {
         }
     }
 
-    /// Records a denial of a request that the chain did not judge, and renders it.
+    /// Records a denial of a request that the chain did not judge, and renders it. `name` is the
+    /// requested tool or prompt.
     fn refuse(
         &self,
         request: &ClientRequest,
         server: Option<&Arc<str>>,
+        name: Option<&Arc<str>>,
         denial: Denial,
     ) -> RpcError {
         let chain = (self.rules)().chain;
-        let mut live = self.flow(&chain, &request.caller, &request.method, server, None);
+        let mut live = self.flow(&chain, &request.caller, &request.method, server, name);
         live.denied(&denial);
         rpc_error(&denial)
     }

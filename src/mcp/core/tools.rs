@@ -5,8 +5,10 @@ use std::sync::Arc;
 use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::{ServerKind, ServerSettings};
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use super::exchange::Failure;
+use super::execution;
 use super::lease::Lease;
 use super::lists::{PROMPTS, TOOLS};
 use super::params::{Change, TASK, quote};
@@ -14,6 +16,10 @@ use super::resources::learn_links;
 use super::target::Target;
 use super::view::{PromptView, ToolView};
 use super::{Caller, ClientRequest, Core, List, MountError, Outcome, invalid_params, members};
+
+/// The longest requested name of an unknown tool or prompt that is recorded, in bytes; a longer one
+/// is cut.
+const MAX_RECORDED_NAME: usize = 256;
 
 impl Core {
     /// The tools that the caller sees. With `wait`, waits for servers whose tools are not cached.
@@ -42,6 +48,7 @@ impl Core {
         request: &ClientRequest,
     ) -> Result<(Arc<ServerSettings>, Arc<Definition>), RpcError> {
         let caller = &request.caller;
+        let begun = Instant::now();
         let exposed = name(request, "the name of the tool is missing")?;
         let found = match self.find_tool(caller, &exposed, false).await {
             Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
@@ -51,7 +58,7 @@ impl Core {
             // must be compared with the accepted one before the call.
             _ => self.find_tool(caller, &exposed, true).await,
         };
-        found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed))
+        found.ok_or_else(|| self.refuse_unknown(request, "tool", &exposed, begun))
     }
 
     pub(super) async fn call_tool(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
@@ -120,9 +127,10 @@ impl Core {
         request: &ClientRequest,
     ) -> Result<(Arc<ServerSettings>, Arc<str>), RpcError> {
         let caller = &request.caller;
+        let begun = Instant::now();
         let exposed = name(request, "the name of the prompt is missing")?;
         let found = self.find_prompt(caller, &exposed).await;
-        found.ok_or_else(|| self.refuse_unknown(request, "prompt", &exposed))
+        found.ok_or_else(|| self.refuse_unknown(request, "prompt", &exposed, begun))
     }
 
     pub(super) async fn get_prompt(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
@@ -156,6 +164,7 @@ impl Core {
         name: Option<&Arc<str>>,
     ) -> Result<Target, RpcError> {
         let caller = &request.caller;
+        let begun = Instant::now();
         let opened = match self.mounts.find(&caller.container, &settings.name) {
             Some(mount) => self
                 .session(caller, &mount)
@@ -171,15 +180,40 @@ impl Core {
                 ..Target::of_session(&mount, &pooled)
             }),
             Err(error) => {
+                let tool = name.map(|name| &**name);
+                self.record_unsent(request, settings, tool, &error, begun);
                 let denial = error.into_denial(&settings.name);
-                Err(self.refuse(request, Some(&settings.name), denial))
+                Err(self.refuse(request, Some(&settings.name), name, denial))
             }
+        }
+    }
+
+    /// Counts a tool call whose server cannot be used. `tool` is the tool's name as the server lists
+    /// it, if the server's list is known.
+    fn record_unsent(
+        &self,
+        request: &ClientRequest,
+        settings: &ServerSettings,
+        tool: Option<&str>,
+        error: &MountError,
+        begun: Instant,
+    ) {
+        if &*request.method == "tools/call" {
+            execution::record_unsent(&self.metrics, settings, tool, error, begun);
         }
     }
 
     /// Refuses a request with an unknown name: no server has it, or the server that may have it
     /// does not answer.
-    fn refuse_unknown(&self, request: &ClientRequest, what: &str, name: &str) -> RpcError {
+    fn refuse_unknown(
+        &self,
+        request: &ClientRequest,
+        what: &str,
+        name: &str,
+        begun: Instant,
+    ) -> RpcError {
+        let recorded = name.get(..name.floor_char_boundary(MAX_RECORDED_NAME));
+        let recorded: Option<Arc<str>> = recorded.map(Arc::from);
         let container = &request.caller.container;
         for mount in self.mounts.of(container) {
             let settings = mount.settings();
@@ -192,18 +226,18 @@ impl Core {
             if may_have_it && is_unread {
                 let failure = mount.health().failure;
                 let failure = failure.unwrap_or_else(|| "the server does not answer".to_owned());
-                let code = match &settings.kind {
-                    ServerKind::E2b(_) => Code::NotImplemented,
-                    _ => Code::ToolUnavailable,
+                let error = match &settings.kind {
+                    ServerKind::E2b(_) => MountError::NotImplemented(failure),
+                    _ => MountError::CannotStart(failure),
                 };
-                let denial = Denial::new(code, format!("{}: {failure}", settings.name))
-                    .with("server", &*settings.name);
-                return self.refuse(request, None, denial);
+                self.record_unsent(request, &settings, None, &error, begun);
+                let denial = error.into_denial(&settings.name);
+                return self.refuse(request, Some(&settings.name), recorded.as_ref(), denial);
             }
         }
         let sentence = format!("Unknown {what}: {name}");
         let denial = Denial::new(Code::ToolNotFound, sentence).with(what, name);
-        self.refuse(request, None, denial)
+        self.refuse(request, None, recorded.as_ref(), denial)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sends `list_changed` once for each real difference of a list.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::lease::Lease;
@@ -22,6 +23,7 @@ impl Core {
             drop(watched);
             let mut changes = self.mounts.changes(&container);
             self.runtime.spawn(async move {
+                let mut level_changed = pin!(container.level_changed());
                 let mut lists = List::ALL.to_vec();
                 loop {
                     tokio::select! {
@@ -31,6 +33,11 @@ impl Core {
                     lists = tokio::select! {
                         lists = changes.next() => lists,
                         lists = lease.changed.next() => lists,
+                        () = &mut level_changed => {
+                            // Before the comparison, so that a change during it is not missed.
+                            level_changed.set(container.level_changed());
+                            vec![List::Tools]
+                        }
                         () = container.ended().cancelled() => break,
                     };
                 }

@@ -14,17 +14,17 @@ use super::visit::Visit;
 use crate::http::OriginRequest;
 
 /// Answers with the servers that the client's container sees. A client on this machine without a
-/// container, such as a health check, gets all servers.
+/// container, such as a health check, gets all servers. Servers whose runtime is not implemented
+/// are left out.
 pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<Answered, Denial> {
     let peer = request.session.client.peer;
     let is_local = peer.as_ref().is_some_and(is_loopback);
     let mounts = gateway.core.mounts();
     let servers = if is_local && request.session.container.is_none() {
-        mounts.health()
+        mounts.health(None)
     } else {
         let visit = Visit::begin(gateway, request).await?;
-        let mounts = mounts.of(&visit.container);
-        mounts.iter().map(|mount| mount.health()).collect()
+        mounts.health(Some(&visit.container))
     };
     let (status, body) = report(gateway.core.policies_loaded(), &servers);
     Ok(Answered::json(status, Bytes::from(format!("{body}\n"))))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use addons::contract::Container;
-use addons::mcp::ServerSettings;
+use addons::mcp::{ServerKind, ServerSettings};
 use parking_lot::Mutex;
 
 use super::changes::ListNews;
@@ -55,6 +55,12 @@ impl Mount {
     /// session is open now.
     pub fn known(self: &Arc<Self>, container: &Container) -> Known {
         self.set_of(container).known.lock().clone()
+    }
+
+    /// Whether this version implements the server's runtime. Otherwise no session can be opened,
+    /// and the mount has no part in the health of the gateway.
+    pub fn is_implemented(&self) -> bool {
+        !matches!(self.settings().kind, ServerKind::E2b(_))
     }
 
     /// The health of the mount.

@@ -106,10 +106,15 @@ impl Mounts {
         self.common.news.all_changed();
     }
 
-    /// The health of each mount.
-    pub fn health(&self) -> Vec<MountHealth> {
+    /// The health of each mount, without those whose runtime is not implemented. With a container,
+    /// only of the mounts that the container sees.
+    pub fn health(&self, container: Option<&Container>) -> Vec<MountHealth> {
         let mounts = self.mounts.load();
-        mounts.values().map(|mount| mount.health()).collect()
+        let seen = |mount: &&Arc<Mount>| {
+            mount.is_implemented() && container.is_none_or(|container| mount.is_for(container))
+        };
+        let seen = mounts.values().filter(seen);
+        seen.map(|mount| mount.health()).collect()
     }
 
     /// Ends the sessions of the current mounts at once and opens no others. Waits at most `limit`

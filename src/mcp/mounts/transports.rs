@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::BoxFuture;
-use addons::mcp::{Confine, E2bSettings, ServerKind, ServerSettings, StdioSettings};
+use addons::mcp::{Confine, E2bSettings, McpMetrics, ServerKind, ServerSettings, StdioSettings};
 
 use super::coding::CodingTransport;
 use super::http::{HttpParts, HttpTransport};
@@ -21,6 +21,8 @@ pub struct ServerTransports {
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
+    /// Counts changed definitions, from 0 on for each server.
+    pub metrics: McpMetrics,
 }
 
 /// Creates a process manager: [`Local`] for a stdio server, [`E2b`] for an e2b server. `None` for
@@ -39,6 +41,7 @@ pub fn process_manager(
 
 impl Transports for ServerTransports {
     fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
+        self.metrics.name_server(&server.name);
         let (settings, runtime) = match &server.kind {
             ServerKind::Http(settings) => {
                 return Arc::new(HttpTransport::new(self.http.clone(), server, settings));
@@ -77,6 +80,7 @@ fn of_e2b(settings: &E2bSettings) -> StdioSettings {
     StdioSettings {
         command: settings.command.clone(),
         env: Vec::new(),
+        expanded: Vec::new(),
         work_dir: None,
         hosts: Vec::new(),
         read: Vec::new(),

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::settings::Place;
+use addons::contract::settings::{Env, Place};
 use addons::contract::*;
 use addons::mcp::*;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use unified_proxy::config::{Profile, load_with};
 use unified_proxy::http::{Inspection, Reservation};
 use unified_proxy::mcp::*;
 
@@ -239,6 +240,14 @@ impl Fixture {
     }
 }
 
+/// The servers of an `mcp.yaml`. Its variables are read with `env`.
+pub fn servers_of(mcp: &Value, env: Env<'_>) -> BTreeMap<Arc<str>, Arc<ServerSettings>> {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("mcp.yaml"), mcp.to_string()).unwrap();
+    let config = load_with(directory.path(), Profile::Serve, env).unwrap();
+    config.addons.mcp.servers.clone()
+}
+
 pub fn by_name(servers: Vec<ServerSettings>) -> BTreeMap<Arc<str>, Arc<ServerSettings>> {
     let named = servers.into_iter();
     named
@@ -250,6 +259,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
     StdioSettings {
         command: command.iter().map(|part| (*part).to_owned()).collect(),
         env: Vec::new(),
+        expanded: Vec::new(),
         work_dir: None,
         hosts: Vec::new(),
         read: Vec::new(),

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use addons::mcp::Confine;
@@ -94,6 +95,38 @@ async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again(
         .unwrap();
     let echoed = fixture.call(&again, "echo", json!({})).await;
     assert_eq!(echoed.unwrap(), json!({}));
+}
+
+#[tokio::test]
+async fn variables_in_arguments_and_environment_are_redacted_in_the_log() {
+    let (log, path) = tempfile::NamedTempFile::new().unwrap().keep().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Mutex::new(log));
+    let _logs = tracing::subscriber::set_default(subscriber.finish());
+    let (argument, variable) = ("of-an-argument", "of-a-variable");
+    let env = |name: &str| match name {
+        "ARGUMENT" => Some(argument.to_owned()),
+        "VARIABLE" => Some(variable.to_owned()),
+        _ => None,
+    };
+    let script =
+        format!("echo \"0 $0\" >&2; printenv KEY | cut -c8- >&2; echo end >&2; {LEGACY_SH}");
+    let mcp = json!({ "mcpServers": { "t": {
+        "command": "sh", "args": ["-c", script, "--token=${ARGUMENT}"],
+        "env": { "KEY": "Bearer ${VARIABLE}" }, "confine": "none",
+    } } });
+    let servers = servers_of(&mcp, &env);
+    let fixture = Fixture::new(Vec::new());
+    let session = fixture.open((*servers["t"]).clone()).await.unwrap();
+    let text = || std::fs::read_to_string(&path).unwrap();
+    let printed = eventually(Duration::from_secs(10), || text().contains("\"end\"")).await;
+    let text = text();
+    std::fs::remove_file(&path).unwrap();
+    assert!(printed && text.contains("0 --token=[REDACTED]"), "{text}");
+    assert!(
+        !text.contains(argument) && !text.contains(variable),
+        "{text}"
+    );
+    session.ended().cancel();
 }
 
 /// Environment variable. If it is set, this test program is the appliance that the test kills. The

@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::mcp::{Confine, E2bSettings, ServerKind};
+use addons::mcp::Confine;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
 use tokio::runtime::Runtime as Tokio;
 use unified_proxy::mcp::*;
 
@@ -35,6 +36,7 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
         server: "t".to_owned(),
         command: command.iter().map(|part| (*part).to_owned()).collect(),
         env: Vec::new(),
+        secrets: Vec::new(),
         work_dir: None,
         read: Vec::new(),
         write: Vec::new(),
@@ -50,28 +52,41 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
 #[test]
 fn property_5_a_server_runs_on_its_configured_runtime() {
     let kinds = (
-        any::<bool>(),
+        prop::option::of(prop::sample::select(vec!["local", "e2b"])),
         "[a-z]{1,12}",
         prop::option::of("[a-z0-9-]{1,20}"),
+        prop::sample::select(vec!["mcpServers", "tools"]),
     );
-    each_case(&kinds, |tokio, spawner, (is_e2b, program, template)| {
-        let command = vec![program];
-        let kind = match is_e2b {
-            true => ServerKind::E2b(E2bSettings { command, template }),
-            false => ServerKind::Stdio(stdio(&[&command[0]])),
-        };
-        let manager = process_manager(&kind, spawner, &machine()).unwrap();
-        if !is_e2b {
-            prop_assert_eq!(manager.runtime(), Runtime::Local);
-            return Ok(());
-        }
-        prop_assert_eq!(manager.runtime(), Runtime::E2b);
-        let refused = tokio
-            .block_on(manager.start(unconfined(&["true"])))
-            .unwrap_err();
-        prop_assert_eq!(refused.into_denial("t").code().status(), 501);
-        Ok(())
-    });
+    each_case(
+        &kinds,
+        |tokio, spawner, (runtime, program, template, key)| {
+            let mut server = json!({ "name": "t", "command": [program], "env": [] });
+            for (member, value) in [("type", runtime), ("template", template.as_deref())] {
+                if let Some(value) = value {
+                    server["runtime"][member] = value.into();
+                }
+            }
+            let file = match key {
+                "tools" => json!({ key: [server] }),
+                _ => {
+                    server.as_object_mut().unwrap().remove("name");
+                    json!({ key: { "t": server } })
+                }
+            };
+            let servers = servers_of(&file, &|_| None);
+            let manager = process_manager(&servers["t"].kind, spawner, &machine()).unwrap();
+            if runtime != Some("e2b") {
+                prop_assert_eq!(manager.runtime(), Runtime::Local);
+                return Ok(());
+            }
+            prop_assert_eq!(manager.runtime(), Runtime::E2b);
+            let refused = tokio
+                .block_on(manager.start(unconfined(&["true"])))
+                .unwrap_err();
+            prop_assert_eq!(refused.into_denial("t").code().status(), 501);
+            Ok(())
+        },
+    );
 }
 
 // Feature: unified-sidecar, Property 6: every process manager keeps the interface's contract, and

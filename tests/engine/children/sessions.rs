@@ -103,7 +103,7 @@ async fn a_server_that_cannot_start_is_dead_and_its_health_has_the_reason() {
     };
     assert!(why.contains("/no/such/program"), "{why}");
     let health = |name: &str| {
-        let all = fixture.mounts.health();
+        let all = fixture.mounts.health(None);
         all.into_iter()
             .find(|health| &*health.server == name)
             .unwrap()

@@ -8,6 +8,7 @@ use addons::contract::{Host, HostPattern, Level};
 use addons::github::{Mentions, Patterns};
 use addons::rate_limit::{Rate, RequestLimits};
 use http::Method;
+use testkit::each_row;
 use unified_proxy::config::{Profile, load_with};
 
 use super::{load_files, load_one};
@@ -40,6 +41,44 @@ fn absent_files_mean_secure_defaults() {
     assert_eq!(
         config.warnings,
         ["allowlist.yaml: no domain is allowed: every request is denied"]
+    );
+}
+
+#[test]
+fn keys_of_polis_at_the_top_level_and_under_server_set_defaults_of_proxy_yaml() {
+    let top =
+        "interceptor_addr: ':7001'\nmcp_server_addr: '127.0.0.1:7002'\nshutdown_timeout: 3s\n";
+    let nested = "server: { interceptor_addr: ':7001', mcp_server_addr: '127.0.0.1:7002', shutdown_timeout: 3s }\n";
+    let single = "tools: []\nsingle_port: ':7001'\nshutdown_timeout: 3s\n";
+    let both = ["0.0.0.0:7001", "127.0.0.1:7002"];
+    let level = "log_level: debug\nlogging: { level: warn, format: text }\n";
+    let section = "logging: { level: debug, format: text }\n";
+    each_row(
+        [
+            (top, level, &both[..]),
+            (nested, section, &both),
+            (single, level, &both[..1]),
+        ],
+        |(server, logging, listen)| {
+            let polis = format!("version: \"1.0\"\n{server}{logging}");
+            let file = ("mcp.yaml", polis.as_bytes());
+            let proxy = load_files(&[file]).unwrap().proxy;
+            let mcp: Vec<_> = proxy.listen.mcp.iter().map(ToString::to_string).collect();
+            assert_eq!(mcp, listen);
+            assert_eq!(proxy.shutdown_timeout, Duration::from_secs(3));
+            assert_eq!(
+                (&*proxy.logging.level, proxy.logging.json),
+                ("debug", false)
+            );
+            // The keys of proxy.yaml win.
+            let own = "version: 1\nlisten: { mcp: ['127.0.0.1:7009'] }\nshutdown_timeout: 9s\nlogging: { level: error, format: json }\n";
+            let proxy = load_files(&[file, ("proxy.yaml", own.as_bytes())])
+                .unwrap()
+                .proxy;
+            assert_eq!(proxy.listen.mcp, ["127.0.0.1:7009".parse().unwrap()]);
+            assert_eq!(proxy.shutdown_timeout, Duration::from_secs(9));
+            assert_eq!((&*proxy.logging.level, proxy.logging.json), ("error", true));
+        },
     );
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use testkit::each_row;
 
 use super::client::{Gateway, call};
+use crate::support::{SOON, eventually};
 
 #[test]
 fn health_reports_every_part_and_refuses_foreign_hosts() {
@@ -95,6 +96,28 @@ fn a_server_that_goes_away_is_degraded_until_it_answers_again() {
 }
 
 #[test]
+fn the_check_of_servers_fails_while_all_servers_are_dead() {
+    let gateway = Gateway::start();
+    gateway.seen.leave(true);
+    let session = gateway.session();
+    let refused = gateway.post(&session, &call(1, "echo", json!({}))).json();
+    assert_eq!(refused["error"]["data"]["status"], 503, "{refused}");
+    let health = gateway.send("GET /health", "", "");
+    assert_eq!(
+        (health.status, &health.json()["servers"]["by-hand"]),
+        (503, &json!("dead"))
+    );
+    let checks = || gateway.proxy.health().json()["checks"].clone();
+    assert_eq!(gateway.proxy.health().status, 200);
+    assert_eq!(checks()["mcp_servers_alive"], false);
+    gateway.seen.leave(false);
+    eventually("the server is alive again", SOON, || {
+        gateway.post(&session, &call(1, "echo", json!({})));
+        checks()["mcp_servers_alive"] == true
+    });
+}
+
+#[test]
 fn a_call_of_an_e2b_server_is_not_implemented_and_other_servers_work() {
     let gateway = Gateway::with_mcp(|mcp| {
         mcp["mcpServers"]["analyzer"] = json!({
@@ -113,6 +136,24 @@ fn a_call_of_an_e2b_server_is_not_implemented_and_other_servers_work() {
             (&json!("not_implemented"), &json!(501), &json!("analyzer")),
         );
     }
+    let labels = [
+        "tool=\"other\"",
+        "runtime=\"e2b\"",
+        "status=\"unavailable\"",
+    ];
+    let executions = "proxy_mcp_tool_executions_total";
+    assert_eq!(gateway.proxy.metric(executions, &labels), 2.0);
+    gateway.proxy.audited(json!({
+        "kind": "mcp", "code": "not_implemented", "server": "analyzer", "tool": "analyzer_run",
+    }));
+    // The server counts for neither health.
+    let health = gateway.send("GET /health", "", "").json();
+    assert_eq!(health["status"], "healthy", "{health}");
+    assert_eq!(health["servers"].as_object().unwrap().len(), 1, "{health}");
+    assert_eq!(
+        gateway.proxy.health().json()["checks"]["mcp_servers_alive"],
+        true
+    );
     let echoed = gateway.post(&session, &call(2, "echo", json!({}))).json();
     assert!(echoed["result"].is_object(), "{echoed}");
 }

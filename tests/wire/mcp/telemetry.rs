@@ -160,6 +160,32 @@ fn a_call_whose_server_exits_is_counted_with_the_exit_code() {
     });
 }
 
+/// A stdio server that exits at once.
+fn exiting() -> Value {
+    json!({ "command": "false" })
+}
+
+#[test]
+fn the_changes_of_definitions_are_counted_from_zero_for_each_server() {
+    let mut mcp = json!({ "mcpServers": { "kb": exiting() } });
+    let gateway = Gateway::start(&mcp);
+    let has_zero = |server: &str| {
+        let series = format!("proxy_mcp_definition_changes_total{{server=\"{server}\"}} 0\n");
+        let metrics = gateway.proxy.admin("GET", "/internal/metrics", None);
+        metrics.text().contains(&series)
+    };
+    assert!(has_zero("kb"));
+    assert!(!has_zero("added"));
+    mcp["mcpServers"]["added"] = exiting();
+    let path = gateway.proxy.path("config/mcp.yaml");
+    fs::write(path, mcp.to_string()).unwrap();
+    assert_eq!(
+        gateway.proxy.admin("POST", "/internal/reload", None).status,
+        200
+    );
+    assert!(has_zero("kb") && has_zero("added"));
+}
+
 /// Hexadecimal digits of an id that is not all zeros.
 fn id(length: usize) -> impl Strategy<Value = String> {
     let digits = prop::collection::vec(0..16_u32, length);

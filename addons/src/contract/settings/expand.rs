@@ -57,7 +57,7 @@ fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
                 text.push_str(&value);
                 variables.push(Variable {
                     name: name.to_owned(),
-                    empty: value.is_empty(),
+                    value,
                 });
             }
             None => errors.push(format!(

@@ -103,6 +103,11 @@ impl<'a> Setting<'a> {
         self.scalar().map(|scalar| scalar.text.as_str())
     }
 
+    /// The values of the variables that were expanded in the value's scalars.
+    pub fn expanded(&self) -> Vec<&'a str> {
+        self.node.expanded()
+    }
+
     /// The text of any scalar, also of a plain `8080` or `true`, for example for an environment
     /// variable.
     pub fn any_text(&self) -> Option<&'a str> {

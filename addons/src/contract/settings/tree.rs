@@ -34,6 +34,24 @@ pub enum Value {
     Refused,
 }
 
+impl Node {
+    /// The values of the variables that were expanded in the scalars of this node.
+    pub fn expanded(&self) -> Vec<&str> {
+        match &self.value {
+            Value::Scalar(scalar) => {
+                let variables = scalar.variables.iter();
+                variables.map(|one| one.value.as_str()).collect()
+            }
+            Value::Sequence(items) => items.iter().flat_map(Self::expanded).collect(),
+            Value::Mapping(mapping) => {
+                let values = mapping.entries.iter().map(|(_, value)| value);
+                values.flat_map(Self::expanded).collect()
+            }
+            Value::Refused => Vec::new(),
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Mapping {
     /// In the order of the file; keys are unique.
@@ -78,8 +96,8 @@ pub struct Scalar {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Whether its value, or the default that replaced it, is empty.
-    pub empty: bool,
+    /// Its value, or the default that replaced it.
+    pub value: Zeroizing<String>,
 }
 
 /// Appends a key to a key path.

@@ -130,7 +130,10 @@ impl ReadSecret<'_> {
     }
 
     fn unset(&self) -> impl Iterator<Item = &str> {
-        let empty = self.variables.iter().filter(|variable| variable.empty);
+        let empty = self
+            .variables
+            .iter()
+            .filter(|variable| variable.value.is_empty());
         empty.map(|variable| variable.name.as_str())
     }
 }

@@ -73,15 +73,18 @@ impl Exposed {
                 }
             }
         }
+        // Separate, so that the names of one server cannot use up the limit for collisions.
+        let mut collisions = Vec::new();
         let mut owners: HashMap<&Arc<str>, &Candidate<'_>> = HashMap::with_capacity(count);
         let renamed = all.iter().filter(|one| one.is_renamed);
         for candidate in renamed.chain(all.iter().filter(|one| !one.is_renamed)) {
             let owner = *owners.entry(&candidate.name).or_insert(candidate);
             if !std::ptr::eq(owner, candidate) {
                 let (kept, left_out) = (owner.origin(), candidate.origin());
-                report_collision(&mut exposed.problems, &candidate.name, kept, left_out);
+                report_collision(&mut collisions, &candidate.name, kept, left_out);
             }
         }
+        exposed.problems.splice(0..0, collisions);
         for candidate in &all {
             let owner = owners.get(&candidate.name);
             if owner.is_some_and(|owner| std::ptr::eq(*owner, candidate)) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::overrides::matches;
 use super::servers::Servers;
 use super::{Injected, OverrideRule, OverrideRules, containers, short_name};
 use crate::contract::Level;
@@ -59,13 +60,14 @@ pub(super) fn read(fields: &Fields<'_>, servers: &Servers) -> OverrideRules {
     overrides
 }
 
-/// Reports an error if two tools are renamed to the same name with the same `containers`.
+/// Reports an error if two tools are renamed to the same name for containers that may be the same.
 fn check_rename(at: &Setting<'_>, tool: &str, rule: &OverrideRule, renames: &mut Vec<Rename>) {
     let Some(exposed) = &rule.rename else {
         return;
     };
     let same = renames.iter().find(|other| {
-        other.to == *exposed && other.containers == rule.containers && other.tool != tool
+        let may_collide = other.to == *exposed && other.tool != tool;
+        may_collide && may_match_the_same(&other.containers, &rule.containers)
     });
     if let Some(Rename { tool: other, .. }) = same {
         at.refuse(format!("{tool} and {other} are both renamed to {exposed}"));
@@ -75,6 +77,26 @@ fn check_rename(at: &Setting<'_>, tool: &str, rule: &OverrideRule, renames: &mut
         containers: rule.containers.clone(),
         tool: tool.to_owned(),
     });
+}
+
+/// Whether a container may match patterns of both lists. An empty list matches every container.
+fn may_match_the_same(one: &[Arc<str>], other: &[Arc<str>]) -> bool {
+    let overlaps = |pattern: &Arc<str>| other.iter().any(|other| overlap(pattern, other));
+    one.is_empty() || other.is_empty() || one.iter().any(overlaps)
+}
+
+/// Whether a text matches both patterns.
+fn overlap(one: &str, other: &str) -> bool {
+    let (Some((start, _)), Some((other_start, _))) = (one.split_once('*'), other.split_once('*'))
+    else {
+        // A pattern without `*` matches only itself.
+        return matches(one, other) || matches(other, one);
+    };
+    // The texts between the first and the last `*` can follow each other in any order.
+    let end = one.rsplit('*').next().unwrap_or_default();
+    let other_end = other.rsplit('*').next().unwrap_or_default();
+    (start.starts_with(other_start) || other_start.starts_with(start))
+        && (end.ends_with(other_end) || other_end.ends_with(end))
 }
 
 fn rule(at: &Setting<'_>) -> Option<OverrideRule> {
@@ -117,4 +139,40 @@ fn defaults(fields: &Fields<'_>) -> Vec<(Arc<str>, Injected)> {
         Some((key.name.as_str().into(), value))
     });
     read.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_pattern() -> impl Strategy<Value = String> {
+        "[ab*]{1,6}"
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn patterns_overlap_if_a_text_matches_both(one in any_pattern(), other in any_pattern(), text in "[ab]{1,8}") {
+            let matched = matches(&one, &text) && matches(&other, &text);
+            prop_assert!(!matched || (overlap(&one, &other) && overlap(&other, &one)));
+        }
+
+        /// Of two overlapping patterns with `*`, this text matches both.
+        #[test]
+        fn overlapping_patterns_have_a_common_text(one in any_pattern(), other in any_pattern()) {
+            let parts = |pattern: &str| {
+                let parts: Vec<String> = pattern.split('*').map(str::to_owned).collect();
+                let middle = parts.get(1..parts.len().saturating_sub(1)).unwrap_or_default().concat();
+                (parts.first().unwrap().clone(), middle, parts.last().unwrap().clone())
+            };
+            prop_assume!(one.contains('*') && other.contains('*') && overlap(&one, &other));
+            let ((start, middle, end), (other_start, other_middle, other_end)) = (parts(&one), parts(&other));
+            let longest = |one: String, other: String| if one.len() > other.len() { one } else { other };
+            let text = [longest(start, other_start), middle, other_middle, longest(end, other_end)].concat();
+            prop_assert!(matches(&one, &text) && matches(&other, &text), "{text}");
+        }
+    }
 }

@@ -252,6 +252,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
     Some(ServerKind::Stdio(StdioSettings {
         command,
         env,
+        expanded: expanded(fields),
         work_dir,
         hosts,
         read,
@@ -304,6 +305,13 @@ fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
         Some((name.to_owned(), hidden(value)))
     });
     list.unwrap_or_default()
+}
+
+/// The values of the variables that were expanded in the command, its arguments and `env`.
+fn expanded(fields: &Fields<'_>) -> Vec<HiddenValue> {
+    let read = ["command", "args", "env"].map(|key| fields.find(key));
+    let values = read.into_iter().flatten().flat_map(|at| at.expanded());
+    values.map(hidden).collect()
 }
 
 fn is_variable(name: &str) -> bool {

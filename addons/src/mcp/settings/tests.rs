@@ -319,6 +319,41 @@ fn errors_name_their_place() {
 }
 
 #[test]
+fn two_renames_to_one_name_are_refused_if_a_container_may_match_both() {
+    each_row(
+        [
+            ("", "containers: [web]", true),
+            ("containers: [web]", "containers: [web]", true),
+            ("containers: [web, db]", "containers: [api, \"d*\"]", true),
+            ("containers: [\"web-*\"]", "containers: [\"*-1\"]", true),
+            ("containers: [\"*\"]", "containers: [\"web-*\"]", true),
+            ("containers: [web]", "containers: [db]", false),
+            (
+                "containers: [\"web-*\"]",
+                "containers: [\"db-*\", web]",
+                false,
+            ),
+            ("containers: [\"*-1\"]", "containers: [\"*-2\"]", false),
+        ],
+        |(one, other, refused)| {
+            let text = format!(
+                "mcpServers: {{ a: {{ command: x }} }}\noverrides:\n  \"a:t\": {{ rename: r, {one} }}\n  \"a:u\": {{ rename: r, {other} }}"
+            );
+            let message = "mcp.yaml:4:10: overrides[\"a:u\"]: a:u and a:t are both renamed to r";
+            let expected = if refused {
+                vec![message.to_owned()]
+            } else {
+                Vec::new()
+            };
+            assert_eq!(
+                read_with(&text, &[]).map_or_else(|errors| errors, |_| Vec::new()),
+                expected
+            );
+        },
+    );
+}
+
+#[test]
 fn only_unix_sockets_true_permits_unix_sockets() {
     each_row(
         [
@@ -358,6 +393,27 @@ fn name() -> impl Strategy<Value = String> {
 
 fn words() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec("[ -~]{1,12}", 1..5)
+}
+
+#[test]
+fn the_variables_of_command_arguments_and_environment_are_known() {
+    let env = [
+        ("A", "of-a-command"),
+        ("B", "of-b-args"),
+        ("C", "of-c-env"),
+        ("D", "no"),
+    ];
+    let of_clients = "mcpServers: { a: { command: \"${A}\", args: [x, \"--key=${B}\"], env: { K: \"Bearer ${C}\", L: \"${E:-default}\" }, work_dir: \"/${D}\" } }";
+    let of_polis = "tools: [{ name: a, command: [\"${A}\", x, \"--key=${B}\"], env: [\"K=Bearer ${C}\", \"L=${E:-default}\"], work_dir: \"/${D}\" }]";
+    each_row([of_clients, of_polis], |text| {
+        let (settings, ..) = read_with(text, &env).unwrap();
+        let expanded = stdio(&settings.servers["a"]).expanded.iter();
+        let expanded: Vec<_> = expanded.map(|value| value.0.as_str()).collect();
+        assert_eq!(
+            expanded,
+            ["of-a-command", "of-b-args", "of-c-env", "default"]
+        );
+    });
 }
 
 proptest! {

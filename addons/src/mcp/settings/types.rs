@@ -71,6 +71,8 @@ pub struct StdioSettings {
     pub command: Vec<String>,
     /// Environment variables in addition to those that every child process gets.
     pub env: Vec<(String, HiddenValue)>,
+    /// The values of the variables that were expanded in `command` and `env`. They may be secrets.
+    pub expanded: Vec<HiddenValue>,
     /// The working directory of the process; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
     /// The hosts and ports that the process may reach.

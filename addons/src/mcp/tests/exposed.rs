@@ -121,6 +121,19 @@ fn a_name_of_several_tools_belongs_to_the_renamed_tool_or_else_the_first() {
 }
 
 #[test]
+fn a_collision_is_reported_even_if_a_server_has_a_thousand_bad_names() {
+    let bad: Vec<_> = (0..1000).map(|number| format!("\u{e9}{number}")).collect();
+    let bad: Vec<_> = bad.iter().map(String::as_str).collect();
+    let listings = [named("bad", &bad), named("kb", &["old", "x"])];
+    let exposed = view(&overriding("kb", "old", renamed("kb_x")), &listings);
+    let told = &exposed.problems()[0];
+    assert!(
+        told.starts_with(r#""kb_x" would name "old" of kb and "x" of kb"#),
+        "{told}"
+    );
+}
+
+#[test]
 fn ambiguous_looking_names_are_left_out_and_reported() {
     each_row(
         ["seаrch", "a b", "a\u{200b}", "a\n", "ﬁnd", "a\u{7f}"],

@@ -22,6 +22,7 @@ pub(super) fn server(name: &str) -> Arc<ServerSettings> {
         kind: ServerKind::Stdio(StdioSettings {
             command: vec!["server".to_owned()],
             env: Vec::new(),
+            expanded: Vec::new(),
             work_dir: None,
             hosts: Vec::new(),
             read: Vec::new(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use addons::contract::Level;
 use addons::mcp::{McpSettings, OverrideRule, Scope, ServerSettings};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
@@ -106,6 +107,28 @@ async fn a_raised_level_hides_tools_and_announces_the_changed_list_once() {
         "the filter of the client is empty"
     );
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
+}
+
+/// The level rises after its call was dropped, and is lowered by an operator's reset.
+#[tokio::test]
+async fn a_level_that_changes_outside_a_call_is_announced() {
+    let fixture = Fixture::sole(&Server::new(LEGACY));
+    let client = fixture.client(LEGACY);
+    let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    assert_eq!(fixture.names(&client, "tools/list").await, ["echo"]);
+    assert!(received(&mut events).await.is_empty());
+    let announced = ["notifications/tools/list_changed"];
+    for _ in 0..2 {
+        fixture.container.raise_level(Level::Confidential);
+        assert_eq!(received(&mut events).await, announced);
+        fixture.container.reset_standing();
+        assert_eq!(received(&mut events).await, announced);
+    }
+    fixture.container.reset_standing();
+    assert!(
+        received(&mut events).await.is_empty(),
+        "the level is the same"
+    );
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ pub struct Server {
     pub seen: Mutex<Vec<Seen>>,
     pub unsolicited: Mutex<Option<Events>>,
     pub opened: AtomicUsize,
+    /// Number of attempts to open a session.
+    pub attempts: AtomicUsize,
     pub cancelled: Arc<AtomicUsize>,
     /// Whether opening a session fails.
     pub is_down: Mutex<bool>,
@@ -65,6 +67,7 @@ impl Server {
             seen: Mutex::default(),
             unsolicited: Mutex::default(),
             opened: AtomicUsize::new(0),
+            attempts: AtomicUsize::new(0),
             cancelled: Arc::default(),
             is_down: Mutex::new(false),
             hangs: Mutex::new(false),
@@ -212,6 +215,7 @@ impl Transport for Opens {
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>> {
         Box::pin(async move {
             let server = Arc::clone(&self.0);
+            server.attempts.fetch_add(1, Ordering::SeqCst);
             while *server.hangs.lock() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

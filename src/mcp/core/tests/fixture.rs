@@ -52,6 +52,8 @@ pub struct Judge {
     pub denied_once: Mutex<Option<&'static str>>,
     pub raises: Mutex<Option<&'static str>>,
     pub ended: Mutex<Vec<(String, bool, u16)>>,
+    /// The server and the name of each ended flow.
+    pub subjects: Mutex<Vec<[Option<String>; 2]>>,
 }
 
 impl Addon for Judge {
@@ -93,7 +95,10 @@ impl Addon for Judge {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Ended) {
-        let method = flow.mcp().unwrap().method.to_string();
+        let subject = flow.mcp().unwrap();
+        let named = [&subject.server, &subject.name].map(|name| name.as_deref().map(str::to_owned));
+        self.subjects.lock().push(named);
+        let method = subject.method.to_string();
         self.ended
             .lock()
             .push((method, outcome.aborted, outcome.status));
@@ -121,6 +126,7 @@ pub struct Fixture {
     pub container: Arc<Container>,
     pub judge: Arc<Judge>,
     pub settings: Arc<ArcSwap<McpSettings>>,
+    pub metrics: prometheus::Registry,
 }
 
 pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
@@ -130,6 +136,7 @@ pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
         kind: ServerKind::Stdio(StdioSettings {
             command: vec!["server".to_owned()],
             env: Vec::new(),
+            expanded: Vec::new(),
             work_dir: None,
             hosts: Vec::new(),
             read: Vec::new(),
@@ -187,12 +194,11 @@ impl Fixture {
             chain: Arc::clone(&chain),
             settings: in_force.load_full(),
         };
+        let metrics = prometheus::Registry::new();
+        let counters = McpMetrics::new(&metrics).unwrap();
         Self {
-            core: Core::new(
-                Box::new(rules),
-                mounts,
-                McpMetrics::new(&prometheus::Registry::new()).unwrap(),
-            ),
+            core: Core::new(Box::new(rules), mounts, counters),
+            metrics,
             container: container(),
             judge,
             settings,

@@ -4,3 +4,4 @@ mod double;
 mod fixture;
 mod properties;
 mod routing;
+mod sessions;

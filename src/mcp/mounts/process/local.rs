@@ -95,7 +95,9 @@ impl Local {
             memory: config.memory,
         });
         *self.orders.lock().await = Some(orders);
-        let secrets = Secrets::among(&config.env);
+        let of_env = config.env.iter().map(|(_, value)| value);
+        let secrets = of_env.chain(&config.secrets);
+        let secrets = Secrets::among(secrets.map(|value| value.as_str()));
         let server = config.server;
         let log = move |line: &str| tracing::info!(%server, line, "an MCP server's stderr");
         tokio::spawn(stderr::follow(streams.stderr, secrets, log));

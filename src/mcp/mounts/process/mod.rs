@@ -89,6 +89,8 @@ pub struct ProcessConfig {
     pub command: Vec<String>,
     /// Environment variables in addition to those of every child.
     pub env: Vec<(String, Zeroizing<String>)>,
+    /// Values that must not appear in the log, besides those of `env`.
+    pub secrets: Vec<Zeroizing<String>>,
     /// The working directory; the home directory if `None`.
     pub work_dir: Option<PathBuf>,
     /// Paths that the process may read, besides those of every confined process.

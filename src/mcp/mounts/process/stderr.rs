@@ -9,7 +9,7 @@ use crate::mcp::mounts::pace::Pace;
 const MAX_LINE: usize = 4096;
 /// Maximum number of lines logged per child and second; further ones are dropped and counted.
 const MAX_LINES: u32 = 50;
-/// The shortest value of the environment that counts as a secret, in bytes.
+/// The shortest value that counts as a secret, in bytes.
 const MIN_SECRET: usize = 8;
 /// Minimum length, in bytes, of a secret's prefix that is removed from the end of a cut line.
 const MIN_PARTIAL: usize = 4;
@@ -22,9 +22,9 @@ impl Secrets {
     /// Collects the values of at least [`MIN_SECRET`] bytes. Shorter ones, such as `debug`, are
     /// likely in ordinary text and would be redacted there. Of a value with several lines, such as
     /// a private key, each line counts as a value, since the log is redacted line by line.
-    pub fn among(env: &[(String, Zeroizing<String>)]) -> Self {
-        let values = env.iter().flat_map(|(_, value)| value.lines());
+    pub fn among<'v>(values: impl Iterator<Item = &'v str>) -> Self {
         let mut secrets: Vec<_> = values
+            .flat_map(str::lines)
             .filter(|value| value.len() >= MIN_SECRET)
             .map(|value| Zeroizing::new(value.to_owned()))
             .collect();
@@ -121,33 +121,86 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
     use std::time::Duration;
 
     use parking_lot::Mutex;
+    use proptest::prelude::*;
+    use tokio::io::ReadBuf;
 
     use super::*;
 
-    fn secrets(values: &[&str]) -> Secrets {
-        let env: Vec<_> = values
-            .iter()
-            .map(|value| ("NAME".to_owned(), Zeroizing::new((*value).to_owned())))
-            .collect();
-        Secrets::among(&env)
-    }
-
-    async fn logged(text: &[u8], values: &[&str]) -> Vec<String> {
+    async fn logged(text: impl AsyncRead + Unpin, values: &[&str]) -> Vec<String> {
         let lines = Mutex::new(Vec::new());
-        follow(text, secrets(values), |line| {
+        follow(text, Secrets::among(values.iter().copied()), |line| {
             lines.lock().push(line.to_owned())
         })
         .await;
         lines.into_inner()
     }
 
+    /// Reads a text in chunks of the given sizes, again and again.
+    struct Chunks<'t, S> {
+        rest: &'t [u8],
+        sizes: S,
+    }
+
+    impl<S: Iterator<Item = usize> + Unpin> AsyncRead for Chunks<'_, S> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            let size = self.sizes.next().unwrap();
+            let size = size.min(self.rest.len()).min(buffer.remaining());
+            let (chunk, rest) = self.rest.split_at(size);
+            buffer.put_slice(chunk);
+            self.rest = rest;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Secrets consist of digits and other text of letters, so that a digit in the log is a part
+        /// of a secret. A long text before a secret moves the secret to the cut of the line.
+        // Feature: unified-sidecar, Property 14: Secret Redaction in Logs
+        #[test]
+        fn no_part_of_a_secret_is_logged(
+            secrets in prop::collection::vec("[0-9]{8,60}(\n[0-9]{8,60})?", 1..4),
+            pieces in prop::collection::vec(
+                (prop_oneof![0..40_usize, MAX_LINE - 70..MAX_LINE + 70], 0..4_usize, any::<bool>()),
+                0..12,
+            ),
+            sizes in prop::collection::vec(1..3000_usize, 1..8),
+        ) {
+            let mut text = String::new();
+            for (length, secret, ends_line) in pieces {
+                text.push_str(&"x".repeat(length));
+                text.push_str(secrets.get(secret).map_or("é", String::as_str));
+                text.push(if ends_line { '\n' } else { ' ' });
+            }
+            let values: Vec<_> = secrets.iter().map(String::as_str).collect();
+            let chunks = Chunks { rest: text.as_bytes(), sizes: sizes.into_iter().cycle() };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            for line in runtime.unwrap().block_on(logged(chunks, &values)) {
+                let digits = line.split(|c: char| !c.is_ascii_digit());
+                let longest = digits.map(str::len).max().unwrap();
+                prop_assert!(longest < MIN_PARTIAL && line.len() <= MAX_LINE, "{line}");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn secrets_are_replaced_and_short_values_are_not() {
         let text = b"key=s3cret-value! and s3cret-value!-longer in debug\x1b[31m\nlast";
-        let lines = logged(text, &["s3cret-value!", "s3cret-value!-longer", "debug"]).await;
+        let lines = logged(
+            &text[..],
+            &["s3cret-value!", "s3cret-value!-longer", "debug"],
+        )
+        .await;
         assert_eq!(
             lines,
             ["key=[REDACTED] and [REDACTED] in debug [31m", "last"]

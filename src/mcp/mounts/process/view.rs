@@ -247,6 +247,7 @@ mod tests {
             server: "kb".to_owned(),
             command: vec!["true".to_owned()],
             env: vec![("API_KEY".to_owned(), "x".to_owned().into())],
+            secrets: Vec::new(),
             work_dir: None,
             read: Vec::new(),
             write: Vec::new(),

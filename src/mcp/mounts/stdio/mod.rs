@@ -125,6 +125,7 @@ impl StdioTransport {
             env: env
                 .map(|(name, value)| (name.clone(), value.0.clone()))
                 .collect(),
+            secrets: settings.expanded.iter().map(|one| one.0.clone()).collect(),
             work_dir: settings.work_dir.clone(),
             read: settings.read.clone(),
             write: settings.write.clone(),

@@ -1,6 +1,8 @@
 //! Tool definitions that change after the gateway has pinned them, and suspicious definitions and
 //! results.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use testkit::each_row;
 
@@ -33,6 +35,38 @@ fn server() -> McpServer {
 fn changes(gateway: &Gateway) -> f64 {
     let name = "proxy_mcp_definition_changes_total";
     gateway.proxy.metric(name, &["server=\"kb\""])
+}
+
+/// Accepts the definition of `read`, first with another digest than that of the changed definition.
+fn accept_read(gateway: &Gateway) {
+    let path = "/internal/mcp/definitions/kb/read";
+    let digests = gateway.proxy.admin("GET", path, None).json();
+    let stale = json!({ "digest": digests["accepted"] });
+    let refused = gateway
+        .proxy
+        .admin("POST", &format!("{path}/accept"), Some(stale));
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert_eq!(gateway.proxy.admin("GET", path, None).json(), digests);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unified-proxy"));
+    let socket = gateway.proxy.path("api.sock");
+    command
+        .args(["mcp", "accept", "kb", "read", "--socket"])
+        .arg(socket);
+    let output = command.output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    for digest in ["accepted", "changed"] {
+        assert!(shown.contains(digests[digest].as_str().unwrap()), "{shown}");
+    }
+    let act = json!({ "method": "operator/accept", "server": "kb", "path": "read" });
+    let line = gateway.proxy.audited(act);
+    assert!(
+        line["rule"].as_str().unwrap().starts_with("operator: uid "),
+        "{line}"
+    );
+    let digests_after = gateway.proxy.admin("GET", path, None).json();
+    assert_eq!(digests_after["accepted"], digests["changed"]);
+    assert!(digests_after.get("changed").is_none());
 }
 
 fn code(response: &Value) -> Option<i64> {
@@ -76,7 +110,7 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
         let client = Client::open(&gateway, era).wait_for(&["kb_touch"]);
         assert_code(&client.call("kb_read", json!({})), DENIED);
         assert_eq!(server.calls().len(), reached);
-        gateway.operate("/internal/mcp/definitions/kb/read/accept");
+        accept_read(&gateway);
         let client = client.wait_for(&["kb_read"]);
         text(&client.call("kb_read", json!({})));
         // Any definition other than the accepted one is a change, even the original one.

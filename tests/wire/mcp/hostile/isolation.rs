@@ -1,7 +1,7 @@
 //! Isolation of server processes, and of sessions with servers, between containers.
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::client::{Client, ERAS, Era, Gateway, SECOND, text};
+use super::client::{Client, ERAS, Era, FIRST, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
-use crate::support::{SOON, eventually};
+use crate::support::{SANDBOX, SOON, eventually, read_reply};
 
 /// A stdio server that reports the files, variables, processes and hosts that it can reach.
 pub const PROBE: &str = include_str!("probe.py");
@@ -176,7 +176,7 @@ fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
             let mut mount = server.mount();
             mount["scope"] = scope.into();
             let gateway = Gateway::start(&json!({ "mcpServers": { "kb": mount } }));
-            let sources = [super::client::FIRST, SECOND];
+            let sources = [FIRST, SECOND];
             for source in sources {
                 let client = Client::of(&gateway, era, source).wait_for(&["kb_read"]);
                 for _ in 0..3 {
@@ -220,4 +220,104 @@ fn a_session_ends_with_its_lease() {
     let calls = server.calls();
     let session = |at: usize| calls[at].header("mcp-session-id").unwrap().to_owned();
     assert_ne!(session(0), session(1));
+}
+
+#[test]
+fn a_container_reaches_only_the_mounts_that_are_for_it() {
+    let servers = ["one", "two"].map(|name| McpServer::start(vec![tool(name)]));
+    let mounts = |containers: [&str; 2]| {
+        let mount = |at: usize| {
+            let mut mount = servers[at].mount();
+            mount["containers"] = json!([containers[at]]);
+            mount
+        };
+        json!({ "mcpServers": { "a": mount(0), "b": mount(1) } })
+    };
+    let gateway = Gateway::start(&mounts([SANDBOX, "second"]));
+    let sees = |source, own: &str, other: &str| {
+        let client = Client::of(&gateway, Era::Modern, source).wait_for(&[own]);
+        assert_eq!(client.tools(), [own]);
+        text(&client.call(own, json!({})));
+        assert_code(&client.call(other, json!({})), -32602);
+        let mut stream = gateway.connect(source);
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .unwrap();
+        let health = read_reply(&mut stream).unwrap().json();
+        let servers: Vec<_> = health["servers"].as_object().unwrap().keys().collect();
+        assert_eq!(servers, [&own[..1]]);
+    };
+    sees(FIRST, "a_one", "b_two");
+    sees(SECOND, "b_two", "a_one");
+    // Also an operator's question about the container finds only these mounts.
+    let explained = |server: &str, tool: &str| {
+        let question = json!({
+            "container": SANDBOX, "method": "tools/call", "server": server, "tool": tool,
+        });
+        gateway
+            .proxy
+            .admin("POST", "/internal/explain", Some(question))
+    };
+    assert_eq!(explained("a", "one").json()["allowed"], true);
+    let refused = explained("b", "two");
+    assert_eq!(refused.status, 400);
+    assert!(
+        refused
+            .text()
+            .contains("no server b is mounted for sandbox"),
+        "{}",
+        refused.text()
+    );
+    // A reload moves the servers to the other container.
+    let path = gateway.proxy.path("config/mcp.yaml");
+    std::fs::write(path, mounts(["second", SANDBOX]).to_string()).unwrap();
+    assert_eq!(
+        gateway.proxy.admin("POST", "/internal/reload", None).status,
+        200
+    );
+    sees(FIRST, "b_two", "a_one");
+    sees(SECOND, "a_one", "b_two");
+}
+
+#[test]
+fn an_operators_request_is_audited_as_such_and_as_the_containers_request() {
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    let params = json!({ "name": "kb_read", "arguments": {} });
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let path = format!("/internal/containers/{SANDBOX}/mcp");
+    let answer = gateway.proxy.admin("POST", &path, Some(request)).json();
+    assert!(answer["result"].is_object(), "{answer}");
+    let container = json!({ "method": "tools/call", "server": "kb", "tool": "read" });
+    for line in [
+        container,
+        json!({ "method": "operator/mcp", "path": "tools/call" }),
+    ] {
+        let line = gateway.proxy.audited(line);
+        assert_eq!(line["container_id"], SANDBOX);
+        let is_act = line["rule"]
+            .as_str()
+            .is_some_and(|rule| rule.starts_with("operator: uid "));
+        assert_eq!(is_act, line["method"] == "operator/mcp", "{line}");
+    }
+}
+
+#[test]
+fn a_name_of_two_tools_is_logged_with_both_tools() {
+    let server = || McpServer::start(vec![tool("read"), tool("write")]);
+    let (one, two) = (server(), server());
+    let gateway = Gateway::start(&json!({
+        "mcpServers": { "a": one.mount(), "b": two.mount() },
+        "overrides": { "a:write": { "rename": "b_read" } },
+    }));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["a_read", "b_read", "b_write"]);
+    text(&client.call("b_read", json!({})));
+    assert_eq!((one.calls().len(), two.calls().len()), (1, 0));
+    let log = gateway.proxy.log();
+    let line = log.lines().find(|line| line.contains("would name"));
+    let line = line.expect("the collision is in the log").replace('\\', "");
+    assert!(
+        line.contains(r#""b_read" would name "write" of a and "read" of b"#),
+        "{line}"
+    );
 }

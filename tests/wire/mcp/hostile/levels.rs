@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::client::{Client, DENIED, ERAS, Era, Gateway, SECOND, assert_code, text};
+use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
 use crate::rules::{ends, streaming};
 use crate::streaming::open_websocket;
@@ -57,8 +57,36 @@ fn a_tool_hidden_by_the_level_is_denied_to_a_client_with_an_old_list() {
         let client = Client::open(&gateway, era).wait_for(&["kb_local"]);
         assert_code(&client.call("kb_mail", json!({})), DENIED);
         gateway.operate("/internal/containers/sandbox/reset");
+        let act = json!({ "method": "operator/reset", "container_id": "sandbox", "outcome": "ok" });
+        let line = gateway.proxy.audited(act);
+        assert!(
+            line["rule"].as_str().unwrap().starts_with("operator: uid "),
+            "{line}"
+        );
         text(&client.call("kb_mail", json!({})));
     });
+}
+
+#[test]
+fn a_raised_and_a_reset_level_are_announced_as_changes_of_the_list_of_tools() {
+    let server = McpServer::start(vec![closed("secrets"), tool("mail")]);
+    let gateway = gateway(&server);
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_secrets", "kb_mail"]);
+    let mut events = Events::new(client.send("GET", &[], b""));
+    // By now the gateway has remembered the list that the client knows.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut announced = || {
+        let (_, message) = events.next().unwrap();
+        assert_eq!(message["method"], "notifications/tools/list_changed");
+    };
+    for _ in 0..2 {
+        text(&client.call("kb_secrets", json!({})));
+        announced();
+        assert_eq!(client.tools(), ["kb_secrets"]);
+        gateway.operate("/internal/containers/sandbox/reset");
+        announced();
+        assert_eq!(client.tools(), ["kb_secrets", "kb_mail"]);
+    }
 }
 
 #[test]
