@@ -2,6 +2,7 @@
 //! message.
 
 mod call;
+mod client_text;
 mod definition;
 mod denials;
 mod exposed;
