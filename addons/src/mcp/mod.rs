@@ -38,6 +38,7 @@ pub use settings::{
     OverrideRules, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
     StdioSettings,
 };
+pub use suspicious::looks_like_instruction;
 
 /// The method of a tool call.
 const TOOLS_CALL: &str = "tools/call";
