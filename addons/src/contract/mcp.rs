@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 
 use super::container::Container;
 use super::denial::{Code, Denial, Verdict};
-use super::flow::Flow;
 use super::level::Standing;
 
 /// The direction of a request or notification. A response has the direction of its request.
@@ -252,9 +251,12 @@ pub struct CallPermit {
 impl CallPermit {
     /// Called by the chain after every addon has passed the message. `None` for a flow that is not
     /// an MCP flow, and for a response, which needs no permit.
-    pub(super) fn mint(flow: &Flow, frame: Frame) -> Option<Self> {
-        let server = flow.mcp()?.server.clone();
-        let container = flow.known_container();
+    pub(super) fn mint(
+        subject: Option<&McpSubject>,
+        container: Option<&Arc<Container>>,
+        frame: Frame,
+    ) -> Option<Self> {
+        let server = subject?.server.clone();
         let passed_at = container.map(|container| (Arc::clone(container), container.standing()));
         (frame.kind != FrameKind::Response).then_some(Self {
             frame,

@@ -8,12 +8,11 @@ use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
 use super::client_text::carries_text;
-use super::denials::{
-    ALLOW, DENY_ABORT, DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool,
-};
+use super::denials::{ALLOW, DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
 use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
+use super::policies::check_latch;
 use super::ruling::record;
 use super::settings::OverrideRule;
 use super::{Mcp, TOOLS_CALL};
@@ -349,17 +348,6 @@ impl Mcp {
 /// The level to which the messages of a tool raise the container's level.
 fn classification(rule: Option<&OverrideRule>) -> Level {
     rule.map_or(Level::Public, |rule| rule.classification)
-}
-
-/// Denies the message if the container's abort latch is set.
-pub(super) fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdict {
-    if !container.is_aborted() {
-        return Ok(());
-    }
-    let reason = "a policy decided deny_abort on an earlier message";
-    record(flow, DENY_ABORT, reason);
-    let reset = format!("unified-proxy container reset {}", container.id);
-    Err(target.abort(reason).rule("abort latch").hint(reset))
 }
 
 /// Denies a server's error if its code or message is reserved for the proxy.
