@@ -235,10 +235,10 @@ async fn a_call_in_a_session_that_the_server_forgot_is_repeated_in_a_new_one() {
 
 #[tokio::test]
 async fn a_call_is_not_repeated_after_the_level_rose_or_the_latch_was_set() {
-    let latch = |container: &Container| container.abort();
-    let raise = |container: &Container| container.raise_level(Level::Confidential);
-    let nothing = |_: &Container| {};
-    let rows: [(fn(&Container), bool); 3] = [(latch, true), (raise, true), (nothing, false)];
+    let latch: fn(&Container) = |container| container.abort();
+    let raise: fn(&Container) = |container| container.raise_level(Level::Confidential);
+    let nothing: fn(&Container) = |_| {};
+    let rows = [(latch, true), (raise, true), (nothing, false)];
     each_row_async(rows, async |(meanwhile, is_denied)| {
         let opened = AtomicUsize::new(0);
         let containers: Arc<OnceLock<Arc<Container>>> = Arc::default();

@@ -109,15 +109,14 @@ async fn a_latch_that_is_set_during_the_evaluation_denies_the_request() {
 
 #[tokio::test]
 async fn a_latch_or_a_higher_level_that_is_set_while_the_level_is_written_denies_the_call() {
-    let latch = |web: &Container| web.abort();
-    let raise = |web: &Container| web.raise_level(Level::Secret);
-    let nothing = |_: &Container| {};
-    let rows: [(fn(&Container), Option<Code>); 3] = [
+    let latch: fn(&Container) = |web| web.abort();
+    let raise: fn(&Container) = |web| web.raise_level(Level::Secret);
+    let nothing: fn(&Container) = |_| {};
+    for (meanwhile, expected) in [
         (latch, Some(Code::PolicyDenied)),
         (raise, Some(Code::PolicyDeniedContinue)),
         (nothing, None),
-    ];
-    for (meanwhile, expected) in rows {
+    ] {
         let gate = gate(with_rule(OverrideRule {
             classification: Level::Confidential,
             ..OverrideRule::default()
