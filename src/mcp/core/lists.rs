@@ -146,6 +146,7 @@ impl Core {
         join_all(lists).await
     }
 
+    /// The list of one server, as in [`Self::read`].
     async fn read_one<T: ?Sized + Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: &'static ServerList<T>,

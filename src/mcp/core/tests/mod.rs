@@ -2,5 +2,6 @@ mod bridging;
 mod changes;
 mod double;
 mod fixture;
+mod levels;
 mod properties;
 mod routing;
