@@ -8,7 +8,7 @@ const TASKS: &str = "tasks";
 /// The name of the extension that defines tasks since 2026-07-28.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// Removes tasks from the capabilities of a client or a server.
+/// Removes tasks from the capabilities of a server.
 pub fn without_tasks(capabilities: Box<RawValue>) -> serde_json::Result<Box<RawValue>> {
     let text = capabilities.get();
     // JSON may spell the name with escapes.

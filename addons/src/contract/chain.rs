@@ -202,7 +202,7 @@ impl Chain {
             addon.mcp_request(flow, frame)
         })
         .await?;
-        CallPermit::mint(flow.mcp(), frame).ok_or_else(Denial::internal)
+        CallPermit::mint(flow.mcp(), flow.known_container(), frame).ok_or_else(Denial::internal)
     }
 
     /// Judges the response to an MCP request, last addon first.

@@ -25,6 +25,16 @@ impl Level {
         }
     }
 
+    /// Whether a container of this level may send nothing to tools and servers that reach the open
+    /// world.
+    #[must_use]
+    pub const fn excludes_open_world(self) -> bool {
+        match self {
+            Self::Public => false,
+            Self::Confidential | Self::Secret => true,
+        }
+    }
+
     /// Parses `Public`, `Confidential` or `Secret`; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

@@ -7,6 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::container::Container;
+use super::denial::{Code, Denial, Verdict};
+use super::level::Standing;
+
 /// The direction of a request or notification. A response has the direction of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -71,6 +75,9 @@ pub struct Frame {
     /// messages that the server sends to the client during the call, and for the client's answers
     /// to these.
     pub definition: Option<Arc<Definition>>,
+    /// The tools that the server lists, if they are known. Set for a client's messages and answers
+    /// without a `definition`, while the container's level excludes the open world.
+    pub tools: Option<Arc<[Arc<Definition>]>>,
     /// The content, which is sent as the addons leave it.
     pub body: FrameBody,
 }
@@ -88,6 +95,7 @@ impl Frame {
             kind: FrameKind::Request,
             method: method.into(),
             definition: None,
+            tools: None,
             body: FrameBody::Params(params),
         }
     }
@@ -230,20 +238,48 @@ pub struct McpRecord {
 /// use addons::contract::{CallPermit, Frame};
 ///
 /// fn forge(frame: Frame) -> CallPermit {
-///     CallPermit { frame, server: None }
+///     CallPermit { frame, server: None, passed_at: None }
 /// }
 /// ```
 pub struct CallPermit {
     frame: Frame,
     server: Option<Arc<str>>,
+    /// The container and its standing when the chain passed the message.
+    passed_at: Option<(Arc<Container>, Standing)>,
 }
 
 impl CallPermit {
     /// Called by the chain after every addon has passed the message. `None` for a flow that is not
     /// an MCP flow, and for a response, which needs no permit.
-    pub(super) fn mint(subject: Option<&McpSubject>, frame: Frame) -> Option<Self> {
+    pub(super) fn mint(
+        subject: Option<&McpSubject>,
+        container: Option<&Arc<Container>>,
+        frame: Frame,
+    ) -> Option<Self> {
         let server = subject?.server.clone();
-        (frame.kind != FrameKind::Response).then_some(Self { frame, server })
+        let passed_at = container.map(|container| (Arc::clone(container), container.standing()));
+        (frame.kind != FrameKind::Response).then_some(Self {
+            frame,
+            server,
+            passed_at,
+        })
+    }
+
+    /// Denies sending the message once more if the container's security level has risen or its
+    /// abort latch was set since the chain passed the message.
+    pub fn may_repeat(&self) -> Verdict {
+        let is_as_before = |(container, before): &(Arc<Container>, Standing)| {
+            before.and(container.standing()) == *before
+        };
+        if self.passed_at.as_ref().is_some_and(is_as_before) {
+            return Ok(());
+        }
+        let reason = "the container's security level or abort latch changed during the call";
+        let denial = Denial::new(
+            Code::PolicyDeniedContinue,
+            format!("Denied by policy: {reason}"),
+        );
+        Err(denial.with("reason", reason).rule("security level"))
     }
 
     /// The server that the message goes to or comes from; `None` if the gateway itself responds.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
-use super::denials::{
-    ALLOW, DENY_ABORT, DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool,
-};
+use super::client_text::carries_text;
+use super::denials::{ALLOW, DENY_CONTINUE, Target, accept_command, unknown_server, unknown_tool};
 use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
+use super::policies::check_latch;
 use super::ruling::record;
 use super::settings::OverrideRule;
 use super::{Mcp, TOOLS_CALL};
@@ -45,6 +45,12 @@ struct ToolCall<'c> {
     rule: Option<Arc<OverrideRule>>,
 }
 
+impl ToolCall<'_> {
+    fn classification(&self) -> Level {
+        classification(self.rule.as_deref())
+    }
+}
+
 impl Mcp {
     pub(super) async fn judge_request(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let container = Arc::clone(flow.container()?);
@@ -63,16 +69,16 @@ impl Mcp {
         if is_call && frame.direction == Direction::ToServer {
             return self.judge_call(flow, frame, &container, target).await;
         }
-        let latched = frame.direction == Direction::ToServer && is_latched(frame);
-        if latched {
-            check_latch(flow, &container, &target)?;
+        let is_text = frame.direction == Direction::ToServer && carries_text(frame);
+        if is_text {
+            self.admit_text(flow, frame, &container, &target)?;
         }
         if let Some(modified) = self.ask(flow, frame, &container, &target).await? {
             frame.body = FrameBody::Params(Some(modified));
         }
-        if latched {
-            // While a policy decided, another message may have set the abort latch.
-            check_latch(flow, &container, &target)?;
+        if is_text {
+            // While a policy decided, another message may have raised the level or set the latch.
+            self.admit_text(flow, frame, &container, &target)?;
         }
         match frame.direction {
             Direction::ToServer => Ok(()),
@@ -101,11 +107,18 @@ impl Mcp {
         }
         // Again, since another message may have raised the level or set the abort latch while a
         // policy or a person decided.
+        let before = container.level();
         self.admit(flow, &call)?;
         // The level rises before the call runs: the tool's log messages and requests are as
         // confidential as its result, and may arrive outside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
+        // Again, since the level was written to disk meanwhile. The tool's own classification does
+        // not deny the call that raised the level to it.
+        check_latch(flow, container, &call.target)?;
+        if container.level() > before.max(call.classification()) {
+            self.admit(flow, &call)?;
+        }
         flow.put_slot(CalledTool(call.definition));
         Ok(())
     }
@@ -231,7 +244,7 @@ impl Mcp {
     }
 
     /// Judges a client's answer to a server's question. An answer during a tool call is denied if
-    /// the call would now be denied. Any other answer is denied only by the abort latch.
+    /// the call would now be denied. Any other answer is judged like a request of the client.
     fn admit_answer(
         &self,
         flow: &mut Flow,
@@ -240,7 +253,7 @@ impl Mcp {
         target: Target,
     ) -> Verdict {
         let Some(definition) = frame.definition.clone() else {
-            return check_latch(flow, container, &target);
+            return self.admit_text(flow, frame, container, &target);
         };
         let target = Target {
             tool: Some(Arc::clone(&definition.name)),
@@ -317,7 +330,7 @@ impl Mcp {
         let rule = self
             .settings
             .override_of(&target.server, &definition.name, &container.id);
-        let level = rule.map_or(Level::Public, |rule| rule.classification);
+        let level = classification(rule.map(|rule| &**rule));
         if !level::must_be_stored(container, level) {
             return Ok(());
         }
@@ -332,35 +345,9 @@ impl Mcp {
     }
 }
 
-/// Whether the abort latch denies a message to a server. It denies requests, except those that only
-/// list, subscribe to lists, or open a session. The names are exact, since an extension may define
-/// any other method, such as `com.example/list`.
-fn is_latched(frame: &Frame) -> bool {
-    let passes = matches!(
-        &*frame.method,
-        "tools/list"
-            | "prompts/list"
-            | "resources/list"
-            | "resources/templates/list"
-            | "initialize"
-            | "ping"
-            | "server/discover"
-            | "subscriptions/listen"
-            | "logging/setLevel"
-            | "resources/unsubscribe"
-    );
-    frame.kind == FrameKind::Request && !passes
-}
-
-/// Denies the message if the container's abort latch is set.
-fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdict {
-    if !container.is_aborted() {
-        return Ok(());
-    }
-    let reason = "a policy decided deny_abort on an earlier message";
-    record(flow, DENY_ABORT, reason);
-    let reset = format!("unified-proxy container reset {}", container.id);
-    Err(target.abort(reason).rule("abort latch").hint(reset))
+/// The level to which the messages of a tool raise the container's level.
+fn classification(rule: Option<&OverrideRule>) -> Level {
+    rule.map_or(Level::Public, |rule| rule.classification)
 }
 
 /// Denies a server's error if its code or message is reserved for the proxy.

@@ -55,7 +55,7 @@ pub(super) fn denies(
     rule: Option<&OverrideRule>,
     definition: &Definition,
 ) -> bool {
-    container.level() >= Level::Confidential && hints(rule, definition).is_open_world()
+    container.level().excludes_open_world() && hints(rule, definition).is_open_world()
 }
 
 /// The effective hints of a tool.

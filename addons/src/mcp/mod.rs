@@ -2,6 +2,7 @@
 //! message.
 
 mod call;
+mod client_text;
 mod definition;
 mod denials;
 mod exposed;
@@ -37,6 +38,7 @@ pub use settings::{
     OverrideRules, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
     StdioSettings,
 };
+pub use suspicious::looks_like_instruction;
 
 const TOOLS_CALL: &str = "tools/call";
 

@@ -142,3 +142,14 @@ impl Mcp {
         }
     }
 }
+
+/// Denies the message if the container's abort latch is set.
+pub(super) fn check_latch(flow: &mut Flow, container: &Container, target: &Target) -> Verdict {
+    if !container.is_aborted() {
+        return Ok(());
+    }
+    let reason = "a policy decided deny_abort on an earlier message";
+    record(flow, DENY_ABORT, reason);
+    let reset = format!("unified-proxy container reset {}", container.id);
+    Err(target.abort(reason).rule("abort latch").hint(reset))
+}

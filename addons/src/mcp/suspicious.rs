@@ -78,16 +78,19 @@ fn length(body: &FrameBody) -> usize {
 /// escapes.
 fn is_suspicious(body: &FrameBody) -> bool {
     match body {
-        FrameBody::Outcome(Ok(result)) => has_phrase(result.get()),
+        FrameBody::Outcome(Ok(result)) => looks_like_instruction(result.get()),
         FrameBody::Outcome(Err(error)) => {
             let data = error.data.as_ref();
-            has_phrase(&error.message) || data.is_some_and(|data| has_phrase(data.get()))
+            looks_like_instruction(&error.message)
+                || data.is_some_and(|data| looks_like_instruction(data.get()))
         }
         FrameBody::Params(_) => false,
     }
 }
 
-fn has_phrase(json: &str) -> bool {
+/// Whether a text has one of the phrases, with or without JSON escapes.
+#[must_use]
+pub fn looks_like_instruction(json: &str) -> bool {
     let Some(patterns) = &*PATTERNS else {
         return false;
     };

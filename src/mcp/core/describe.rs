@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use addons::mcp::looks_like_instruction;
 use addons::raw_json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
@@ -13,7 +14,7 @@ use super::super::tasks::TASKS_EXTENSION;
 use super::lease::Lease;
 use super::lists::LIST_TIMEOUT;
 use super::params::edit;
-use super::{Caller, Core, Described, Mount};
+use super::{Caller, Core, Described, Era, Mount};
 
 /// The longest instructions, in bytes; longer ones are cut.
 const MAX_INSTRUCTIONS: usize = 16 << 10;
@@ -34,6 +35,12 @@ impl Core {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
         let described: Vec<_> = join_all(described).await;
+        for (mount, described) in mounts.iter().zip(&described) {
+            let text = described
+                .as_ref()
+                .and_then(|one| one.instructions.as_deref());
+            self.flag(caller, mount, text.unwrap_or_default());
+        }
         let mut instructions = match &described[..] {
             [Some(sole)] => sole.instructions.clone(),
             _ => {
@@ -55,6 +62,25 @@ impl Core {
             capabilities: union(&described),
             instructions,
         }
+    }
+
+    /// Records instructions that look like an attack in the audit, as the answer of their server to
+    /// a handshake.
+    fn flag(&self, caller: &Caller, mount: &Mount, instructions: &str) {
+        let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
+        if !looks_like_instruction(instructions.get(..end).unwrap_or_default()) {
+            return;
+        }
+        let method = match caller.version.era() {
+            Era::Legacy => "initialize",
+            Era::Modern => "server/discover",
+        };
+        let chain = (self.rules)().chain;
+        let server = Some(&mount.settings().name);
+        let mut live = self.flow(&chain, caller, &method.into(), server, None);
+        live.flow.mcp_record().suspicious = true;
+        live.answered(200);
+        live.complete();
     }
 
     /// The description of one server. If the server does not answer, the last known description;

@@ -107,6 +107,9 @@ impl Core {
         let method = &request.method;
         let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), made.params);
         frame.definition.clone_from(&target.definition);
+        if frame.definition.is_none() {
+            frame.tools = self.server_tools(caller, &target.settings.name).await;
+        }
         let chain = Arc::clone(&live.chain);
         let permit = chain.mcp_request(&mut live.flow, frame).await?;
         let relay = Relay {

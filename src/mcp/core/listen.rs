@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
+use super::super::implementation::implementation;
 use super::known_sessions::{KnownSession, Uris};
 use super::lease::Lease;
 use super::params::{Destination, SUBSCRIPTION_ID, edit};
@@ -59,7 +60,7 @@ impl Core {
                 return;
             };
             let end = tokio::select! {
-                end = self.listen_once(&pooled, &caller, &uris) => end,
+                end = self.listen_as_permitted(&pooled, &caller, &uris) => end,
                 changed = filter.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
@@ -70,7 +71,7 @@ impl Core {
             pause = match end {
                 StreamEnd::Used => FIRST_PAUSE,
                 StreamEnd::Unused => (pause * 2).min(MAX_PAUSE),
-                StreamEnd::Refused => MAX_PAUSE,
+                StreamEnd::Denied | StreamEnd::Refused => MAX_PAUSE,
             };
             tokio::select! {
                 () = sleep(pause) => {}
@@ -78,6 +79,21 @@ impl Core {
                 () = pooled.session.ended().cancelled() => return,
                 () = caller.container.ended().cancelled() => return,
             }
+        }
+    }
+
+    /// Listens until the stream ends; only for changes of lists if the chain denies the URIs.
+    async fn listen_as_permitted(
+        self: &Arc<Self>,
+        pooled: &Arc<Pooled>,
+        caller: &Arc<Caller>,
+        uris: &Uris,
+    ) -> StreamEnd {
+        match self.listen_once(pooled, caller, uris).await {
+            StreamEnd::Denied if !uris.is_empty() => {
+                self.listen_once(pooled, caller, &Uris::new()).await
+            }
+            end => end,
         }
     }
 
@@ -93,12 +109,15 @@ impl Core {
         let server = pooled.catalog.server();
         let mut live = self.flow(&chain, caller, &method, Some(server), None);
         let params = params_of(caller, pooled, uris);
-        let frame = Frame::request(Direction::ToServer, Arc::clone(&method), params);
+        let mut frame = Frame::request(Direction::ToServer, Arc::clone(&method), params);
+        if !uris.is_empty() {
+            frame.tools = self.server_tools(caller, server).await;
+        }
         let permit = match chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
             Err(denial) => {
                 live.denied(&denial);
-                return StreamEnd::Refused;
+                return StreamEnd::Denied;
             }
         };
         let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
@@ -155,8 +174,13 @@ fn params_of(caller: &Caller, pooled: &Pooled, uris: &Uris) -> Option<Box<RawVal
         "resourcesListChanged": true,
         "resourceSubscriptions": uris,
     }});
+    // The gateway's own name, since the client's name is free text.
+    let own = Caller {
+        info: to_raw_value(&implementation()).ok().map(Arc::from),
+        ..caller.without_session()
+    };
     let destination = Destination {
-        caller,
+        caller: &own,
         version: pooled.session.version(),
         log_level: None,
         trace: None,
@@ -171,7 +195,9 @@ enum StreamEnd {
     Used,
     /// Without a notification.
     Unused,
-    /// The server or the chain refused it.
+    /// The chain denied it.
+    Denied,
+    /// The server refused it.
     Refused,
 }
 

@@ -141,15 +141,42 @@ impl Core {
         let mounts = self.mounts.of(&caller.container);
         let lists = mounts.into_iter().map(|mount| async move {
             let settings = mount.settings();
-            let items = match self.cached_list(kind, caller, &mount) {
-                Some(items) => Some(items),
-                None if wait => self.read_within_timeout(kind, caller, &mount).await,
-                None => None,
-            };
-            let items = items.or_else(|| (kind.last)(mount.known(&caller.container)));
-            (settings, items)
+            (settings, self.read_one(kind, caller, &mount, wait).await)
         });
         join_all(lists).await
+    }
+
+    /// The list of one server, as in [`Self::read`].
+    async fn read_one<T: ?Sized + Send + Sync + 'static>(
+        self: &Arc<Self>,
+        kind: &'static ServerList<T>,
+        caller: &Arc<Caller>,
+        mount: &Arc<Mount>,
+        wait: bool,
+    ) -> Option<Arc<T>> {
+        let items = match self.cached_list(kind, caller, mount) {
+            Some(items) => Some(items),
+            None if wait => self.read_within_timeout(kind, caller, mount).await,
+            None => None,
+        };
+        items.or_else(|| (kind.last)(mount.known(&caller.container)))
+    }
+
+    /// The tools of a server, by which the chain decides whether a client's text may reach the
+    /// server; `None` if they are not known. Also `None` while the container's level does not
+    /// exclude the open world, since the chain does not need them then.
+    pub(super) fn server_tools<'a>(
+        self: &'a Arc<Self>,
+        caller: &'a Arc<Caller>,
+        server: &'a Arc<str>,
+    ) -> BoxFuture<'a, Option<Arc<[Arc<Definition>]>>> {
+        Box::pin(async move {
+            if !caller.container.level().excludes_open_world() {
+                return None;
+            }
+            let mount = self.mounts.find(&caller.container, server)?;
+            self.read_one(&TOOLS, caller, &mount, true).await
+        })
     }
 
     /// The list that an open session has cached; `None` if it would have to be read, or no session

@@ -156,9 +156,15 @@ impl Relay<'_> {
             let _ = reply.send(Err(no_client_answers()));
             return None;
         }
-        let definition = self.definition.cloned();
+        let asked = Asked {
+            core: Arc::clone(self.core),
+            // A copy, since the question must not keep a disconnected client's session alive.
+            caller: Arc::new(self.caller.without_session()),
+            server: Arc::clone(self.server),
+            definition: self.definition.cloned(),
+        };
         Some(Box::pin(async move {
-            answer_server(live, method, definition, answer, reply).await;
+            answer_server(live, method, asked, answer, reply).await;
             drop(reporting);
         }))
     }
@@ -182,12 +188,21 @@ impl Relay<'_> {
     }
 }
 
+/// The server of a question, and the client that it was sent to.
+struct Asked {
+    core: Arc<Core>,
+    caller: Arc<Caller>,
+    server: Arc<str>,
+    /// The definition of the tool whose call caused the question.
+    definition: Option<Arc<Definition>>,
+}
+
 /// Waits for the client's answer, judges it, and sends it to the server, unless the server gives up
-/// first. `definition` is the definition of the tool whose call caused the request.
+/// first.
 async fn answer_server(
     mut live: LiveFlow,
     method: Arc<str>,
-    definition: Option<Arc<Definition>>,
+    asked: Asked,
     answer: oneshot::Receiver<Outcome>,
     mut reply: oneshot::Sender<Outcome>,
 ) {
@@ -198,7 +213,11 @@ async fn answer_server(
     };
     let chain = Arc::clone(&live.chain);
     let mut frame = Frame::response(Direction::ToClient, method, answer);
-    frame.definition = definition;
+    frame.definition = asked.definition;
+    if frame.definition.is_none() {
+        let (core, caller) = (&asked.core, &asked.caller);
+        frame.tools = core.server_tools(caller, &asked.server).await;
+    }
     let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
     let judged = judged.and_then(|()| into_outcome(frame));
     record_end(&mut live, &judged);

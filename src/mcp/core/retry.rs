@@ -41,6 +41,9 @@ impl Core {
         let (caller, method) = (&request.caller, &request.method);
         let mut frame = Frame::request(Direction::ToServer, Arc::clone(method), Some(params));
         frame.definition = definition;
+        if frame.definition.is_none() {
+            frame.tools = self.server_tools(caller, &settings.name).await;
+        }
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(&settings.name), Some(&name));
         let judged = chain.mcp_request(&mut live.flow, frame).await;

@@ -191,7 +191,7 @@ impl Core {
 
     /// Judges a client's notification and sends it to a server.
     pub(super) async fn tell_server(
-        &self,
+        self: &Arc<Self>,
         caller: &Arc<Caller>,
         server: &Arc<str>,
         session: &dyn MountSession,
@@ -209,7 +209,8 @@ impl Core {
         };
         let chain = (self.rules)().chain;
         let mut live = self.flow(&chain, caller, method, Some(server), None);
-        let frame = Frame::notification(Direction::ToServer, Arc::clone(method), made.params);
+        let mut frame = Frame::notification(Direction::ToServer, Arc::clone(method), made.params);
+        frame.tools = self.server_tools(caller, server).await;
         let sent = async {
             let permit = chain.mcp_request(&mut live.flow, frame).await?;
             let sent = session.notify(permit).await;

@@ -3,14 +3,23 @@
 use std::sync::Arc;
 
 use addons::contract::RpcError;
+use addons::raw_json::{Members, ObjectText};
 use serde_json::value::RawValue;
 
-use super::super::error::{INVALID_PARAMS, protocol_error};
-use super::super::tasks::without_tasks;
+use super::super::error::{INVALID_PARAMS, SERVER_ERROR, protocol_error};
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
-/// Reads a client's capabilities and removes tasks: the capability and the extension. Fails if the
-/// value is not an object, or longer than [`MAX_CAPABILITIES`], since a legacy session keeps it.
+/// The capabilities of clients that the gateway passes on to servers, each with its members. `tasks`
+/// are left out, since the results of tasks would bypass the chain.
+const PASSED_ON: [(&str, &[&str]); 3] = [
+    ("roots", &["listChanged"]),
+    ("sampling", &["context", "tools"]),
+    ("elicitation", &["form", "url"]),
+];
+
+/// Reads a client's capabilities. Keeps those in [`PASSED_ON`] and drops all others with their text,
+/// since the chain does not judge the handshake in which servers get them. Fails if the value is
+/// not an object, or is longer than [`MAX_CAPABILITIES`].
 pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
     let text = raw.get();
     if text.len() > MAX_CAPABILITIES {
@@ -21,8 +30,30 @@ pub fn read(raw: &RawValue) -> Result<Arc<RawValue>, RpcError> {
         return Err(protocol_error(INVALID_PARAMS, message));
     }
     let unreadable = |_| protocol_error(INVALID_PARAMS, "the client's capabilities cannot be read");
-    let kept = without_tasks(raw.to_owned()).map_err(unreadable)?;
+    let given = Members::read(raw).map_err(unreadable)?;
+    let mut kept = ObjectText::default();
+    for (capability, members) in PASSED_ON {
+        if let Ok(Some(declared)) = given.members(capability) {
+            kept.member(capability, &flags(&declared, members));
+        }
+    }
+    let kept = RawValue::from_string(kept.end());
+    let kept =
+        kept.map_err(|_| protocol_error(SERVER_ERROR, "the capabilities cannot be written"))?;
     Ok(kept.into())
+}
+
+/// The members with these names that are booleans, or objects, which become empty.
+fn flags(declared: &Members<'_>, names: &[&str]) -> String {
+    let mut kept = ObjectText::default();
+    for name in names {
+        match declared.get(name) {
+            Some(value @ ("true" | "false")) => kept.member(name, value),
+            Some(value) if value.starts_with('{') => kept.member(name, "{}"),
+            _ => {}
+        }
+    }
+    kept.end()
 }
 
 /// Reads a client's name and version. Fails if the value is longer than [`MAX_INFO`], since a
@@ -50,17 +81,31 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_removed_in_any_spelling() {
+    fn only_standard_capabilities_without_text_are_kept() {
         each_row(
             [
                 ("{}", "{}"),
-                ("{ \"roots\": {} }", "{ \"roots\": {} }"),
+                ("{ \"roots\": {} }", "{\"roots\":{}}"),
                 ("{\"tasks\":{\"list\":{}},\"roots\":{}}", "{\"roots\":{}}"),
-                ("{\"t\\u0061sks\":{},\"a\":1}", "{\"a\":1}"),
+                ("{\"t\\u0061sks\":{},\"a\":1}", "{}"),
                 (
-                    "{\"extensions\":{\"io.modelcontextprotocol/tasks\":{},\"a/b\":{}}}",
-                    "{\"extensions\":{\"a/b\":{}}}",
+                    "{\"extensions\":{\"a/b\":{}},\"experimental\":{\"secret\":{}}}",
+                    "{}",
                 ),
+                (
+                    "{\"roots\":{\"listChanged\":true,\"secret\":true}}",
+                    "{\"roots\":{\"listChanged\":true}}",
+                ),
+                ("{\"roots\":{\"listChanged\":\"secret\"}}", "{\"roots\":{}}"),
+                (
+                    "{\"sampling\":{\"tools\":{\"secret\":1},\"context\":{}}}",
+                    "{\"sampling\":{\"context\":{},\"tools\":{}}}",
+                ),
+                (
+                    "{\"elicitation\":{\"form\":{},\"url\":[\"secret\"]}}",
+                    "{\"elicitation\":{\"form\":{}}}",
+                ),
+                ("{\"elicitation\":\"secret\",\"sampling\":null}", "{}"),
             ],
             |(given, kept)| assert_eq!(read(&raw(given)).unwrap().get(), kept),
         );

@@ -1,9 +1,10 @@
 //! The Streamable HTTP transport of the MCP revisions from 2025-03-26 to 2025-11-25.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use addons::contract::Code;
+use addons::contract::{Code, Container, Level};
 use serde_json::{Value, json};
 use testkit::each_row_async;
 use unified_proxy::mcp::{Event, MountError, Version};
@@ -230,6 +231,50 @@ async fn a_call_in_a_session_that_the_server_forgot_is_repeated_in_a_new_one() {
     let farewell = server.until("DELETE").await;
     assert_eq!(farewell.header("mcp-session-id"), Some("s3"));
     assert_eq!(server.of("DELETE").len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_is_not_repeated_after_the_level_rose_or_the_latch_was_set() {
+    let latch: fn(&Container) = |container| container.abort();
+    let raise: fn(&Container) = |container| container.raise_level(Level::Confidential);
+    let nothing: fn(&Container) = |_| {};
+    let rows = [(latch, true), (raise, true), (nothing, false)];
+    each_row_async(rows, async |(meanwhile, is_denied)| {
+        let opened = AtomicUsize::new(0);
+        let containers: Arc<OnceLock<Arc<Container>>> = Arc::default();
+        let known = Arc::clone(&containers);
+        let server = Server::start(move |seen| match seen.method() {
+            "initialize" => {
+                let count = opened.fetch_add(1, Ordering::SeqCst) + 1;
+                if count == 2 {
+                    meanwhile(known.get().unwrap());
+                }
+                handshake(seen, &format!("s{count}")).unwrap()
+            }
+            "tools/call" if seen.header("mcp-session-id") == Some("s1") => Scripted::status(404),
+            "tools/call" => Scripted::result(&seen.message, json!({})),
+            _ => handshake(seen, "s1").unwrap(),
+        })
+        .await;
+        let fixture = Fixture::at(&server.url());
+        let container = Arc::clone(fixture.container());
+        containers
+            .set(container)
+            .unwrap_or_else(|_| panic!("set twice"));
+        let (session, _events) = fixture.open(LEGACY).await;
+        let params = json!({"name": "a"});
+        let (outcome, _) = fixture.call(&session, "tools/call", params).await;
+        match outcome {
+            Err(MountError::Denied(denial)) => {
+                assert!(is_denied);
+                assert_eq!(denial.code(), Code::PolicyDeniedContinue);
+            }
+            outcome => assert!(!is_denied, "{outcome:?}"),
+        }
+        let calls = if is_denied { 1 } else { 2 };
+        assert_eq!(server.of("tools/call").len(), calls);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -54,6 +54,8 @@ pub struct Judge {
     pub ended: Mutex<Vec<(String, bool, u16)>>,
     /// The server and the name of each ended flow.
     pub subjects: Mutex<Vec<[Option<String>; 2]>>,
+    /// The number of the server's tools that each message to a server came with, by method.
+    pub tools: Mutex<Vec<(String, Option<usize>)>>,
 }
 
 impl Addon for Judge {
@@ -66,6 +68,8 @@ impl Addon for Judge {
         let params = serde_json::from_str(params).unwrap();
         let judged = (frame.direction, frame.method.to_string(), params);
         self.requests.lock().push(judged);
+        let tools = frame.tools.as_ref().map(|tools| tools.len());
+        self.tools.lock().push((frame.method.to_string(), tools));
         let once = self
             .denied_once
             .lock()
@@ -87,6 +91,9 @@ impl Addon for Judge {
         };
         let judged = (frame.direction, frame.method.to_string(), outcome);
         self.responses.lock().push(judged);
+        let tools = frame.tools.as_ref().map(|tools| tools.len());
+        let answered = format!("answer to {}", frame.method);
+        self.tools.lock().push((answered, tools));
         let called = flow.mcp().and_then(|subject| subject.name.as_deref());
         if called.is_some() && called == *self.raises.lock() {
             flow.container().unwrap().raise_level(Level::Confidential);

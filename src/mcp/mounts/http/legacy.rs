@@ -140,7 +140,8 @@ impl LegacySession {
         });
     }
 
-    /// Repeats a call in another session, after the server has forgotten this one.
+    /// Repeats a call in another session, after the server has forgotten this one. Denies the call
+    /// if the container's level has risen or its abort latch was set meanwhile.
     async fn call_again(
         &self,
         permit: &CallPermit,
@@ -159,6 +160,8 @@ impl LegacySession {
         if successor.peer.version != self.peer.version {
             return Err(ended());
         }
+        // Opening the session took time.
+        permit.may_repeat().map_err(MountError::Denied)?;
         let called = Box::pin(successor.call(permit, events)).await;
         called.map_err(MountError::from)
     }

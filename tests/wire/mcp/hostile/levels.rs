@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::each_row;
 
+use super::super::library::{URI, library};
 use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
 use crate::rules::{ends, streaming};
@@ -87,6 +88,58 @@ fn a_raised_and_a_reset_level_are_announced_as_changes_of_the_list_of_tools() {
         announced();
         assert_eq!(client.tools(), ["kb_secrets", "kb_mail"]);
     }
+}
+
+#[test]
+fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
+    let requests = [
+        ("resources/read", json!({ "uri": URI })),
+        (
+            "prompts/get",
+            json!({ "name": "kb_greet", "arguments": { "who": "me" } }),
+        ),
+    ];
+    let cells = ERAS
+        .into_iter()
+        .flat_map(|client| ERAS.map(|server| (client, server)));
+    each_row(cells, |(era, spoken)| {
+        for is_closed in [false, true] {
+            let server = library(Some(spoken));
+            let hints = json!({ "openWorldHint": !is_closed });
+            let mut overrides = json!({ "kb:echo": { "classification": "Confidential" } });
+            for tool in ["echo", "ask", "sample"] {
+                overrides[format!("kb:{tool}")]["annotations"] = hints.clone();
+            }
+            let mut gateway = Gateway::start(&json!({
+                "mcpServers": { "kb": server.mount() }, "overrides": overrides,
+            }));
+            let client = Client::open(&gateway, era).wait_for(&["kb_echo", "kb_ask"]);
+            for (method, params) in &requests {
+                let before = client.request(method, params.clone());
+                assert!(before["result"].is_object(), "{before}");
+            }
+            text(&client.call("kb_echo", json!({})));
+            // After a restart, the gateway has to read the tools again.
+            for is_restarted in [false, true] {
+                if is_restarted {
+                    gateway.proxy.crash_and_restart();
+                }
+                let client = Client::open(&gateway, era);
+                for (method, params) in &requests {
+                    let reached = server.of(method).len();
+                    let answer = client.request(method, params.clone());
+                    if is_closed {
+                        assert!(answer["result"].is_object(), "{answer}");
+                    } else {
+                        assert_code(&answer, DENIED);
+                        let reason = answer["error"]["data"]["reason"].as_str().unwrap();
+                        assert!(reason.contains("the server reaches the open world"));
+                        assert_eq!(server.of(method).len(), reached);
+                    }
+                }
+            }
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The gate, with scripted policies and approvals.
 
 mod arguments;
+mod client_text;
 mod policy;
 mod response;
 mod rules;
@@ -71,12 +72,17 @@ impl Evaluator for Policies {
 pub(super) struct Records {
     pub(super) written: Mutex<Vec<String>>,
     pub(super) broken: bool,
+    /// Called once, during the next write.
+    pub(super) meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Records {
     fn write(&self, what: String) -> BoxFuture<'_, Result<(), Unavailable>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
+            if let Some(meanwhile) = self.meanwhile.lock().take() {
+                meanwhile();
+            }
             if self.broken {
                 return Err(Unavailable);
             }

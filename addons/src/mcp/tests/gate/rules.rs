@@ -108,6 +108,28 @@ async fn a_latch_that_is_set_during_the_evaluation_denies_the_request() {
 }
 
 #[tokio::test]
+async fn a_latch_or_a_higher_level_that_is_set_while_the_level_is_written_denies_the_call() {
+    let latch: fn(&Container) = |web| web.abort();
+    let raise: fn(&Container) = |web| web.raise_level(Level::Secret);
+    let nothing: fn(&Container) = |_| {};
+    for (meanwhile, expected) in [
+        (latch, Some(Code::PolicyDenied)),
+        (raise, Some(Code::PolicyDeniedContinue)),
+        (nothing, None),
+    ] {
+        let gate = gate(with_rule(OverrideRule {
+            classification: Level::Confidential,
+            ..OverrideRule::default()
+        }));
+        let web = Arc::clone(&gate.web);
+        *gate.records.meanwhile.lock() = Some(Box::new(move || meanwhile(&web)));
+        let judged = gate.fetch(json!({})).await;
+        assert_eq!(code(&judged), expected);
+        assert_eq!(gate.written(), ["level Confidential"]);
+    }
+}
+
+#[tokio::test]
 async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
     let gate = gate(settings());
     gate.web.abort();
@@ -178,7 +200,7 @@ async fn a_clients_answer_passes_only_if_the_tool_call_would_still_pass() {
             Some(Code::PolicyDeniedContinue),
         ),
         (false, Level::Secret, Some(tool(closed)), None),
-        (false, Level::Secret, None, None),
+        (false, Level::Secret, None, Some(Code::PolicyDeniedContinue)),
         (
             false,
             Level::Public,

@@ -1,0 +1,91 @@
+//! Judges text that a client sends to a server outside tool calls: in requests, in notifications and
+//! in answers to questions of the server.
+
+use std::sync::Arc;
+
+use super::Mcp;
+use super::denials::{DENY_CONTINUE, Target};
+use super::exposed::is_blocked;
+use super::level;
+use super::policies::check_latch;
+use super::ruling::record;
+use crate::contract::{Container, Definition, Flow, Frame, FrameKind, Verdict};
+use crate::raw_json::Members;
+
+/// Whether a client's request or notification may carry text of the client. All may, except those
+/// that only list, subscribe to lists, open a session or cancel a request. The names are exact,
+/// since an extension may define any other method, such as `com.example/list`.
+pub(super) fn carries_text(frame: &Frame) -> bool {
+    match &*frame.method {
+        "tools/list"
+        | "prompts/list"
+        | "resources/list"
+        | "resources/templates/list"
+        | "initialize"
+        | "ping"
+        | "server/discover"
+        | "logging/setLevel"
+        | "resources/unsubscribe"
+        | "notifications/cancelled" => false,
+        "subscriptions/listen" => names_resources(frame),
+        _ => true,
+    }
+}
+
+/// Whether a subscription names resources besides lists. True if the params cannot be read.
+fn names_resources(frame: &Frame) -> bool {
+    let Some(params) = frame.params() else {
+        return false;
+    };
+    let Ok(params) = Members::read(params) else {
+        return true;
+    };
+    match params.members("notifications") {
+        Ok(filter) => filter.is_some_and(|filter| {
+            let uris = filter.get("resourceSubscriptions");
+            uris.is_some_and(|uris| uris != "[]" && uris != "null")
+        }),
+        Err(_) => true,
+    }
+}
+
+impl Mcp {
+    /// Denies a client's request, notification or answer if the container's level excludes the open
+    /// world, unless the server does not reach it. The abort latch denies requests and answers.
+    pub(super) fn admit_text(
+        &self,
+        flow: &mut Flow,
+        frame: &Frame,
+        container: &Container,
+        target: &Target,
+    ) -> Verdict {
+        if frame.kind != FrameKind::Notification {
+            check_latch(flow, container, target)?;
+        }
+        let level = container.level();
+        if !level.excludes_open_world() || self.is_closed_world(frame, container, target) {
+            return Ok(());
+        }
+        let level = level.as_str();
+        let reason = format!(
+            "the server reaches the open world, and the container's security level is {level}"
+        );
+        record(flow, DENY_CONTINUE, &reason);
+        let hint = "set annotations: { openWorldHint: false } under overrides in mcp.yaml for each tool of the server if none reaches the open world";
+        Err(target.deny(&reason).rule("security level").hint(hint))
+    }
+
+    /// Whether the server of a message lists tools, and none of them reaches the open world. A tool
+    /// that is blocked because its definition changed counts as one that does.
+    fn is_closed_world(&self, frame: &Frame, container: &Container, target: &Target) -> bool {
+        let is_closed = |tool: &Arc<Definition>| {
+            let rule = self
+                .settings
+                .override_of(&target.server, &tool.name, &container.id);
+            let hints = level::hints(rule.map(|rule| &**rule), tool);
+            !is_blocked(&self.settings, tool) && !hints.is_open_world()
+        };
+        let tools = frame.tools.as_deref().unwrap_or_default();
+        !tools.is_empty() && tools.iter().all(is_closed)
+    }
+}
