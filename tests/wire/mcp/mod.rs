@@ -12,5 +12,6 @@ mod later_answers;
 mod legacy;
 mod library;
 mod modern;
+mod policies;
 mod server;
 mod telemetry;

@@ -44,21 +44,19 @@ impl Setting {
                 path,
                 entrypoint: "mcp/authz".into(),
                 methods: vec![(*method).into()],
+                key: "policies.bundles[0]".into(),
                 place: Place { line: 1, column: 1 },
             }
         });
-        let settings = PoliciesSettings {
-            bundles: settings.collect(),
-            on_unavailable,
-            ..PoliciesSettings::default()
-        };
+        let settings: Vec<_> = settings.collect();
         let registry = Registry::new();
         let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
         let threads = Arc::new(PolicyThreads::start().unwrap());
-        let (evaluator, unloaded) = RegoEvaluator::load(&settings, threads, metrics);
+        let mut bundles = Bundles::load(&settings);
+        let unloaded = std::mem::take(&mut bundles.unloaded);
         Self {
             _directory: directory,
-            evaluator,
+            evaluator: RegoEvaluator::new(bundles, on_unavailable, threads, metrics),
             unloaded,
             registry,
         }
