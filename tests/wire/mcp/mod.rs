@@ -13,5 +13,6 @@ mod legacy;
 mod library;
 mod modern;
 mod policies;
+mod reloads;
 mod server;
 mod telemetry;
