@@ -104,6 +104,7 @@ fn policies(criterion: &mut Criterion) {
             let question = PolicyQuestion {
                 input: input.clone(),
                 decided: 0,
+                in_place: true,
                 ends: Instant::now().checked_add(Duration::from_millis(500)),
             };
             let decided = evaluator.evaluate("tools/call", question);

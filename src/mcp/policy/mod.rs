@@ -4,7 +4,7 @@
 //! The evaluator in `plain` evaluates plain policies, which have no variables, loops or functions
 //! of their own. The interpreter of regorus evaluates all others. Policies run on the threads of
 //! [`PolicyThreads`]. If all policies for a message are plain and take at most `MAX_SHORT_NS` for
-//! an input of this size, they run on the connection's thread instead.
+//! an input of this size, their first evaluation runs on the connection's thread instead.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
@@ -126,17 +126,12 @@ impl RegoEvaluator {
         };
         let (bytes, decided) = (question.input.bytes(), question.decided);
         query.check_size(bytes, decided)?;
-        let is_short = query.is_short(&question.input, decided);
+        let in_place = question.in_place && query.is_short(&question.input, decided);
         let work = move || query.evaluate(&question.input, decided);
-        if is_short {
-            // As on the policy threads, a panic denies one message and does not end the task of the
-            // connection. The evaluation, whose state may be inconsistent, is dropped.
-            return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                tracing::error!("the policy engine panicked");
-                Err(threads::panicked())
-            });
+        match in_place {
+            true => without_panic(work),
+            false => self.threads.run(left(question.ends), bytes, work).await?,
         }
-        self.threads.run(left(question.ends), bytes, work).await?
     }
 }
 
@@ -272,6 +267,15 @@ impl Query {
         self.metrics.count(bundle, label);
         result
     }
+}
+
+/// Runs `work` on this thread. As on the policy threads, a panic denies one message and does not
+/// end the task of the connection. The evaluation, whose state may be inconsistent, is dropped.
+fn without_panic<T>(work: impl FnOnce() -> Result<T, EvaluatorError>) -> Result<T, EvaluatorError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        tracing::error!("the policy engine panicked");
+        Err(threads::panicked())
+    })
 }
 
 /// The loaded bundles for a method, without the first `decided`.
