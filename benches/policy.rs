@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use addons::contract::settings::Place;
 use addons::contract::{Evaluator, PolicyInput, PolicyQuestion, ReadMembers};
-use addons::mcp::{Bundle, PoliciesSettings};
+use addons::mcp::{Bundle, OnUnavailable};
 use criterion::{Criterion, criterion_group, criterion_main};
 use prometheus::Registry;
 use rustix::time::{ClockId, clock_gettime};
-use unified_proxy::mcp::policy::{PolicyMetrics, PolicyThreads, RegoEvaluator};
+use unified_proxy::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads, RegoEvaluator};
 
 /// Ten rules for each of five conditions, then `last`. No rule applies to [`input`].
 fn policy(last: &str) -> String {
@@ -68,21 +68,18 @@ fn input(reads: ReadMembers) -> PolicyInput {
 fn evaluator(policy: &str) -> RegoEvaluator {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("authz.rego"), policy).unwrap();
-    let settings = PoliciesSettings {
-        bundles: vec![Bundle {
-            id: "bench".into(),
-            path: directory.path().to_owned(),
-            entrypoint: "mcp/authz".into(),
-            methods: vec!["tools/call".into()],
-            place: Place { line: 1, column: 1 },
-        }],
-        ..PoliciesSettings::default()
-    };
+    let bundles = Bundles::load(&[Bundle {
+        id: "bench".into(),
+        path: directory.path().to_owned(),
+        entrypoint: "mcp/authz".into(),
+        methods: vec!["tools/call".into()],
+        key: "policies.bundles[0]".into(),
+        place: Place { line: 1, column: 1 },
+    }]);
+    assert!(bundles.unloaded.is_empty(), "{:?}", bundles.unloaded);
     let metrics = Arc::new(PolicyMetrics::new(&Registry::new()).unwrap());
     let threads = Arc::new(PolicyThreads::start().unwrap());
-    let (evaluator, unloaded) = RegoEvaluator::load(&settings, threads, metrics);
-    assert!(unloaded.is_empty(), "{unloaded:?}");
-    evaluator
+    RegoEvaluator::new(bundles, OnUnavailable::Deny, threads, metrics)
 }
 
 /// CPU time of all threads of the process.
@@ -107,6 +104,7 @@ fn policies(criterion: &mut Criterion) {
             let question = PolicyQuestion {
                 input: input.clone(),
                 decided: 0,
+                in_place: true,
                 ends: Instant::now().checked_add(Duration::from_millis(500)),
             };
             let decided = evaluator.evaluate("tools/call", question);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{Chain, Containers};
+use addons::mcp::Bundle;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
@@ -15,8 +16,8 @@ pub struct Snapshot {
     pub config: Arc<Config>,
     pub containers: Arc<dyn Containers>,
     pub network: Arc<Network>,
-    /// Whether every MCP policy of the configuration could be loaded.
-    pub policies_loaded: bool,
+    /// The MCP policies of the configuration that could not be loaded.
+    pub unloaded_policies: Vec<Bundle>,
 }
 
 impl Snapshot {

@@ -356,6 +356,8 @@ mod tests {
                 b"\"\\ud800\"",
                 b"\"a\nb\"",
                 b"{\"$serde_json::private::RawValue\":\"{}\"}",
+                b"{\"$serde_json::private::Number\":\"5\"}",
+                b"[{\"a\":{\"\\u0024serde_json::private::Number\":\"5\"}}]",
                 b"{\"a\":0,\"b\":0,\"c\":0,\"d\":0,\"e\":0,\"f\":0,\"g\":0,\"h\":0,\"i\":0,\"i\":1}",
             ],
             |text| {

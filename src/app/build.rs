@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Chain, Containers, OwnAddresses};
-use addons::mcp::{McpPorts, NoApprovals, PoliciesSettings};
+use addons::mcp::{McpPorts, NoApprovals, OnUnavailable};
 use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
 use crate::config::Config;
-use crate::mcp::policy::{PolicyMetrics, PolicyThreads, RegoEvaluator};
+use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads, RegoEvaluator, Unloaded};
 use crate::registry::{Registry, RegistryRecords};
 use crate::runtime::TokioTasks;
 use crate::snapshot::Snapshot;
@@ -43,13 +43,15 @@ pub struct Builder {
 
 impl Builder {
     /// Builds a snapshot. `before` is the snapshot in force; `None` at the start. Its resolver is
-    /// reused, with the cache, unless the section `upstream` of proxy.yaml has changed. Fails if
+    /// reused, with the cache, unless the section `upstream` of proxy.yaml has changed. `bundles`
+    /// are the policies of `config`; those that could not be loaded are logged. Fails if
     /// `tls.upstream_ca`, the nameservers or the settings of the chain cannot be used.
     pub fn build(
         &self,
         generation: u64,
         config: Arc<Config>,
         before: Option<&Snapshot>,
+        bundles: Bundles,
     ) -> Result<Snapshot, Failure> {
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
         let tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
@@ -68,7 +70,12 @@ impl Builder {
                 Arc::new(resolver.watched_by(watch))
             }
         };
-        let (mcp, policies_loaded) = self.mcp_ports(&config.addons.mcp.policies);
+        for Unloaded { settings, error } in &bundles.unloaded {
+            tracing::error!(bundle = %settings.id, "mcp.yaml: policies.bundles: {error}");
+        }
+        let unloaded = bundles.unloaded.iter();
+        let unloaded_policies = unloaded.map(|bundle| bundle.settings.clone()).collect();
+        let mcp = self.mcp_ports(bundles, config.addons.mcp.policies.on_unavailable);
         let chain = Arc::new(self.chain(&config, mcp)?);
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
@@ -90,7 +97,7 @@ impl Builder {
         Ok(Snapshot {
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             network: Arc::new(network),
-            policies_loaded,
+            unloaded_policies,
             config,
         })
     }
@@ -109,24 +116,17 @@ impl Builder {
         })
     }
 
-    /// Loads the policy bundles. Returns the ports of the MCP addons, and whether all bundles were
-    /// loaded. Logs each bundle that could not be loaded. Messages that such a bundle would judge
-    /// are denied, unless `policies.on_unavailable` is `allow`.
-    fn mcp_ports(&self, policies: &PoliciesSettings) -> (McpPorts, bool) {
+    /// The ports of the MCP addons. Messages that a bundle would judge that could not be loaded are
+    /// denied, unless `on_unavailable` is `Allow`.
+    fn mcp_ports(&self, bundles: Bundles, on_unavailable: OnUnavailable) -> McpPorts {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);
-        let (evaluator, unloaded) = RegoEvaluator::load(policies, threads, metrics);
-        let all_loaded = unloaded.is_empty();
-        for bundle in unloaded {
-            let (id, error) = (&bundle.settings.id, &bundle.error);
-            tracing::error!(bundle = %id, "mcp.yaml: policies.bundles: {error}");
-        }
-        let ports = McpPorts {
+        let evaluator = RegoEvaluator::new(bundles, on_unavailable, threads, metrics);
+        McpPorts {
             evaluator: Arc::new(evaluator),
             records: Arc::new(RegistryRecords(Arc::clone(&self.registry))),
             approvals: Arc::new(NoApprovals),
             tasks: Arc::new(TokioTasks),
-        };
-        (ports, all_loaded)
+        }
     }
 }

@@ -57,7 +57,7 @@ pub fn gateway(
         Rules {
             chain: Arc::clone(snapshot.chain()),
             settings: Arc::clone(&snapshot.config.addons.mcp),
-            policies_loaded: snapshot.policies_loaded,
+            policies_loaded: snapshot.unloaded_policies.is_empty(),
         }
     };
     let core = Core::new(Box::new(rules), mounts, counters);

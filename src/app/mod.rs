@@ -35,7 +35,7 @@ use crate::config::{Config, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Engine, ListenerKind, Workers};
-use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
+use crate::mcp::policy::{Bundles, PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::{TokioTasks, pause};
@@ -176,7 +176,9 @@ impl App {
             provider,
             long_lived,
         };
-        let first = builder.build(1, Arc::clone(&config), None)?;
+        let mut bundles = Bundles::load(&config.addons.mcp.policies.bundles);
+        let policy_files = std::mem::take(&mut bundles.files);
+        let first = builder.build(1, Arc::clone(&config), None, bundles)?;
         let snapshots = Arc::new(SnapshotStore::new(first));
         let current = Arc::downgrade(&snapshots);
         client.follow(Box::new(move || {
@@ -206,7 +208,15 @@ impl App {
         ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
         let of_reloader = Arc::clone(&snapshots);
-        let reloader = Reloader::new(source, builder, of_reloader, servers, flag, &metrics);
+        let reloader = Reloader::new(
+            source,
+            builder,
+            of_reloader,
+            servers,
+            policy_files,
+            flag,
+            &metrics,
+        );
         Ok(Self {
             engine,
             registry,

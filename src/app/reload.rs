@@ -1,11 +1,14 @@
 //! Reloads a changed configuration, as a whole or not at all.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use addons::Settings;
+use addons::contract::FileVersion;
+use addons::contract::settings::Report;
+use addons::mcp::Bundle;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
@@ -14,20 +17,14 @@ use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
 use crate::mcp::Mounts;
+use crate::mcp::policy::{BundleFiles, Bundles, Unloaded};
 use crate::runtime::pause;
+use crate::secret_files;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
 /// How often the files are checked for changes. A change must be in force within five seconds.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The metadata of a file that change when the file is written or replaced.
-#[derive(PartialEq, Eq)]
-struct Version {
-    inode: u64,
-    changed: (i64, i64),
-    bytes: u64,
-}
 
 /// The sources of the configuration: a directory, the defaults of a profile and the options of
 /// `run`.
@@ -56,13 +53,13 @@ impl Source {
             listen: Listen::default(),
             private,
         };
-        let config = source.reload()?;
+        let config = source.reload(|_, _| {})?;
         source.listen = config.proxy.listen.clone();
         Ok((source, config))
     }
 
-    fn reload(&self) -> Result<Config, ConfigErrors> {
-        let mut config = config::load(&self.dir, self.profile)?;
+    fn reload(&self, check: impl FnOnce(&Settings, &Report)) -> Result<Config, ConfigErrors> {
+        let mut config = config::load_checked(&self.dir, self.profile, check)?;
         if let Some(private) = &self.private {
             private.apply(&mut config)?;
         }
@@ -77,6 +74,8 @@ pub struct Reloader {
     snapshots: Arc<SnapshotStore>,
     /// The MCP servers, which get their settings after every reload.
     servers: Arc<Mounts>,
+    /// The files of the policies that were read last, also by a reload that failed.
+    policy_files: Mutex<BundleFiles>,
     generation: AtomicU64,
     flag: HealthFlag,
     /// Keeps `flag` set while the last reload succeeded; `None` after a failed one. The lock
@@ -91,6 +90,7 @@ impl Reloader {
         builder: Builder,
         snapshots: Arc<SnapshotStore>,
         servers: Arc<Mounts>,
+        policy_files: BundleFiles,
         flag: HealthFlag,
         metrics: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
@@ -108,6 +108,7 @@ impl Reloader {
             builder,
             snapshots,
             servers,
+            policy_files: Mutex::new(policy_files),
             generation: AtomicU64::new(1),
             current: Mutex::new(Some(flag.on())),
             flag,
@@ -149,7 +150,11 @@ impl Reloader {
     fn load(&self) -> Result<Snapshot, Vec<String>> {
         let texts =
             |errors: ConfigErrors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let mut config = self.source.reload().map_err(texts)?;
+        let mut bundles = Bundles::default();
+        let check = |settings: &Settings, report: &Report| {
+            bundles = self.load_bundles(&settings.mcp.policies.bundles, report);
+        };
+        let mut config = self.source.reload(check).map_err(texts)?;
         self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
         for warning in &config.warnings {
@@ -161,8 +166,29 @@ impl Reloader {
                 generation,
                 Arc::new(config),
                 Some(&self.snapshots.current()),
+                bundles,
             )
             .map_err(|failure| vec![failure.to_string()])
+    }
+
+    /// Loads the policies. Reports each one that cannot be loaded as an error, unless the same is
+    /// true of the configuration in force: such a policy must not block other changes.
+    fn load_bundles(&self, settings: &[Bundle], report: &Report) -> Bundles {
+        let mut bundles = Bundles::load(settings);
+        *self.policy_files.lock() = std::mem::take(&mut bundles.files);
+        let in_force = self.snapshots.current();
+        let was_unloaded = |bundle: &Unloaded| {
+            in_force
+                .unloaded_policies
+                .iter()
+                .any(|one| bundle.is_of(one))
+        };
+        for bundle in &bundles.unloaded {
+            if !was_unloaded(bundle) {
+                report.error(bundle.config_error());
+            }
+        }
+        bundles
     }
 
     /// Refuses a configuration that lacks a file of the configuration in force. The file was more
@@ -210,12 +236,12 @@ impl Reloader {
         config.addons.audit = in_force.addons.audit;
     }
 
-    /// Reloads whenever a file changes, until the shutdown.
+    /// Reloads whenever a file of the configuration or of a policy changes, until the shutdown.
     pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let mut seen = self.versions();
         while pause(POLL_INTERVAL, &shutdown).await {
             let now = self.versions();
-            if now != seen {
+            if self.policies_changed() || now != seen {
                 seen = now;
                 // `reload` logs errors, and the check `configuration_current` fails.
                 let _ = self.reload();
@@ -225,16 +251,23 @@ impl Reloader {
 
     /// A value that changes when a file is written, replaced, added or removed, and when the
     /// directory becomes readable or unreadable.
-    fn versions(&self) -> (bool, Vec<Option<Version>>) {
+    fn versions(&self) -> (bool, Vec<Option<FileVersion>>) {
         let version = |name: &&str| {
             let metadata = std::fs::metadata(self.source.dir.join(name)).ok()?;
-            Some(Version {
-                inode: metadata.ino(),
-                changed: (metadata.ctime(), metadata.ctime_nsec()),
-                bytes: metadata.len(),
-            })
+            Some(secret_files::version(&metadata))
         };
         let is_readable = std::fs::read_dir(&self.source.dir).is_ok();
         (is_readable, FILES.iter().map(version).collect())
+    }
+
+    /// Whether a file of a policy has changed since the policies were loaded, or since the last
+    /// call.
+    fn policies_changed(&self) -> bool {
+        let mut files = self.policy_files.lock();
+        // As in `reload`: a policy may have thousands of files.
+        let now = tokio::task::block_in_place(|| files.read_again());
+        let changed = *files != now;
+        *files = now;
+        changed
     }
 }

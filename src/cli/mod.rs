@@ -24,6 +24,7 @@ use http::Method;
 use serde_json::Value;
 
 use crate::config::{self, Config, Profile};
+use crate::mcp::policy::Bundles;
 use crate::sandbox;
 
 pub use audit::verify as verify_audit;
@@ -136,10 +137,16 @@ fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
     Ok((dir, config))
 }
 
-/// Loads the configuration of the server on this machine and prints its warnings. If the
-/// configuration is invalid, the failure lists all errors.
+/// Loads the configuration of the server on this machine, with its MCP policies, and prints its
+/// warnings. If the configuration is invalid, the failure lists all errors.
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
-    let (dir, config) = load(dir)?;
+    let (dir, profile) = dir.here();
+    let config = config::load_checked(&dir, profile, |settings, report| {
+        for bundle in Bundles::load(&settings.mcp.policies.bundles).unloaded {
+            report.error(bundle.config_error());
+        }
+    });
+    let config = config.map_err(|errors| Failure::new(code::CONFIG, errors))?;
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }

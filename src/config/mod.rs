@@ -75,11 +75,30 @@ impl Profile {
 /// this process. A missing file means secure defaults; a missing directory and a file that cannot
 /// be read are errors. Returns all errors of all files at once.
 pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
-    load_with(dir, profile, &|name| std::env::var(name).ok())
+    load_checked(dir, profile, |_, _| {})
+}
+
+/// Like [`load`]; `check` may report further errors of the addons' settings. It also gets the
+/// settings of files with errors, without the entries that could not be read.
+pub fn load_checked(
+    dir: &Path,
+    profile: Profile,
+    check: impl FnOnce(&Settings, &Report),
+) -> Result<Config, ConfigErrors> {
+    read(dir, profile, &|name| std::env::var(name).ok(), check)
 }
 
 /// Like [`load`], but gets variables from `env`.
 pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
+    read(dir, profile, env, |_, _| {})
+}
+
+fn read(
+    dir: &Path,
+    profile: Profile,
+    env: Env<'_>,
+    check: impl FnOnce(&Settings, &Report),
+) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
     let files = Files::open(|name| files::open(dir, name, env, &report));
@@ -90,6 +109,7 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     let addons = Settings::read(&files, &FilesOnDisk);
     addons.check(&files);
     files.refuse_unknown_keys();
+    check(&addons, &report);
     Ok(Config {
         proxy,
         addons,

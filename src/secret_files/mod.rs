@@ -66,7 +66,8 @@ impl SecretFiles for FilesOnDisk {
     }
 }
 
-fn version(metadata: &Metadata) -> FileVersion {
+/// The version of the file with this metadata.
+pub fn version(metadata: &Metadata) -> FileVersion {
     FileVersion {
         inode: metadata.ino(),
         changed: (metadata.ctime(), metadata.ctime_nsec()),

@@ -179,7 +179,7 @@ impl Fixture {
         config.proxy.limits.max_connections_per_container = 100;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshot = Snapshot {
-            policies_loaded: true,
+            unloaded_policies: Vec::new(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::new(chain),

@@ -93,7 +93,7 @@ impl From<Denial> for OutboundError {
 }
 
 /// Evaluates the operator's policy bundles on MCP messages: a short evaluation on the calling
-/// thread, a longer one on a thread of the evaluator.
+/// thread if the question permits it, any other on a thread of the evaluator.
 pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn asks(&self, method: &str) -> bool;
@@ -123,6 +123,10 @@ pub struct PolicyQuestion {
     pub input: PolicyInput,
     /// Number of bundles that have decided on this message already.
     pub decided: usize,
+    /// Whether a short evaluation may run on the calling thread. True only for the first evaluation
+    /// of a message, so that a message with many does not block the thread for the sum of their
+    /// times.
+    pub in_place: bool,
     /// The time by which all bundles must have decided. `None`: no deadline, since the time would
     /// be beyond the range of `Instant`.
     pub ends: Option<Instant>,

@@ -15,8 +15,7 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 /// The methods that an input request may have.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
-/// Limit on the questions to the client in one answer. Each question is judged by the policies, and
-/// short policies run on the connection's thread, so many questions would delay other connections.
+/// Limit on the questions to the client in one answer. The policies are evaluated for each.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {

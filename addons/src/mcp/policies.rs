@@ -18,7 +18,8 @@ impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
     /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
-    /// Without `frame`, and in a dry run, the message is denied.
+    /// Without `frame`, since the question is one of several in a message, and in a dry run, the
+    /// message is denied.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
@@ -34,7 +35,7 @@ impl Mcp {
             bundle,
             reason,
             modified,
-        } = self.rule_on(flow, &question).await?;
+        } = self.rule_on(flow, &question, frame.is_some()).await?;
         record(flow, decision, &reason);
         flow.note(|| format!("the policies decide {decision}: {reason}"));
         let bundle = bundle.as_deref().unwrap_or("policies");
@@ -60,8 +61,13 @@ impl Mcp {
     }
 
     /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
-    /// earlier ones.
-    async fn rule_on(&self, flow: &mut Flow, question: &Question<'_>) -> Result<Ruling, Denial> {
+    /// earlier ones. `is_whole` is false for one of several questions in a message.
+    async fn rule_on(
+        &self,
+        flow: &mut Flow,
+        question: &Question<'_>,
+        is_whole: bool,
+    ) -> Result<Ruling, Denial> {
         let policies = &self.settings.policies;
         let ends = Instant::now().checked_add(policies.timeout);
         let mut decisions: Vec<Decision> = Vec::new();
@@ -74,6 +80,7 @@ impl Mcp {
             let asked = PolicyQuestion {
                 input: question.input(flow, reads, redacted)?,
                 decided: decisions.len(),
+                in_place: is_whole && decisions.is_empty(),
                 ends,
             };
             let answered = self.ports.evaluator.evaluate(question.method, asked).await;

@@ -1,14 +1,16 @@
 //! The files of a bundle, from a directory or a gzipped tar archive, within bounds.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
-use std::path::{Component, Path};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
 
+use addons::contract::FileVersion;
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, EntryType};
 
 use super::error::LoadError;
+use crate::secret_files;
 
 /// Limit on the unpacked size of a bundle, in bytes. Large policies have several hundred KiB; data
 /// documents have more.
@@ -25,63 +27,58 @@ pub struct Files {
     /// The content of each policy, data file and manifest; other files are not read.
     pub content: BTreeMap<String, Vec<u8>>,
     bytes: u64,
-    entries: usize,
+}
+
+/// The versions of the files of bundles, by the path of the bundle. For a bundle whose files cannot
+/// be listed, the reason.
+#[derive(Default, PartialEq, Eq)]
+pub struct BundleFiles(BTreeMap<PathBuf, Result<Versions, String>>);
+
+/// The version of each file that is read, by its path from the bundle's root; an archive has the
+/// empty path.
+type Versions = BTreeMap<String, FileVersion>;
+
+impl BundleFiles {
+    /// Reads the versions; blocks.
+    pub fn of(bundles: impl IntoIterator<Item = PathBuf>) -> Self {
+        let files = bundles.into_iter().map(|path| {
+            let versions = versions(&path).map_err(|error| error.to_string());
+            (path, versions)
+        });
+        Self(files.collect())
+    }
+
+    /// Reads the versions of the same bundles; blocks.
+    pub fn read_again(&self) -> Self {
+        Self::of(self.0.keys().cloned())
+    }
 }
 
 impl Files {
     /// Reads a directory or an archive. Blocks.
     pub fn read(path: &Path) -> Result<Self, LoadError> {
-        let unreadable = |error| LoadError::Unreadable(path.display().to_string(), error);
-        let metadata = fs::metadata(path).map_err(unreadable)?;
+        let metadata = metadata(path)?;
         let mut files = Self::default();
         if metadata.is_dir() {
-            files.add_directory(path, "", 0)?;
+            for (relative, path) in list(path)? {
+                files.add_file(relative, open(&path)?)?;
+            }
         } else if metadata.is_file() {
-            files.add_archive(File::open(path).map_err(unreadable)?)?;
+            files.add_archive(open(path)?)?;
         } else {
             return Err(LoadError::NoBundle(path.display().to_string()));
         }
         Ok(files)
     }
 
-    fn add_directory(&mut self, path: &Path, below: &str, depth: usize) -> Result<(), LoadError> {
-        let unreadable = |error| LoadError::Unreadable(path.display().to_string(), error);
-        for entry in fs::read_dir(path).map_err(unreadable)? {
-            let entry = entry.map_err(unreadable)?;
-            let Ok(name) = entry.file_name().into_string() else {
-                return Err(LoadError::Path(entry.path().display().to_string()));
-            };
-            let relative = match below {
-                "" => name,
-                below => format!("{below}/{name}"),
-            };
-            self.count_entry()?;
-            // `file_type` does not follow links.
-            let kind = entry.file_type().map_err(unreadable)?;
-            if kind.is_dir() {
-                if depth >= MAX_DEPTH {
-                    return Err(LoadError::TooDeep(relative, MAX_DEPTH));
-                }
-                self.add_directory(&entry.path(), &relative, depth.saturating_add(1))?;
-            } else if kind.is_file() {
-                if has_meaning(&relative) {
-                    let file = File::open(entry.path()).map_err(unreadable)?;
-                    self.add_file(relative, file)?;
-                }
-            } else {
-                return Err(LoadError::NotRegular(relative));
-            }
-        }
-        Ok(())
-    }
-
     fn add_archive(&mut self, compressed: impl Read) -> Result<(), LoadError> {
         // Bounds the headers and the padding of the archive, too; `add_file` bounds the files.
         let text = MultiGzDecoder::new(compressed).take(MAX_BUNDLE_BYTES.saturating_mul(2));
+        let mut entries = 0;
         let mut archive = Archive::new(text);
         for entry in archive.entries().map_err(LoadError::Archive)? {
             let mut entry = entry.map_err(LoadError::Archive)?;
-            self.count_entry()?;
+            count(&mut entries)?;
             let path = entry.path().map_err(LoadError::Archive)?;
             let relative = normal_form(&path)?;
             match entry.header().entry_type() {
@@ -113,14 +110,71 @@ impl Files {
         self.content.insert(path, content);
         Ok(())
     }
+}
 
-    fn count_entry(&mut self) -> Result<(), LoadError> {
-        self.entries = self.entries.saturating_add(1);
-        if self.entries > MAX_ENTRIES {
-            return Err(LoadError::TooMany(MAX_ENTRIES));
+fn versions(path: &Path) -> Result<Versions, LoadError> {
+    let files = match metadata(path)?.is_dir() {
+        true => list(path)?,
+        false => vec![(String::new(), path.to_owned())],
+    };
+    let versions = files.into_iter().map(|(relative, path)| {
+        let metadata = metadata(&path)?;
+        Ok((relative, secret_files::version(&metadata)))
+    });
+    versions.collect()
+}
+
+fn metadata(path: &Path) -> Result<Metadata, LoadError> {
+    fs::metadata(path).map_err(|error| unreadable(path, error))
+}
+
+fn open(path: &Path) -> Result<File, LoadError> {
+    File::open(path).map_err(|error| unreadable(path, error))
+}
+
+fn unreadable(path: &Path, error: io::Error) -> LoadError {
+    LoadError::Unreadable(path.display().to_string(), error)
+}
+
+/// The files of a directory that are read: the path of each from the bundle's root, and its path on
+/// disk.
+fn list(directory: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
+    let (mut files, mut entries) = (Vec::new(), 0);
+    let mut pending = vec![(directory.to_owned(), String::new(), 0_usize)];
+    while let Some((directory, prefix, depth)) = pending.pop() {
+        let unreadable = |error| unreadable(&directory, error);
+        for entry in fs::read_dir(&directory).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            let path = entry.path();
+            let Ok(name) = entry.file_name().into_string() else {
+                return Err(LoadError::Path(path.display().to_string()));
+            };
+            let relative = format!("{prefix}{name}");
+            count(&mut entries)?;
+            // `file_type` does not follow links.
+            let kind = entry.file_type().map_err(unreadable)?;
+            if kind.is_dir() {
+                if depth >= MAX_DEPTH {
+                    return Err(LoadError::TooDeep(relative, MAX_DEPTH));
+                }
+                pending.push((path, relative + "/", depth.saturating_add(1)));
+            } else if !kind.is_file() {
+                return Err(LoadError::NotRegular(relative));
+            } else if has_meaning(&relative) {
+                files.push((relative, path));
+            }
         }
-        Ok(())
     }
+    Ok(files)
+}
+
+/// Counts a file or directory.
+fn count(entries: &mut usize) -> Result<(), LoadError> {
+    *entries = entries.saturating_add(1);
+    if *entries > MAX_ENTRIES {
+        return Err(LoadError::TooMany(MAX_ENTRIES));
+    }
+    Ok(())
 }
 
 /// The file's name without its directories.

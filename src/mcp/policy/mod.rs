@@ -4,7 +4,7 @@
 //! The evaluator in `plain` evaluates plain policies, which have no variables, loops or functions
 //! of their own. The interpreter of regorus evaluates all others. Policies run on the threads of
 //! [`PolicyThreads`]. If all policies for a message are plain and take at most `MAX_SHORT_NS` for
-//! an input of this size, they run on the connection's thread instead.
+//! an input of this size, their first evaluation runs on the connection's thread instead.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
@@ -19,6 +19,7 @@ mod bundle;
 mod error;
 mod files;
 mod interpreter;
+mod loading;
 mod metrics;
 mod plain;
 mod program;
@@ -36,14 +37,15 @@ use addons::contract::{
     BoxFuture, Decision, Decisions, Evaluator, EvaluatorError, PolicyInput, PolicyQuestion,
     ReadMembers,
 };
-use addons::mcp::{Bundle as BundleSettings, OnUnavailable, PoliciesSettings};
+use addons::mcp::{Bundle as BundleSettings, OnUnavailable};
 use regorus::Value;
 
 pub use error::LoadError;
+pub use files::BundleFiles;
+pub use loading::{Bundles, Unloaded};
 pub use metrics::PolicyMetrics;
 pub use threads::PolicyThreads;
 
-use bundle::Bundle;
 use error::EvaluationError;
 use metrics::{FAILED, TIMED_OUT, UNAVAILABLE};
 use program::{MAX_INPUT_BYTES, Program, left};
@@ -67,43 +69,24 @@ struct LoadedBundle {
     program: Option<Program>,
 }
 
-/// A bundle that could not be loaded.
-#[derive(Debug)]
-pub struct Unloaded {
-    /// The bundle's settings, with their place in the configuration.
-    pub settings: BundleSettings,
-    /// Why the bundle could not be loaded, and what to change.
-    pub error: LoadError,
-}
-
 impl RegoEvaluator {
-    /// Loads the bundles and compiles their policies; blocks. Also returns the bundles that could
-    /// not be loaded, which the caller reports. `on_unavailable` decides on messages for which one
-    /// of these bundles is configured.
-    pub fn load(
-        settings: &PoliciesSettings,
+    /// Evaluates `bundles`. `on_unavailable` decides on messages for which a bundle is configured
+    /// that could not be loaded.
+    pub fn new(
+        bundles: Bundles,
+        on_unavailable: OnUnavailable,
         threads: Arc<PolicyThreads>,
         metrics: Arc<PolicyMetrics>,
-    ) -> (Self, Vec<Unloaded>) {
-        let mut unloaded = Vec::new();
-        let mut bundles = Vec::new();
-        for bundle in &settings.bundles {
-            metrics.create_configured(&bundle.id);
-            let failed = |error| {
-                let settings = bundle.clone();
-                unloaded.push(Unloaded { settings, error });
-            };
-            let program = load(bundle).map_err(failed).ok();
-            let settings = bundle.clone();
-            bundles.push(LoadedBundle { settings, program });
+    ) -> Self {
+        for bundle in &bundles.all {
+            metrics.create_configured(&bundle.settings.id);
         }
-        let evaluator = Self {
-            bundles: bundles.into(),
-            on_unavailable: settings.on_unavailable,
+        Self {
+            bundles: bundles.all.into(),
+            on_unavailable,
             threads,
             metrics,
-        };
-        (evaluator, unloaded)
+        }
     }
 
     /// Counts the bundles for a method that are not loaded. Fails if there is one and
@@ -143,17 +126,12 @@ impl RegoEvaluator {
         };
         let (bytes, decided) = (question.input.bytes(), question.decided);
         query.check_size(bytes, decided)?;
-        let is_short = query.is_short(&question.input, decided);
+        let in_place = question.in_place && query.is_short(&question.input, decided);
         let work = move || query.evaluate(&question.input, decided);
-        if is_short {
-            // As on the policy threads, a panic denies one message and does not end the task of the
-            // connection. The evaluation, whose state may be inconsistent, is dropped.
-            return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                tracing::error!("the policy engine panicked");
-                Err(threads::panicked())
-            });
+        match in_place {
+            true => without_panic(work),
+            false => self.threads.run(left(question.ends), bytes, work).await?,
         }
-        self.threads.run(left(question.ends), bytes, work).await?
     }
 }
 
@@ -291,6 +269,15 @@ impl Query {
     }
 }
 
+/// Runs `work` on this thread. As on the policy threads, a panic denies one message and does not
+/// end the task of the connection. The evaluation, whose state may be inconsistent, is dropped.
+fn without_panic<T>(work: impl FnOnce() -> Result<T, EvaluatorError>) -> Result<T, EvaluatorError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        tracing::error!("the policy engine panicked");
+        Err(threads::panicked())
+    })
+}
+
 /// The loaded bundles for a method, without the first `decided`.
 fn programs<'b>(
     bundles: &'b [LoadedBundle],
@@ -300,20 +287,6 @@ fn programs<'b>(
     let asked = bundles.iter().filter(move |bundle| bundle.is_for(method));
     let loaded = asked.filter_map(|bundle| Some((&bundle.settings.id, bundle.program.as_ref()?)));
     loaded.skip(decided)
-}
-
-/// Reads and compiles one bundle.
-fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
-    let bundle = Bundle::read(&settings.path)?;
-    let program = Program::compile(&bundle, &settings.entrypoint)?;
-    tracing::info!(
-        bundle = %settings.id,
-        revision = bundle.manifest.revision,
-        policies = bundle.policies.len(),
-        plain = program.is_plain(),
-        "policy bundle loaded"
-    );
-    Ok(program)
 }
 
 #[cfg(test)]

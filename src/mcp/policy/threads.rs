@@ -63,7 +63,7 @@ impl PolicyThreads {
         Self::with(cores.min(MAX_THREADS))
     }
 
-    fn with(threads: usize) -> io::Result<Self> {
+    pub(super) fn with(threads: usize) -> io::Result<Self> {
         let this = Self(Arc::new(Shared {
             queue: Mutex::default(),
             arrived: Condvar::new(),

@@ -51,7 +51,7 @@ impl DnsFixture {
         config.proxy.dns.types.extend(more);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshots = Arc::new(SnapshotStore::new(Snapshot {
-            policies_loaded: true,
+            unloaded_policies: Vec::new(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: chain(&containers, &log),

@@ -160,7 +160,7 @@ impl Fixture {
         let ca = config.proxy.tls.upstream_ca.clone();
         let servers = (*config.addons.mcp).clone();
         let snapshot = Snapshot {
-            policies_loaded: true,
+            unloaded_policies: Vec::new(),
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::clone(&chain),

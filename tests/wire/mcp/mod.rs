@@ -12,5 +12,7 @@ mod later_answers;
 mod legacy;
 mod library;
 mod modern;
+mod policies;
+mod reloads;
 mod server;
 mod telemetry;

@@ -41,6 +41,11 @@ impl<'a> Setting<'a> {
         self.node.place
     }
 
+    /// The key path, such as `domains[2].ports[0]`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The file and line of the value.
     pub fn origin(&self) -> Origin {
         Origin {

@@ -73,6 +73,7 @@ fn bundle(at: &Setting<'_>) -> Option<Bundle> {
         path: PathBuf::from(path?.text()?),
         entrypoint: entrypoint?.parse(entrypoint_path)?,
         methods,
+        key: at.path().into(),
         place: at.place(),
     })
 }

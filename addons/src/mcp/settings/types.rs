@@ -238,6 +238,8 @@ pub struct Bundle {
     pub entrypoint: Arc<str>,
     /// The methods of the messages that the bundle judges.
     pub methods: Vec<Arc<str>>,
+    /// Its key path, such as `policies.bundles[0]`.
+    pub key: Box<str>,
     /// Its place in the file.
     pub place: Place,
 }

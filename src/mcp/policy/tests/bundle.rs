@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tar::{Builder, EntryType, Header};
 
+use super::super::files::BundleFiles;
 use super::*;
 
 const POLICY: &str = "package mcp.authz\n\ndecision := \"allow\"\n";
@@ -268,4 +269,58 @@ fn value() -> impl Strategy<Value = Value> {
                 .prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     })
+}
+
+#[test]
+fn versions_change_with_the_files_that_are_read_and_with_the_reason_why_none_can_be() {
+    let directory = directory(&[("authz.rego", POLICY), ("a/data.json", "{}")]);
+    let file = directory.path().join("bundle.tar.gz");
+    let paths = [directory.path().to_owned(), file.clone()];
+    let mut before = BundleFiles::of(paths);
+    let mut has_changed = || {
+        let now = before.read_again();
+        std::mem::replace(&mut before, now) != before
+    };
+    type Change = fn(&Path) -> std::io::Result<()>;
+    let changes: [(&str, Change, bool); 8] = [
+        ("authz.rego", |path| fs::write(path, "package b"), true),
+        ("a/data.json", |path| fs::write(path, "[]"), true),
+        ("a/more.rego", |path| fs::write(path, POLICY), true),
+        ("a/more.rego", |path| fs::remove_file(path), true),
+        ("README.md", |path| fs::write(path, "none"), false),
+        ("bundle.tar.gz", |path| fs::write(path, "archive"), true),
+        ("link", |path| symlink("/etc/passwd", path), true),
+        ("link", |path| fs::remove_file(path), true),
+    ];
+    testkit::each_row(changes, |(name, change, is_noticed)| {
+        assert!(!has_changed());
+        change(&directory.path().join(name)).unwrap();
+        assert_eq!(has_changed(), is_noticed);
+    });
+}
+
+#[test]
+fn versions_change_with_the_target_of_a_link_to_a_bundle() {
+    let targets = [POLICY; 2].map(|policy| directory(&[("authz.rego", policy)]));
+    let links = tempfile::tempdir().unwrap();
+    let (link, new) = (links.path().join("link"), links.path().join("new"));
+    symlink(targets[0].path(), &link).unwrap();
+    let before = BundleFiles::of([link.clone()]);
+    assert!(before.read_again() == before);
+    symlink(targets[1].path(), &new).unwrap();
+    fs::rename(new, link).unwrap();
+    assert!(before.read_again() != before);
+}
+
+#[test]
+fn the_walk_for_versions_is_bounded() {
+    let directory = directory(&[("authz.rego", POLICY)]);
+    for number in 0..4096 {
+        fs::write(directory.path().join(number.to_string()), "").unwrap();
+    }
+    let first = BundleFiles::of([directory.path().to_owned()]);
+    fs::write(directory.path().join("authz.rego"), "package b").unwrap();
+    assert!(first.read_again() == first, "no version is kept");
+    fs::remove_file(directory.path().join("0")).unwrap();
+    assert!(first.read_again() != first);
 }

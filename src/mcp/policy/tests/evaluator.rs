@@ -26,6 +26,7 @@ fn question(arguments: &str) -> PolicyQuestion {
     PolicyQuestion {
         input,
         decided: 0,
+        in_place: true,
         ends: Instant::now().checked_add(Duration::from_millis(200)),
     }
 }
@@ -44,21 +45,19 @@ impl Setting {
                 path,
                 entrypoint: "mcp/authz".into(),
                 methods: vec![(*method).into()],
+                key: "policies.bundles[0]".into(),
                 place: Place { line: 1, column: 1 },
             }
         });
-        let settings = PoliciesSettings {
-            bundles: settings.collect(),
-            on_unavailable,
-            ..PoliciesSettings::default()
-        };
+        let settings: Vec<_> = settings.collect();
         let registry = Registry::new();
         let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
         let threads = Arc::new(PolicyThreads::start().unwrap());
-        let (evaluator, unloaded) = RegoEvaluator::load(&settings, threads, metrics);
+        let mut bundles = Bundles::load(&settings);
+        let unloaded = std::mem::take(&mut bundles.unloaded);
         Self {
             _directory: directory,
-            evaluator,
+            evaluator: RegoEvaluator::new(bundles, on_unavailable, threads, metrics),
             unloaded,
             registry,
         }
@@ -299,4 +298,84 @@ async fn inputs_that_are_too_large_or_not_json_are_errors() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_panic_on_a_connections_thread_is_an_error() {
+    let failed = without_panic(|| -> Result<(), _> { panic!("in a test") });
+    assert!(
+        matches!(failed, Err(EvaluatorError::Failed(_))),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_short_evaluations_that_the_question_permits_run_on_the_callers_thread() {
+    const PLAIN: &str = "decision := \"allow\" if input.tool == \"send\"";
+    const LOOP: &str = "decision := \"allow\" if some x in [input.tool]";
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20));
+    let rows = [
+        (PLAIN, ARGUMENTS, true, true),
+        (PLAIN, ARGUMENTS, false, false),
+        (PLAIN, &large, true, false),
+        (LOOP, ARGUMENTS, true, false),
+    ];
+    testkit::each_row_async(rows, async |(rules, arguments, in_place, is_evaluated)| {
+        let mut setting = Setting::new(&[("one", rules, "tools/call")], OnUnavailable::Deny);
+        // Without threads, an evaluation that does not run on the caller's thread times out.
+        setting.evaluator.threads = Arc::new(PolicyThreads::with(0).unwrap());
+        let question = PolicyQuestion {
+            in_place,
+            ..question(arguments)
+        };
+        let decided = setting.evaluator.evaluate("tools/call", question).await;
+        assert_eq!(decided.is_ok(), is_evaluated, "{decided:?}");
+    })
+    .await;
+}
+
+/// The CPU time that this thread has used.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap()
+}
+
+#[test]
+fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_longest() {
+    const READS: &str = "decision := \"allow\" if input.arguments == input.arguments.x\n\
+        else := \"ask\" if count(input.arguments) > 1";
+    let setting = Setting::new(&[("one", READS, "tools/call")], OnUnavailable::Deny);
+    let query = Query {
+        bundles: Arc::clone(&setting.evaluator.bundles),
+        metrics: Arc::clone(&setting.evaluator.metrics),
+        method: "tools/call".into(),
+        ends: None,
+    };
+    let nested = |open: &str, value: &str, close: &str, depth: usize| {
+        format!("{}{value}{}", open.repeat(depth), close.repeat(depth))
+    };
+    let values = [
+        nested("{\"a\":", "1", "}", 120),
+        nested("{\"a\":1,\"b\":", "1", "}", 120),
+        nested("{\"a\":", "1", "}", 1),
+        nested("[", "", "]", 120),
+        nested("[{\"a\":", "1", "}]", 60),
+        "0".to_owned(),
+        "\"\"".to_owned(),
+    ];
+    testkit::each_row(values, |value| {
+        let list = |number| format!("[{}]", vec![&*value; number].join(","));
+        // The longest takes between half and all of the limit, by its bound.
+        let inputs = (0..).map(|power| question(&list(1 << power)).input);
+        let longest = inputs.take_while(|input| query.is_short(input, 0)).last();
+        let longest = longest.unwrap();
+        let times = (0..20).map(|_| {
+            let begun = cpu_time();
+            let _ = query.evaluate(&longest, 0);
+            cpu_time() - begun
+        });
+        let time = times.min().unwrap();
+        // A debug build takes up to 0.4 ms. The factor allows for busy caches.
+        assert!(time < 2 * Duration::from_nanos(MAX_SHORT_NS), "{time:?}");
+    });
 }

@@ -224,6 +224,8 @@ fn an_ambiguous_json_body_is_refused() {
             params(r#""n\u0061me":"kb_write""#),
             params(r#""arguments":{"a":1,"a":2}"#),
             params(r#""arguments":{"a":[{"b":1,"b":2}]}"#),
+            // A key that the parser of policies would read as a number.
+            params(r#""arguments":{"a":{"$serde_json::private::Number":"5"}}"#),
             format!("[{right}]"),
             format!("{right} {{}}"),
         ];

@@ -177,6 +177,21 @@ fn only_redacted_arguments_and_results_reach_the_other_side() {
 }
 
 #[test]
+fn a_result_with_a_key_that_policies_would_read_as_a_number_is_an_error() {
+    let server = McpServer::scripted(vec![tool("read")], |seen| {
+        let number = json!({ "$serde_json::private::Number": "5" });
+        let result = json!({ "content": [], "structuredContent": { "a": number } });
+        (!seen.tool().is_empty()).then_some(Answer::Result(result))
+    });
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+        let answer = client.call("kb_read", json!({}));
+        assert_eq!(data(&answer, "code"), "upstream_unreachable", "{answer}");
+    });
+}
+
+#[test]
 fn a_server_error_with_a_code_or_message_of_policies_is_replaced_and_names_the_tool() {
     let server = McpServer::scripted(vec![tool("lie"), tool("err")], |seen| {
         let arguments = &seen.message["params"]["arguments"];

@@ -29,6 +29,8 @@ pub(super) struct Policies {
     pub(super) reads: Mutex<ReadMembers>,
     answer: Box<Answer>,
     asked: Mutex<Vec<Value>>,
+    /// `in_place` of each question.
+    in_place: Mutex<Vec<bool>>,
 }
 
 impl Evaluator for Policies {
@@ -58,6 +60,7 @@ impl Evaluator for Policies {
             let input = Value::Object(members.collect());
             let answer = (self.answer)(&input);
             self.asked.lock().push(input);
+            self.in_place.lock().push(question.in_place);
             let mut all = answer?.split_off(question.decided);
             let redacts = all.iter().position(|one| one.modified().is_some());
             let left = redacts.map_or_else(Vec::new, |at| all.split_off(at + 1));
@@ -153,6 +156,7 @@ pub(super) fn with_policy(
         reads: Mutex::new(ReadMembers::ALL),
         answer: Box::new(answer),
         asked: Mutex::default(),
+        in_place: Mutex::default(),
     });
     let records = Arc::new(Records::default());
     let ports = McpPorts {

@@ -526,3 +526,22 @@ async fn a_dry_run_raises_no_level() {
     let said = |note: &Note| note.text.contains("raises the security level to Secret");
     assert!(flow.notes().iter().any(said));
 }
+
+#[tokio::test]
+async fn only_the_first_evaluation_for_a_message_may_run_on_its_thread() {
+    let methods = &["tools/call", "elicitation/create"];
+    let redact = |bundle: &str| decision(bundle, Effect::Redact(raw("{\"a\":1}")));
+    let gate = with_policy(settings(), methods, move |input| {
+        Ok(match input["method"].as_str() {
+            Some("tools/call") if input["phase"] == "request" => vec![redact("a"), redact("b")],
+            _ => vec![decision("a", Effect::Allow)],
+        })
+    });
+    let question = json!({ "method": "elicitation/create", "params": {} });
+    let requests = json!({ "one": question, "two": question });
+    let (_, judged) = gate.answer(ok(json!({ "inputRequests": requests }))).await;
+    judged.unwrap();
+    let in_place = gate.policies.in_place.lock().clone();
+    // Two evaluations for the request; for its response, one and one for each question.
+    assert_eq!(in_place, [true, false, true, false, false]);
+}
