@@ -19,6 +19,7 @@ use addons::contract::{
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::cache::{Cache, Differs, Found, PAUSE, Resources};
 use super::changes::{List, ListNews};
@@ -304,7 +305,11 @@ impl Inner {
         let permit = permit.map_err(MountError::Denied)?;
         // Without a receiver: no client takes the server's messages during a list request.
         let (events, _) = mpsc::channel(1);
-        let outcome = self.session.request(permit, events).await?;
+        let answer = timeout(
+            self.mount.settings().timeout,
+            self.session.request(permit, events),
+        );
+        let outcome = answer.await.unwrap_or(Err(MountError::TimedOut))?;
         let mut frame = Frame::response(Direction::ToServer, method, outcome);
         let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
         judged.map_err(MountError::Denied)?;

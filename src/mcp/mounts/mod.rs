@@ -88,7 +88,8 @@ pub trait MountSession: Send + Sync {
     }
 
     /// Sends a request and awaits its answer. Messages of the server that belong to this request
-    /// go to `events`. Dropping the future cancels the request at the server.
+    /// go to `events`. Dropping the future cancels the request at the server. The caller bounds the
+    /// wait, since only the caller knows whether the server waits for the client.
     fn request<'a>(
         &'a self,
         permit: CallPermit,

@@ -262,7 +262,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
 /// Settings of the Python test server. `mode` lists the protocol eras that the server supports:
 /// `legacy` (the revisions before 2026-07-28) and `modern` (2026-07-28). Without `modern`, the
 /// server answers `server/discover` with an error; with `silent` it does not answer, with `strict`
-/// it exits.
+/// it exits. With `deaf`, it reads nothing after the handshake.
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }

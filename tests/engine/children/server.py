@@ -147,6 +147,8 @@ for line in sys.stdin:
     elif method == "tools/call":
         if params["name"] != "hang":
             call(id, params["name"], params.get("arguments", {}), params.get("_meta", {}))
+    elif method == "notifications/initialized" and "deaf" in MODE:
+        time.sleep(3600)
     elif method == "notifications/cancelled":
         cancelled.append(params["requestId"])
     elif method is None and id in answers:

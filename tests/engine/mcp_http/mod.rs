@@ -244,7 +244,8 @@ impl Fixture {
         self.chain.mcp_request(&mut flow, frame).await.unwrap()
     }
 
-    /// Makes a call; returns its outcome, and the events that arrived before the outcome.
+    /// Makes a call within the server's `timeout`, which the core applies; returns its outcome, and
+    /// the events that arrived before the outcome.
     pub async fn call(
         &self,
         session: &Arc<dyn MountSession>,
@@ -253,7 +254,9 @@ impl Fixture {
     ) -> (Result<Outcome, MountError>, Vec<Event>) {
         let permit = self.permit(method, params).await;
         let (sender, mut receiver) = mpsc::channel(EVENT_QUEUE);
-        let outcome = session.request(permit, sender).await;
+        let limit = self.servers.servers["kb"].timeout;
+        let outcome = tokio::time::timeout(limit, session.request(permit, sender)).await;
+        let outcome = outcome.unwrap_or(Err(MountError::TimedOut));
         let mut events = Vec::new();
         while let Ok(event) = receiver.try_recv() {
             events.push(event);

@@ -145,12 +145,13 @@ async fn a_subscription_outlives_the_timeout_of_a_call() {
     .await;
     let fixture = Fixture::new(&format!("url: \"{}\", timeout: 1s", server.url()));
     let (session, mut unsolicited) = fixture.open(MODERN).await;
-    let (outcome, events) = fixture
-        .call(&session, "subscriptions/listen", json!({}))
-        .await;
+    let permit = fixture.permit("subscriptions/listen", json!({})).await;
+    let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let outcome = session.request(permit, sender).await;
     assert!(outcome.unwrap().is_ok());
-    let methods: Vec<_> = events.iter().map(|event| notification(event).0).collect();
-    assert_eq!(methods, ["notifications/subscriptions/acknowledged"]);
+    let (method, _) = notification(&events.recv().await.unwrap());
+    assert_eq!(method, "notifications/subscriptions/acknowledged");
+    assert!(events.recv().await.is_none());
     // A notification of a changed list goes to the session, even if it arrives on the stream of a
     // call.
     let (changed, _) = notification(&unsolicited.recv().await.unwrap());

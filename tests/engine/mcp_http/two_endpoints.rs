@@ -227,6 +227,32 @@ async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
 }
 
 #[tokio::test]
+async fn a_call_whose_server_asks_the_client_outlasts_its_timeout() {
+    let server = Sse::start("/messages?session=1", |message| {
+        let question = json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"});
+        match message["method"].as_str() {
+            Some("tools/call") => vec![question],
+            None => vec![json!({"jsonrpc": "2.0", "id": 1, "result": message["result"]})],
+            Some(_) => answers(message),
+        }
+    })
+    .await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, _events) = fixture.open(Version::V2025_11_25).await;
+    let permit = fixture.permit("tools/call", json!({"name": "a"})).await;
+    let (sender, mut events) = mpsc::channel(1);
+    let answering = async {
+        let Some(Event::Request { reply, .. }) = events.recv().await else {
+            panic!("no request of the server");
+        };
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        reply.send(Ok(raw(json!({"ok": true})))).unwrap();
+    };
+    let (outcome, ()) = tokio::join!(session.request(permit, sender), answering);
+    assert_eq!(outcome.unwrap().unwrap().get(), r#"{"ok":true}"#);
+}
+
+#[tokio::test]
 async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
     let server = Sse::start("/messages?session=1", answers_except_to_calls).await;
     let fixture = Fixture::new(&settings(&server.url));

@@ -14,3 +14,4 @@ mod library;
 mod modern;
 mod server;
 mod telemetry;
+mod timeouts;

@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::{EventStream, StreamEnd, bad_status, drain};
@@ -29,6 +29,8 @@ use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
+/// By how much the clock of a caller may be ahead of the clock of its call.
+const EARLIER: Duration = Duration::from_millis(100);
 
 /// A call that waits for its answer.
 struct Waiting {
@@ -170,6 +172,39 @@ impl Drop for RemoveOnDrop<'_> {
     }
 }
 
+/// Guard of a call. Ends the session if the guard is dropped after the call's `timeout`, no event
+/// arrived meanwhile and no other call waits: the stream may have died silently. The next call then
+/// opens another session.
+struct EndSilentOnDrop<'a> {
+    peer: &'a Peer,
+    timeout: Duration,
+    begun: Instant,
+    received_before: u64,
+}
+
+impl<'a> EndSilentOnDrop<'a> {
+    fn of(peer: &'a Peer, timeout: Duration) -> Self {
+        Self {
+            peer,
+            timeout,
+            begun: Instant::now(),
+            received_before: peer.events_received.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for EndSilentOnDrop<'_> {
+    fn drop(&mut self) {
+        // The clock of the caller, who drops the call, began a moment earlier.
+        let waited = self.begun.elapsed().saturating_add(EARLIER);
+        let received = self.peer.events_received.load(Ordering::Relaxed);
+        let is_silent = waited >= self.timeout && received == self.received_before;
+        if is_silent && self.peer.waiting.lock().is_empty() {
+            self.peer.inbox.ended.cancel();
+        }
+    }
+}
+
 impl Replies for Peer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
@@ -220,17 +255,9 @@ impl HttpSseSession {
     async fn call(&self, permit: &CallPermit, events: Events) -> Result<Outcome, MountError> {
         let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
         let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
+        let _ends_silent_session = EndSilentOnDrop::of(&self.peer, self.timeout);
         let (method, params) = (permit.method(), permit.params());
-        let asking = self.peer.ask(id, method, params, events);
-        let before = self.peer.events_received.load(Ordering::Relaxed);
-        let Ok(outcome) = timeout(self.timeout, asking).await else {
-            let is_silent = self.peer.events_received.load(Ordering::Relaxed) == before;
-            if is_silent && self.peer.waiting.lock().is_empty() {
-                // The stream may have died silently. The next call opens another session.
-                self.peer.inbox.ended.cancel();
-            }
-            return Err(MountError::TimedOut);
-        };
+        let outcome = self.peer.ask(id, method, params, events).await;
         cancel.disarm();
         outcome
     }

@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::StoppedClock;
 use super::shared::Shared;
 use crate::mcp::event::Event;
 use crate::mcp::message::{Id, Message, Outcome, write_response};
@@ -110,16 +109,13 @@ impl<'a> Incoming<'a> {
             params,
             reply,
         };
-        let (events, stopped_clock) = match shared.calls.for_request() {
-            Some((events, stopped_clock)) => (events, Some(stopped_clock)),
-            None => (shared.unsolicited.clone(), None),
-        };
+        let events = shared.calls.for_request();
+        let events = events.unwrap_or_else(|| shared.unsolicited.clone());
         if events.try_send(event).is_err() {
             shared.requests.end(&id);
             return shared.reply(&id, &Err(error::busy()));
         }
-        let waiting = wait_for_client(Arc::clone(shared), id, answer, stopped_clock, cancelled);
-        tokio::spawn(waiting);
+        tokio::spawn(wait_for_client(Arc::clone(shared), id, answer, cancelled));
     }
 
     /// Skips a line that is not a message; the [`MAX_INVALID`]th one ends the session. If the line
@@ -161,7 +157,6 @@ async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,
     answer: oneshot::Receiver<Outcome>,
-    stopped_clock: Option<StoppedClock>,
     cancelled: CancellationToken,
 ) {
     let answer = tokio::select! {
@@ -169,7 +164,6 @@ async fn wait_for_client(
         () = cancelled.cancelled() => None,
         () = shared.ended.cancelled() => None,
     };
-    drop(stopped_clock);
     shared.requests.end(&id);
     if let Some(answer) = answer {
         let text = write_response(Some(&id), &answer);

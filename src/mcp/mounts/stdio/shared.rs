@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -47,18 +46,17 @@ impl Shared {
         (Arc::new(shared), lines)
     }
 
-    /// Sends a request and waits at most `limit` for its answer. If `may_cancel`, a request that is
-    /// dropped or exceeds the limit is cancelled at the server.
+    /// Sends a request and waits for its answer. If `may_cancel`, a request that is dropped is
+    /// cancelled at the server.
     pub async fn ask(
         &self,
         method: &str,
         params: Option<&RawValue>,
         events: Events,
-        limit: Option<Duration>,
         may_cancel: bool,
     ) -> Answer {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (answer, clock) = self.calls.add(id, method, params, events)?;
+        let answer = self.calls.add(id, method, params, events)?;
         let _cancelling = Cancelling {
             shared: self,
             id,
@@ -68,19 +66,10 @@ impl Shared {
             return Err(self.failure());
         }
         let text = write_request(Some(&Id::number(id)), method, params);
-        let answering = async {
-            if self.writer.send(text, Some(id)).await.is_none() {
-                return Err(self.failure());
-            }
-            answer.await.unwrap_or_else(|_| Err(self.failure()))
-        };
-        let Some(limit) = limit else {
-            return answering.await;
-        };
-        tokio::select! {
-            answer = answering => answer,
-            () = clock.expired(limit) => Err(MountError::TimedOut),
+        if self.writer.send(text, Some(id)).await.is_none() {
+            return Err(self.failure());
         }
+        answer.await.unwrap_or_else(|_| Err(self.failure()))
     }
 
     /// Sends a notification.
