@@ -108,6 +108,7 @@ def call(id, name, arguments, meta):
         send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
         text(id, "done")
     elif name == "ask":
+        send({"method": "notifications/message", "params": {"level": "error", "data": "?"}})
         send({"id": "mine", "method": "elicitation/create", "params": {"message": "?"}})
         answers["mine"] = lambda message: text(id, message.get("result") or message["error"])
     elif name == "spoil":

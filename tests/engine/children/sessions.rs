@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use addons::mcp::Scope;
 use serde_json::json;
 use testkit::each_row_async;
 use tokio::sync::mpsc;
@@ -48,7 +49,7 @@ async fn a_stdio_session_uses_the_clients_era_if_the_server_supports_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_and_questions_of_a_server_reach_their_call() {
+async fn progress_log_messages_and_questions_of_a_server_reach_their_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let (events, mut receiver) = mpsc::channel(16);
@@ -62,6 +63,10 @@ async fn progress_and_questions_of_a_server_reach_their_call() {
     assert_eq!(&*method, "notifications/progress");
     let (events, mut receiver) = mpsc::channel(16);
     let answering = async {
+        let Some(Event::Notification { method, .. }) = receiver.recv().await else {
+            panic!("no log message of the server");
+        };
+        assert_eq!(&*method, "notifications/message");
         let Some(Event::Request { method, reply, .. }) = receiver.recv().await else {
             panic!("no request of the server");
         };
@@ -72,6 +77,21 @@ async fn progress_and_questions_of_a_server_reach_their_call() {
     let asked = fixture.call_with(&pooled, "ask", json!({}), events);
     let (answer, ()) = tokio::join!(asked, answering);
     assert_eq!(answer.unwrap(), json!({"action": "accept"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_messages_and_questions_of_a_shared_session_reach_no_call() {
+    let mut server = mounted("t", python("legacy"));
+    server.scope = Scope::Shared;
+    let fixture = Fixture::new(vec![server]);
+    let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
+    let (events, mut receiver) = mpsc::channel(16);
+    let asked = fixture.call_with(&pooled, "ask", json!({}), events);
+    let asked = tokio::time::timeout(Duration::from_secs(10), asked).await;
+    let answer = asked.expect("the question is refused").unwrap();
+    assert!(answer["code"].is_i64(), "{answer}");
+    let received = receiver.try_recv();
+    assert!(received.is_err(), "{received:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,8 @@ struct Peer {
     /// The path to which messages are posted.
     path: PathAndQuery,
     inbox: Inbox,
+    /// Whether all containers share the session.
+    is_shared: bool,
     waiting: Mutex<HashMap<Id, Waiting>>,
     /// Number of events received. If none arrives before a call times out, the stream may be dead.
     events_received: AtomicU64,
@@ -113,8 +115,8 @@ impl Peer {
     }
 
     /// The queue for a message. Progress goes to the call with the same progress token. A log
-    /// message or a request goes to the call under way, if there is only one. Other messages go to
-    /// `unsolicited`.
+    /// message or a request goes to the call under way, if there is only one and the session is not
+    /// shared. Other messages go to `unsolicited`.
     fn queue_for(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();
@@ -124,6 +126,8 @@ impl Peer {
                 calls.find(|call| token.is_some() && call.progress.as_deref() == token)
             }
             Message::Notification { method, .. } if &**method != "notifications/message" => None,
+            // The message may belong to a call of another container.
+            Message::Notification { .. } | Message::Request { .. } if self.is_shared => None,
             Message::Notification { .. } | Message::Request { .. } => {
                 calls.next().filter(|_| waiting.len() == 1)
             }
@@ -227,6 +231,7 @@ impl HttpSseSession {
         let peer = Arc::new(Peer {
             path,
             inbox: transport.inbox(opening),
+            is_shared: opening.container.is_none(),
             wire,
             waiting: Mutex::default(),
             events_received: AtomicU64::new(0),

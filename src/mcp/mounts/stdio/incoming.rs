@@ -74,6 +74,8 @@ impl<'a> Incoming<'a> {
         let shared = self.shared;
         let events = match &*method {
             "notifications/cancelled" => return shared.requests.cancel(params.as_deref()),
+            // The message may belong to a call of another container.
+            "notifications/message" if shared.is_shared => None,
             "notifications/message" => shared.calls.logging(),
             _ => shared.calls.named(params.as_deref()),
         };
@@ -109,7 +111,8 @@ impl<'a> Incoming<'a> {
             params,
             reply,
         };
-        let events = shared.calls.for_request();
+        // In a shared session, the request may belong to a call of another container.
+        let events = shared.calls.for_request().filter(|_| !shared.is_shared);
         let events = events.unwrap_or_else(|| shared.unsolicited.clone());
         if events.try_send(event).is_err() {
             shared.requests.end(&id);

@@ -62,7 +62,7 @@ impl StdioTransport {
         let config = self.config(opening, egress.as_ref())?;
         let process = (self.make)();
         process.start(config).await?;
-        let (shared, lines) = Shared::new(&self.server.name, opening.unsolicited.clone());
+        let (shared, lines) = Shared::new(&self.server.name, opening);
         let resources = ProcessResources {
             ports: Arc::clone(&self.ports),
             place,

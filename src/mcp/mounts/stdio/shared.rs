@@ -12,7 +12,7 @@ use super::server_requests::ServerRequests;
 use super::writer::{Lines, Writer};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Outcome, write_request, write_response};
-use crate::mcp::mounts::{MountError, Version};
+use crate::mcp::mounts::{MountError, Opening, Version};
 
 /// State that the tasks of a session share.
 pub(super) struct Shared {
@@ -21,6 +21,8 @@ pub(super) struct Shared {
     pub requests: ServerRequests,
     pub writer: Writer,
     pub unsolicited: Events,
+    /// Whether all containers share the session.
+    pub is_shared: bool,
     pub ended: CancellationToken,
     /// The revision that the gateway requested with `initialize`, or that `server/discover` found.
     pub version: OnceLock<Version>,
@@ -30,14 +32,15 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(server: &Arc<str>, unsolicited: Events) -> (Arc<Self>, Lines) {
+    pub fn new(server: &Arc<str>, opening: &Opening) -> (Arc<Self>, Lines) {
         let (writer, lines) = Writer::new();
         let shared = Self {
             server: Arc::clone(server),
             calls: Calls::default(),
             requests: ServerRequests::default(),
             writer,
-            unsolicited,
+            unsolicited: opening.unsolicited.clone(),
+            is_shared: opening.container.is_none(),
             ended: CancellationToken::new(),
             version: OnceLock::new(),
             next: AtomicU64::new(1),
