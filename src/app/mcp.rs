@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::http::{OwnClient, Service};
 use crate::mcp::{
     Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
-    MessageLimits, MessageMemory, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports,
-    Spawner, StdioPorts,
+    MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, PinnedDefinitions, Rules,
+    ServerTransports, Spawner, StdioPorts,
 };
 use crate::sandbox::SELF_EXE;
 
@@ -40,6 +40,7 @@ pub fn gateway(
             metrics: counters.clone(),
         }),
         transports: Arc::new(transports(service, config, files, ways_out, metrics)?),
+        memory: memory(service),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
     let rules = move || {
@@ -76,15 +77,11 @@ fn transports(
             values: limits.inspect_values,
         }
     };
-    let of_memory = Arc::clone(service);
     let stdio = StdioPorts {
         children: Children::new(metrics).map_err(internal)?,
         egress: ways_out,
         limits: Arc::new(limits),
-        memory: Arc::new(move |system, container| {
-            let client = OwnClient::of(&of_memory, system, container)?;
-            Some(Arc::new(client) as Arc<dyn MessageMemory>)
-        }),
+        memory: memory(service),
     };
     let proxy = &config.proxy;
     let hidden = vec![
@@ -101,6 +98,15 @@ fn transports(
             dropped: Dropped::new(metrics).map_err(internal)?,
             tasks: TaskTracker::new(),
         },
+    })
+}
+
+/// Charges messages of servers to their container or, if there is none, to an account of their own.
+fn memory(service: &Arc<Service>) -> OpenMemory {
+    let service = Arc::clone(service);
+    Arc::new(move |system, container| {
+        let client = OwnClient::of(&service, system, container)?;
+        Some(Arc::new(client) as Arc<dyn MessageMemory>)
     })
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use addons::contract::{Container, Definition, Direction, Frame, McpSubject, Principal};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::explain::{client, find, report};
 use crate::admin::{Acceptance, ExplainRequest, Explanation, OperatorRequest};
-use crate::mcp::{AcceptError, Caller, ClientRequest, Core, DefinitionFile, Outcome, Version};
+use crate::mcp::{
+    AcceptError, Caller, ClientRequest, Core, DefinitionFile, Events, Outcome, Version,
+};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -27,14 +28,13 @@ impl Operator {
     /// Sends a request on behalf of a container, as a client of MCP revision 2026-07-28 without
     /// capabilities.
     pub async fn request(self, request: OperatorRequest) -> Outcome {
-        // The receiver is dropped at once, so progress and log messages are discarded.
-        let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::new(caller(request.container)),
             method: request.method,
             params: request.params,
             trace: None,
-            events,
+            // Drops progress and log messages.
+            events: Events::none(),
         };
         Arc::clone(&self.core).request(request).await
     }

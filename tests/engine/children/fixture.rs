@@ -13,7 +13,6 @@ use addons::contract::*;
 use addons::mcp::*;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::http::{Inspection, Reservation};
 use unified_proxy::mcp::*;
@@ -148,6 +147,7 @@ impl Fixture {
             chain: Arc::new(move || Some(Arc::clone(&in_force))),
             definitions: Arc::new(AllAccepted),
             transports: Arc::clone(&transports),
+            memory: Arc::new(|_, _| Some(Memory::of_one())),
         };
         Self {
             mounts: Arc::new(Mounts::new(ports, &by_name(servers))),
@@ -192,7 +192,7 @@ impl Fixture {
             container: Some(caller.container),
             version: caller.version,
             capabilities: caller.capabilities,
-            unsolicited: mpsc::channel(EVENT_QUEUE).0,
+            unsolicited: Events::uncharged(EVENT_QUEUE).0,
         };
         self.transports.of(&Arc::new(server)).open(opening).await
     }
@@ -204,7 +204,7 @@ impl Fixture {
         tool: &str,
         arguments: Value,
     ) -> Result<Value, MountError> {
-        self.call_with(pooled, tool, arguments, mpsc::channel(256).0)
+        self.call_with(pooled, tool, arguments, Events::uncharged(256).0)
             .await
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use addons::mcp::Scope;
 use serde_json::json;
 use testkit::each_row_async;
-use tokio::sync::mpsc;
 use unified_proxy::mcp::*;
 
 use super::fixture::*;
@@ -52,7 +51,7 @@ async fn a_stdio_session_uses_the_clients_era_if_the_server_supports_it() {
 async fn progress_log_messages_and_questions_of_a_server_reach_their_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
-    let (events, mut receiver) = mpsc::channel(16);
+    let (events, mut receiver) = Events::uncharged(16);
     let done = fixture
         .call_with(&pooled, "progress", json!({}), events)
         .await;
@@ -61,7 +60,7 @@ async fn progress_log_messages_and_questions_of_a_server_reach_their_call() {
         panic!("no progress notification");
     };
     assert_eq!(&*method, "notifications/progress");
-    let (events, mut receiver) = mpsc::channel(16);
+    let (events, mut receiver) = Events::uncharged(16);
     let answering = async {
         let Some(Event::Notification { method, .. }) = receiver.recv().await else {
             panic!("no log message of the server");
@@ -85,7 +84,7 @@ async fn log_messages_and_questions_of_a_shared_session_reach_no_call() {
     server.scope = Scope::Shared;
     let fixture = Fixture::new(vec![server]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
-    let (events, mut receiver) = mpsc::channel(16);
+    let (events, mut receiver) = Events::uncharged(16);
     let asked = fixture.call_with(&pooled, "ask", json!({}), events);
     let asked = tokio::time::timeout(Duration::from_secs(10), asked).await;
     let answer = asked.expect("the question is refused").unwrap();

@@ -223,7 +223,7 @@ async fn log_messages_and_requests_go_to_the_only_call_unless_the_session_is_sha
         opening.container = opening.container.filter(|_| !is_shared);
         let session = fixture.transport().open(opening).await.unwrap();
         let permit = fixture.permit("tools/call", json!({"name": "a"})).await;
-        let (sender, mut of_call) = mpsc::channel(8);
+        let (sender, mut of_call) = Events::uncharged(8);
         let answering = async {
             let events = if is_shared {
                 &mut unsolicited
@@ -280,7 +280,7 @@ async fn a_call_whose_server_asks_the_client_outlasts_its_timeout() {
     let fixture = Fixture::new(&settings(&server.url));
     let (session, _events) = fixture.open(Version::V2025_11_25).await;
     let permit = fixture.permit("tools/call", json!({"name": "a"})).await;
-    let (sender, mut events) = mpsc::channel(1);
+    let (sender, mut events) = Events::uncharged(1);
     let answering = async {
         let Some(Event::Request { reply, .. }) = events.recv().await else {
             panic!("no request of the server");
@@ -300,7 +300,7 @@ async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
     let permit = fixture
         .permit("tools/call", json!({"name": "dropped"}))
         .await;
-    let calling = session.request(permit, mpsc::channel(1).0);
+    let calling = session.request(permit, Events::uncharged(1).0);
     assert!(
         tokio::time::timeout(Duration::from_millis(300), calling)
             .await

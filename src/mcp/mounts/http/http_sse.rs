@@ -240,8 +240,7 @@ impl HttpSseSession {
         transport.spawn(Arc::clone(&peer).read(stream));
         let version = opening.version.min(Version::NEWEST_LEGACY);
         let params = initialize_params(version, &opening.capabilities)?;
-        let (events, _no_events) = tokio::sync::mpsc::channel(1);
-        let asking = peer.ask(Id::number(0), "initialize", Some(&params), events);
+        let asking = peer.ask(Id::number(0), "initialize", Some(&params), Events::none());
         let result = asking.await?;
         let result = result.map_err(|error| refused("initialize", &error))?;
         let described = read_initialized(&result)?;

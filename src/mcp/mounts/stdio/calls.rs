@@ -123,7 +123,6 @@ fn only(calls: &HashMap<u64, Call>) -> Option<&Call> {
 #[cfg(test)]
 mod tests {
     use testkit::each_row;
-    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -143,7 +142,7 @@ mod tests {
             |(requests, taker)| {
                 let calls = Calls::default();
                 let begin = |(id, params): (usize, &&str)| {
-                    let (events, receiver) = mpsc::channel(1);
+                    let (events, receiver) = Events::uncharged(1);
                     let params = RawValue::from_string((*params).to_owned()).unwrap();
                     let begun = calls.add(id as u64, "tools/call", Some(&params), events.clone());
                     (begun.unwrap(), events, receiver)

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::shared::Shared;
-use crate::mcp::event::Event;
+use crate::mcp::event::{Event, Params};
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{Era, MountError, error};
@@ -82,7 +82,7 @@ impl<'a> Incoming<'a> {
         let events = events.as_ref().unwrap_or(&shared.unsolicited);
         let event = Event::Notification {
             method: Arc::clone(&method),
-            params,
+            params: params.map(Params::from),
         };
         if events.try_send(event).is_err() {
             tracing::debug!(%method, "a notification of an MCP server was dropped");
@@ -108,7 +108,7 @@ impl<'a> Incoming<'a> {
         let (reply, answer) = oneshot::channel();
         let event = Event::Request {
             method,
-            params,
+            params: params.map(Params::from),
             reply,
         };
         // In a shared session, the request may belong to a call of another container.

@@ -14,12 +14,12 @@ use tokio_util::sync::DropGuard;
 
 use super::StdioTransport;
 use super::calls::Answer;
-use super::session::{ProcessResources, StdioSession, attend, no_events};
+use super::session::{ProcessResources, StdioSession, attend};
 use super::shared::Shared;
 use crate::mcp::mounts::handshake::{
     Discovered, Refusal, discover_params, initialize_params, read_initialized, refused,
 };
-use crate::mcp::mounts::{Described, Era, MountError, Opening, Version};
+use crate::mcp::mounts::{Described, Era, Events, MountError, Opening, Version};
 
 /// Time limit for the answer to `server/discover` for a modern client, after which `initialize` is
 /// sent. A server that is still starting then answers both.
@@ -140,7 +140,7 @@ async fn initialize(shared: &Shared, opening: &Opening) -> Result<Described, Mou
 
 /// Sends a request of the handshake, and waits at most `limit` for the answer.
 async fn ask(shared: &Shared, method: &str, params: &RawValue, limit: Duration) -> Answer {
-    let asking = shared.ask(method, Some(params), no_events(), false);
+    let asking = shared.ask(method, Some(params), Events::none(), false);
     let answer = timeout(limit, asking).await;
     answer.unwrap_or(Err(MountError::TimedOut))
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, CallPermit};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -129,9 +128,4 @@ impl MountSession for StdioSession {
     fn ended(&self) -> &CancellationToken {
         &self.shared.ended
     }
-}
-
-/// A queue without a receiver, for a request that has no events.
-pub(super) fn no_events() -> Events {
-    mpsc::channel(1).0
 }
