@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::http::{OwnClient, Service};
 use crate::mcp::{
     Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
-    MessageLimits, MessageMemory, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports,
-    Spawner, StdioPorts,
+    MessageLimits, MessageMemory, MountPorts, Mounts, OpenMemory, PinnedDefinitions, Rules,
+    ServerTransports, Spawner, StdioPorts,
 };
 use crate::sandbox::SELF_EXE;
 
@@ -50,6 +50,7 @@ pub fn gateway(
             },
             metrics: counters.clone(),
         }),
+        memory: memory(service),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
     let rules = move || {
@@ -83,15 +84,11 @@ fn stdio(
             values: limits.inspect_values,
         }
     };
-    let of_memory = Arc::clone(service);
     Ok(StdioPorts {
         children: Children::new(metrics).map_err(internal)?,
         egress: ways_out,
         limits: Arc::new(limits),
-        memory: Arc::new(move |system, container| {
-            let client = OwnClient::of(&of_memory, system, container)?;
-            Some(Arc::new(client) as Arc<dyn MessageMemory>)
-        }),
+        memory: memory(service),
     })
 }
 
@@ -105,6 +102,15 @@ fn machine(config: &Config, files: &Path) -> Machine {
         files.to_owned(),
     ];
     Machine::new(proxy.certs_dir.clone(), hidden)
+}
+
+/// Charges messages of servers to their container or, if there is none, to an account of their own.
+fn memory(service: &Arc<Service>) -> OpenMemory {
+    let service = Arc::clone(service);
+    Arc::new(move |system, container| {
+        let client = OwnClient::of(&service, system, container)?;
+        Some(Arc::new(client) as Arc<dyn MessageMemory>)
+    })
 }
 
 /// The directory of the admin socket and of the sockets of leases and MCP servers.

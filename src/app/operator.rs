@@ -9,14 +9,13 @@ use addons::contract::{
 use addons::observe::Audit;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::explain::{client, find, report};
 use crate::admin::{
     Acceptance, ExplainRequest, Explanation, NamedTool, OperatorAct, OperatorRequest,
 };
 use crate::mcp::{
-    AcceptError, Caller, ClientRequest, Core, DefinitionFile, Digests, Outcome, Version,
+    AcceptError, Caller, ClientRequest, Core, DefinitionFile, Digests, Events, Outcome, Version,
 };
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
@@ -56,14 +55,13 @@ impl Operator {
     /// Sends a request on behalf of a container, as a client of MCP revision 2026-07-28 without
     /// capabilities.
     pub async fn request(self, request: OperatorRequest) -> Outcome {
-        // The receiver is dropped at once, so progress and log messages are discarded.
-        let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::new(caller(request.container)),
             method: request.method,
             params: request.params,
             trace: None,
-            events,
+            // Drops progress and log messages.
+            events: Events::none(),
         };
         Arc::clone(&self.core).request(request).await
     }

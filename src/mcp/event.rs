@@ -1,19 +1,105 @@
 //! Notifications and requests that an MCP server sends.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
+use addons::contract::Denial;
 use serde_json::value::RawValue;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::message::Outcome;
+use super::message_memory::MessageMemory;
+use crate::http::Reservation;
 
 /// Capacity of an event queue. Each call, each stream of a client and each session with a server
 /// has a queue. If the queue is full, a request is answered with an error, and a notification is
 /// dropped. Only progress of a coding sidecar waits until there is room.
 pub const EVENT_QUEUE: usize = 256;
+/// The longest params that are not charged, in bytes: a full queue of such events takes 256 KiB.
+const UNCHARGED: usize = 1024;
+/// The longest method of an event, in bytes. Methods are not charged.
+const MAX_METHOD: usize = 256;
 
 /// Sender of a queue of events.
-pub type Events = mpsc::Sender<Event>;
+#[derive(Clone)]
+pub struct Events {
+    queue: mpsc::Sender<Event>,
+    /// The memory that the params of queued events are charged to; `None` for a queue without a
+    /// receiver.
+    memory: Option<Arc<dyn MessageMemory>>,
+}
+
+impl Events {
+    /// Creates a queue of [`EVENT_QUEUE`] events that are charged to `memory`.
+    pub fn charged(memory: Arc<dyn MessageMemory>) -> (Self, mpsc::Receiver<Event>) {
+        let (mut events, receiver) = Self::uncharged(EVENT_QUEUE);
+        events.memory = Some(memory);
+        (events, receiver)
+    }
+
+    /// Creates a queue whose events are not charged.
+    pub fn uncharged(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
+        let (queue, receiver) = mpsc::channel(capacity);
+        let memory = None;
+        (Self { queue, memory }, receiver)
+    }
+
+    /// Creates a queue without a receiver, for a request whose events are dropped.
+    pub fn none() -> Self {
+        Self::uncharged(1).0
+    }
+
+    /// Creates another queue of [`EVENT_QUEUE`] events that are charged to the same memory.
+    pub fn another(&self) -> (Self, mpsc::Receiver<Event>) {
+        let (mut events, receiver) = Self::uncharged(EVENT_QUEUE);
+        events.memory.clone_from(&self.memory);
+        (events, receiver)
+    }
+
+    /// Queues an event. Fails with [`TrySendError::Full`] if the queue is full, memory is exhausted
+    /// or the method is longer than [`MAX_METHOD`].
+    pub fn try_send(&self, event: Event) -> Result<(), TrySendError<Event>> {
+        let place = match self.queue.try_reserve() {
+            Ok(place) => place,
+            Err(TrySendError::Full(())) => return Err(TrySendError::Full(event)),
+            Err(TrySendError::Closed(())) => return Err(TrySendError::Closed(event)),
+        };
+        place.send(self.charge(event).map_err(TrySendError::Full)?);
+        Ok(())
+    }
+
+    /// Queues an event; waits for room. Drops the event if memory is exhausted or the receiver was
+    /// dropped.
+    pub async fn send(&self, event: Event) {
+        if let Ok(place) = self.queue.reserve().await
+            && let Ok(event) = self.charge(event)
+        {
+            place.send(event);
+        }
+    }
+
+    /// Charges the params of an event. Returns the event as the error if memory is exhausted or the
+    /// method is too long.
+    fn charge(&self, mut event: Event) -> Result<Event, Event> {
+        let (Event::Notification { method, params } | Event::Request { method, params, .. }) =
+            &mut event;
+        let charged = match (params, &self.memory) {
+            (Some(params), Some(memory)) => params.charge(&**memory).is_ok(),
+            _ => true,
+        };
+        match charged && method.len() <= MAX_METHOD {
+            true => Ok(event),
+            false => Err(event),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn same_channel(&self, other: &Self) -> bool {
+        self.queue.same_channel(&other.queue)
+    }
+}
 
 /// A notification or request of a server.
 #[derive(Debug)]
@@ -23,15 +109,116 @@ pub enum Event {
         /// Its method.
         method: Arc<str>,
         /// Its params.
-        params: Option<Box<RawValue>>,
+        params: Option<Params>,
     },
     /// A request: sampling, elicitation, roots.
     Request {
         /// Its method.
         method: Arc<str>,
         /// Its params.
-        params: Option<Box<RawValue>>,
+        params: Option<Params>,
         /// Takes the answer. Dropping it answers the server with an error.
         reply: oneshot::Sender<Outcome>,
     },
+}
+
+/// Params of an event, which a queue charges to the memory for buffered bodies. They are charged
+/// until they are dropped.
+pub struct Params {
+    text: Box<RawValue>,
+    memory: Option<Arc<Reservation>>,
+}
+
+impl Params {
+    /// Charges the params to `memory`, unless they are short. Releases an earlier reservation.
+    fn charge(&mut self, memory: &dyn MessageMemory) -> Result<(), Denial> {
+        let bytes = self.text.get().len();
+        self.memory = None;
+        if bytes > UNCHARGED {
+            let reservation = memory.reserve()?;
+            reservation.grow(bytes)?;
+            self.memory = Some(reservation);
+        }
+        Ok(())
+    }
+
+    /// The text, which is no longer charged.
+    pub fn into_text(self) -> Box<RawValue> {
+        self.text
+    }
+}
+
+impl From<Box<RawValue>> for Params {
+    fn from(text: Box<RawValue>) -> Self {
+        Self { text, memory: None }
+    }
+}
+
+impl Deref for Params {
+    type Target = RawValue;
+
+    fn deref(&self) -> &RawValue {
+        &self.text
+    }
+}
+
+impl fmt::Debug for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message_memory::Account;
+    use super::*;
+
+    fn event(bytes: usize) -> Event {
+        let params = serde_json::value::to_raw_value(&"x".repeat(bytes)).unwrap();
+        Event::Notification {
+            method: "a".into(),
+            params: Some(params.into()),
+        }
+    }
+
+    fn is_full(sent: &Result<(), TrySendError<Event>>) -> bool {
+        matches!(sent, Err(TrySendError::Full(_)))
+    }
+
+    #[tokio::test]
+    async fn a_queued_event_is_charged_until_its_params_are_dropped() {
+        const LONG: usize = 100_000;
+        let account = Account::of(5 * LONG / 2);
+        let (events, mut receiver) = Events::charged(Arc::clone(&account) as _);
+        events.try_send(event(LONG)).unwrap();
+        events.try_send(event(LONG)).unwrap();
+        assert!(is_full(&events.try_send(event(LONG))));
+        assert!(account.reserved() > 2 * LONG, "{}", account.reserved());
+        let (another, mut relayed) = events.another();
+        assert!(is_full(&another.try_send(event(LONG))));
+        another.send(event(LONG)).await;
+        assert!(relayed.try_recv().is_err());
+        // A short event needs no memory.
+        another.try_send(event(1000)).unwrap();
+        drop(relayed.recv().await);
+        let Some(Event::Notification { params, .. }) = receiver.recv().await else {
+            panic!("no event");
+        };
+        assert!(is_full(&events.try_send(event(LONG))));
+        drop(params);
+        events.try_send(event(LONG)).unwrap();
+        drop(receiver);
+        assert_eq!(account.reserved(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_event_with_a_long_method_is_refused() {
+        let (events, _receiver) = Events::uncharged(8);
+        for (length, is_refused) in [(MAX_METHOD, false), (MAX_METHOD + 1, true)] {
+            let method = "m".repeat(length).into();
+            let params = None;
+            let sent = events.try_send(Event::Notification { method, params });
+            assert_eq!(is_full(&sent), is_refused, "{length}");
+        }
+    }
 }

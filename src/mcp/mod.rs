@@ -10,6 +10,7 @@ mod fields;
 mod gateway;
 mod implementation;
 mod message;
+mod message_memory;
 mod mounts;
 pub mod policy;
 mod tasks;
@@ -22,17 +23,18 @@ pub use self::core::{
 pub use caller::{Caller, LogLevel, TraceContext};
 pub use definitions::{AcceptError, DefinitionFile, Digests, PinnedDefinitions};
 pub use error::{HEADER_MISMATCH, INVALID_REQUEST, PARSE_ERROR, SERVER_ERROR};
-pub use event::{EVENT_QUEUE, Event, Events};
+pub use event::{EVENT_QUEUE, Event, Events, Params};
 pub use fields::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 pub use gateway::{Gateway, GatewayMetrics};
 pub use message::{Id, Message, MessageError, Outcome, write_request, write_response};
+pub use message_memory::{MessageMemory, OpenMemory};
 pub use mounts::{
     Catalog, Children, CodingTransport, CurrentChain, CurrentLimits, Described, Dropped, E2b,
     Egress, EgressListener, Entry, EventReader, HttpParts, HttpTransport, Known, LineTaker, List,
     ListChanges, Local, MAX_CALLS, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine,
-    MakeProcess, MessageLimits, MessageMemory, Mount, MountError, MountHealth, MountPorts,
-    MountSession, MountState, Mounted, Mounts, OpenMemory, Opening, Origin, Pooled, ProcessConfig,
-    ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport, StreamEvent,
-    Transport, Transports, Unsolicited, add_param_fields, process_manager, request_fields,
+    MakeProcess, MessageLimits, Mount, MountError, MountHealth, MountPorts, MountSession,
+    MountState, Mounted, Mounts, Opening, Origin, Pooled, ProcessConfig, ProcessManager, Runtime,
+    ServerTransports, Spawner, StdioPorts, StdioTransport, StreamEvent, Transport, Transports,
+    Unsolicited, add_param_fields, process_manager, request_fields,
 };
 pub use version::{Era, Version};

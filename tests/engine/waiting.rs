@@ -136,6 +136,7 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
         chain: Arc::new(move || Some(Arc::clone(of_mounts.current().chain()))),
         definitions: Arc::new(Nothing),
         transports: Arc::new(Nothing),
+        memory: Arc::new(|_, _| None),
     };
     let rules = move || Rules {
         chain: Arc::clone(of_core.current().chain()),

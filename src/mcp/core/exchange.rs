@@ -8,7 +8,6 @@ use std::time::Duration;
 use addons::contract::{CallPermit, Code, Denial, Direction, Fault, Frame, LiveFlow, RpcError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::execution::Running;
@@ -16,9 +15,7 @@ use super::params::{Change, Destination};
 use super::relay::Relay;
 use super::results::{self, into_outcome};
 use super::target::Target;
-use super::{
-    ClientRequest, Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error,
-};
+use super::{ClientRequest, Core, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
 /// The longest duration of a call, unless the server's `timeout` is longer. Progress of the server
 /// and answers of the client restart the time-out, but never extend a call beyond this limit.
@@ -188,7 +185,7 @@ async fn exchange(
     permit: CallPermit,
     relay: &Relay<'_>,
 ) -> Result<Outcome, MountError> {
-    let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let (sender, mut events) = relay.client.another();
     let mut request = target.pooled.session.request(permit, sender);
     let mut questions = FuturesUnordered::new();
     let mut deadline = Deadline::new(target.settings.timeout);

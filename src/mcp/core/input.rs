@@ -16,7 +16,7 @@ use super::exchange::{Failure, LONGEST_CALL};
 use super::params::Change;
 use super::relay::{Relay, no_client_answers};
 use super::target::Target;
-use super::{ClientRequest, Core, Event, Outcome, protocol_error};
+use super::{ClientRequest, Core, Event, Outcome, Params, protocol_error};
 
 /// The most `input_required` results of one call. A further one fails the call.
 const MAX_ROUNDS: usize = 16;
@@ -111,7 +111,7 @@ async fn answer(relay: &Relay<'_>, question: &InputRequest) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
         method: Arc::clone(&question.method),
-        params: question.params.clone(),
+        params: question.params.clone().map(Params::from),
         reply,
     };
     if let Some(exchange) = relay.pass_on(event, 0).await {

@@ -7,14 +7,14 @@ use addons::contract::{Direction, Frame};
 use addons::raw_json::Members;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::super::implementation::implementation;
 use super::known_sessions::{KnownSession, Uris};
 use super::lease::Lease;
 use super::params::{Destination, SUBSCRIPTION_ID, edit};
-use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
+use super::{Caller, Core, Event, List, Pooled};
 
 /// The pause after a stream that delivered a notification. It doubles after each stream that
 /// delivered none.
@@ -120,7 +120,7 @@ impl Core {
                 return StreamEnd::Denied;
             }
         };
-        let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+        let (sender, mut events) = pooled.unsolicited.another();
         let mut request = pooled.session.request(permit, sender);
         let mut end = StreamEnd::Unused;
         let outcome = loop {
@@ -159,8 +159,9 @@ impl Core {
         } else if &*method == "notifications/resources/updated" {
             let lease = Lease::of(&caller.container);
             let like = lease.like(caller);
-            let params = params.map(without_subscription);
-            self.updated(&like, pooled.catalog.server(), params).await;
+            let params = params.map(|params| without_subscription(params.into_text()));
+            self.updated(&like, pooled.catalog.server(), params.as_deref())
+                .await;
         }
     }
 }

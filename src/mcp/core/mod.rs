@@ -51,7 +51,7 @@ use tokio::sync::Semaphore;
 
 use super::caller::{Caller, LogLevel, TraceContext};
 use super::error::{INVALID_PARAMS, method_not_found, protocol_error, rpc_error};
-use super::event::{EVENT_QUEUE, Event, Events};
+use super::event::{Event, Events, Params};
 use super::message::Outcome;
 use super::mounts::{
     Catalog, Described, Entry, Known, List, Mount, MountError, MountSession, Mounts, Origin,

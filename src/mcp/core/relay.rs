@@ -13,7 +13,7 @@ use super::lease::Lease;
 use super::params::{PROGRESS_TOKEN, Progress, TASK, edit};
 use super::results::into_outcome;
 use super::{
-    Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, method_not_found,
+    Caller, Core, Era, Event, Events, LogLevel, MountSession, Outcome, Params, method_not_found,
     protocol_error, record_end, rpc_error,
 };
 
@@ -70,17 +70,19 @@ impl Relay<'_> {
         }
     }
 
-    async fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>) {
+    async fn notification(&self, method: Arc<str>, params: Option<Params>) {
         let params = match &*method {
             "notifications/progress" => match self.progress(params.as_deref()) {
                 Some(params) => Some(params),
                 None => return,
             },
-            "notifications/message" if self.takes_log(params.as_deref()) => params,
+            "notifications/message" if self.takes_log(params.as_deref()) => {
+                params.map(Params::into_text)
+            }
             "notifications/resources/updated" | "notifications/elicitation/complete"
                 if self.caller.version.era() == Era::Legacy =>
             {
-                params
+                params.map(Params::into_text)
             }
             _ => return,
         };
@@ -92,7 +94,7 @@ impl Relay<'_> {
         let Ok(permit) = judged else {
             return;
         };
-        let params = permit.params().map(ToOwned::to_owned);
+        let params = permit.params().map(|text| text.to_owned().into());
         let event = Event::Notification { method, params };
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
             tracing::debug!(
@@ -125,10 +127,10 @@ impl Relay<'_> {
     async fn request(
         &self,
         method: Arc<str>,
-        params: Option<Box<RawValue>>,
+        params: Option<Params>,
         reply: oneshot::Sender<Outcome>,
     ) -> Option<OpenQuestion> {
-        let params = params.map(without_task);
+        let params = params.map(|params| without_task(params.into_text()));
         let reporting = params.as_deref().and_then(|params| self.reporting(params));
         let (params, reporting) = match reporting {
             Some((params, reporting)) => (Some(params), Some(reporting)),
@@ -149,7 +151,7 @@ impl Relay<'_> {
         let (sender, answer) = oneshot::channel();
         let event = Event::Request {
             method: Arc::clone(&method),
-            params: permit.params().map(ToOwned::to_owned),
+            params: permit.params().map(|text| text.to_owned().into()),
             reply: sender,
         };
         if self.client.try_send(event).is_err() {

@@ -9,13 +9,12 @@ use std::time::Duration;
 use addons::raw_json::Members;
 use serde_json::json;
 use serde_json::value::to_raw_value;
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::known_sessions::KnownSession;
 use super::lease::Lease;
 use super::target::Target;
-use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, MountError, Pooled};
+use super::{Caller, ClientRequest, Core, Era, Events, LogLevel, Mount, MountError, Pooled};
 
 /// Time limit for a request that the gateway itself sends, such as a subscription, and for opening
 /// a session for it.
@@ -209,13 +208,12 @@ impl Core {
         method: &str,
         (key, value): (&str, &str),
     ) -> bool {
-        let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::clone(caller),
             method: method.into(),
             params: to_raw_value(&json!({ key: value })).ok(),
             trace: None,
-            events,
+            events: Events::none(),
         };
         let sending = self.forward_once(&request, target, &[]);
         let sent = timeout(OWN_REQUEST_TIMEOUT, sending).await;

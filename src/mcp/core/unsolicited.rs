@@ -41,7 +41,7 @@ impl Core {
             .collect();
         let server = Arc::clone(&origin.mount.settings().name);
         for lease in leases {
-            self.updated(&like(&lease, origin), &server, params.clone())
+            self.updated(&like(&lease, origin), &server, params.as_deref())
                 .await;
         }
     }
@@ -56,16 +56,18 @@ impl Core {
         let like = like(Lease::of(container), origin);
         match event {
             Event::Notification { method, params } => match &*method {
-                "notifications/resources/updated" => self.updated(&like, &server, params).await,
+                "notifications/resources/updated" => {
+                    self.updated(&like, &server, params.as_deref()).await
+                }
                 "notifications/message" => {
                     let level = severity(params.as_deref());
                     let takers = like.into_iter().filter(|one| one.takes_log(level));
-                    self.broadcast(takers.collect(), &server, &method, params)
+                    self.broadcast(takers.collect(), &server, &method, params.as_deref())
                         .await;
                 }
                 "notifications/elicitation/complete" => {
                     let takers = like.into_iter().filter(|one| one.takes_unrelated());
-                    self.broadcast(takers.collect(), &server, &method, params)
+                    self.broadcast(takers.collect(), &server, &method, params.as_deref())
                         .await;
                 }
                 _ => {}
@@ -95,11 +97,9 @@ impl Core {
         self: &Arc<Self>,
         clients: &[Arc<Attached>],
         server: &Arc<str>,
-        params: Option<Box<RawValue>>,
+        params: Option<&RawValue>,
     ) {
-        let members = params
-            .as_deref()
-            .and_then(|params| Members::read(params).ok());
+        let members = params.and_then(|params| Members::read(params).ok());
         let Some(uri) = members.and_then(|members| Some(members.text("uri")?.into_owned())) else {
             return;
         };
@@ -115,19 +115,22 @@ impl Core {
         clients: Vec<Arc<Attached>>,
         server: &Arc<str>,
         method: &Arc<str>,
-        params: Option<Box<RawValue>>,
+        params: Option<&RawValue>,
     ) {
         let chain = (self.rules)().chain;
         for client in clients {
             let mut live = self.flow(&chain, &client.caller, method, Some(server), None);
-            let frame =
-                Frame::notification(Direction::ToClient, Arc::clone(method), params.clone());
+            let frame = Frame::notification(
+                Direction::ToClient,
+                Arc::clone(method),
+                params.map(ToOwned::to_owned),
+            );
             let judged = chain.mcp_request(&mut live.flow, frame).await;
             record_end(&mut live, &judged);
             if let Ok(permit) = judged {
                 client.send(Event::Notification {
                     method: Arc::clone(method),
-                    params: permit.params().map(ToOwned::to_owned),
+                    params: permit.params().map(|text| text.to_owned().into()),
                 });
             }
         }

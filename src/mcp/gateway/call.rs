@@ -61,7 +61,7 @@ impl Call {
     pub fn pending() -> Self {
         Self {
             outcome: Box::pin(std::future::pending()),
-            events: mpsc::channel(1).1,
+            events: super::super::event::Events::uncharged(1).1,
             done: None,
         }
     }
@@ -71,16 +71,20 @@ impl Call {
 mod tests {
     use serde_json::value::RawValue;
 
+    use super::super::super::event::Events;
     use super::super::super::message::Outcome;
     use super::*;
 
-    fn call(sender: mpsc::Sender<Event>, events: mpsc::Receiver<Event>) -> Call {
+    fn call(sender: Events, events: mpsc::Receiver<Event>) -> Call {
         let outcome = async move {
             for number in ["1", "2"] {
-                let params = RawValue::from_string(number.to_owned()).ok();
+                let params = RawValue::from_string(number.to_owned()).unwrap();
                 let method = "notifications/progress".into();
-                let event = Event::Notification { method, params };
-                sender.send(event).await.unwrap();
+                let event = Event::Notification {
+                    method,
+                    params: Some(params.into()),
+                };
+                sender.send(event).await;
             }
             Outcome::Ok(RawValue::from_string("{}".to_owned()).unwrap())
         };
@@ -93,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_sent_before_the_outcome_are_delivered_before_it() {
-        let (sender, events) = mpsc::channel(4);
+        let (sender, events) = Events::uncharged(4);
         let mut call = call(sender, events);
         for number in ["1", "2"] {
             match call.next().await {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use addons::contract::{Container, Denial};
 use bytes::Bytes;
 
+use super::super::message_memory::MessageMemory;
 use crate::http::{Inspection, Reservation, Session};
 
 /// The length in bytes above which messages are charged to the memory for buffered bodies. Shorter
@@ -42,6 +43,13 @@ impl Memory {
         })();
         let reservation = reserved.inspect_err(|denial| self.inspection.count(denial))?;
         Ok(Charge(Some(reservation)))
+    }
+}
+
+impl MessageMemory for Memory {
+    fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+        let container = self.container.as_ref().ok_or_else(Denial::internal)?;
+        self.inspection.begin(container, self.limit)
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::super::caller::{Caller, LogLevel, TraceContext};
 use super::super::core::ClientRequest;
 use super::super::error::rpc_error;
-use super::super::event::{EVENT_QUEUE, Events};
+use super::super::event::{Event, Events};
 use super::super::version::Version;
 use super::Gateway;
 use super::call::Call;
@@ -91,10 +91,15 @@ impl<'a> Visit<'a> {
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     ) -> Call {
-        let (sender, events) = mpsc::channel(EVENT_QUEUE);
+        let (sender, events) = self.events();
         let request = self.client_request(caller, method, params, sender);
         let core = Arc::clone(&self.gateway.core);
         Call::new(Box::pin(core.request(request)), events)
+    }
+
+    /// Creates a queue of events that are charged to the container's memory.
+    pub fn events(&self) -> (Events, mpsc::Receiver<Event>) {
+        Events::charged(Arc::new(self.memory.clone()))
     }
 
     /// A client's request to the core, whose events go to `events`.

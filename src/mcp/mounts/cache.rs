@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::MountError;
-use super::known::{Entry, ResourceIndex};
+use super::known::{Entry, ListMemory, ResourceIndex};
 
 /// After a failed reading, the cached list is returned for this time without another attempt. Also
 /// the shortest time for which a list is fresh.
@@ -18,6 +18,13 @@ const READING: Duration = Duration::from_secs(30);
 
 /// Resources, their templates, and an index of both by URI.
 pub(super) type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<ResourceIndex>);
+
+/// A list, and the memory that it is charged to.
+#[derive(Clone)]
+pub(super) struct Charged<T> {
+    pub list: T,
+    pub memory: ListMemory,
+}
 
 /// Cache of one list: the last reading, and the instant until which it is fresh.
 pub(super) struct Cache<T> {
@@ -154,6 +161,12 @@ impl<T> Drop for Unread<'_, T> {
 /// their pins, which say whether the definition is accepted.
 pub(super) trait Differs {
     fn differs(&self, before: &Self) -> bool;
+}
+
+impl<T: Differs> Differs for Charged<T> {
+    fn differs(&self, before: &Self) -> bool {
+        self.list.differs(&before.list)
+    }
 }
 
 impl Differs for Arc<[Arc<Definition>]> {

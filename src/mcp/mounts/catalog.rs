@@ -13,26 +13,29 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use addons::contract::{
-    BoxFuture, Client, Container, Definition, Direction, Frame, FrameBody, LiveFlow, McpSubject,
-    Principal,
+    BoxFuture, Client, Container, Definition, Denial, Direction, Frame, FrameBody, LiveFlow,
+    McpSubject, Principal,
 };
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use super::cache::{Cache, Differs, Found, PAUSE, Resources};
+use super::cache::{Cache, Charged, Differs, Found, PAUSE, Resources};
 use super::changes::{List, ListNews};
 use super::handshake::request_meta;
 use super::known::{Entry, Known, ResourceIndex, named};
 use super::pages::{Kind, Pages};
 use super::ports::{Clients, Mounted};
 use super::tools::pinned;
-use super::{Era, MountError, MountSession, Outcome};
+use super::{Era, Events, MessageReservation, MountError, MountSession, Outcome};
 
 /// From this age on, a request for a list starts another reading in the background.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// [`MAX_AGE`] for a list of a server that announces changes, and the longest `ttlMs`.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
+
+/// The size of a list that is not charged, in bytes. A session has at most four such lists.
+const UNCHARGED: usize = 256 << 10;
 
 /// The lists of one session's server.
 #[derive(Clone)]
@@ -52,9 +55,9 @@ struct Inner {
     mount: Arc<Mounted>,
     /// The value of `Mounted::acceptances` when the tools were last requested.
     acceptances: AtomicU64,
-    tools: Cache<Arc<[Arc<Definition>]>>,
-    prompts: Cache<Arc<[Entry]>>,
-    resources: Cache<Resources>,
+    tools: Cache<Charged<Arc<[Arc<Definition>]>>>,
+    prompts: Cache<Charged<Arc<[Entry]>>>,
+    resources: Cache<Charged<Resources>>,
 }
 
 impl Catalog {
@@ -153,13 +156,13 @@ impl Catalog {
 
     async fn get<T: Clone + Send + Sync + Differs + 'static>(
         &self,
-        cache: fn(&Inner) -> &Cache<T>,
+        cache: fn(&Inner) -> &Cache<Charged<T>>,
         read: fn(Arc<Inner>) -> Reading<T>,
         list: List,
     ) -> Result<T, MountError> {
         let inner = &self.0;
         match cache(inner).find() {
-            Found::Fresh(value) => return Ok(value),
+            Found::Fresh(value) => return Ok(value.list),
             Found::Old(value) => {
                 let inner = Arc::clone(inner);
                 if !cache(&inner).is_being_read() {
@@ -171,17 +174,25 @@ impl Catalog {
                         }
                     });
                 }
-                return Ok(value);
+                return Ok(value.list);
             }
             Found::Nothing => {}
         }
         let (value, _) = cache(inner).read(read(Arc::clone(inner))).await?;
-        Ok(value)
+        Ok(value.list)
     }
 }
 
 /// Reads a list; returns it and how long it is fresh.
-type Reading<T> = BoxFuture<'static, Result<(T, Duration), MountError>>;
+type Reading<T> = BoxFuture<'static, Result<(Charged<T>, Duration), MountError>>;
+
+/// The entries of a list.
+struct Entries {
+    entries: Vec<Box<RawValue>>,
+    /// How long the list is fresh.
+    age: Duration,
+    memory: MessageReservation,
+}
 
 impl Inner {
     /// Marks the tools as outdated if an operator accepted a definition since the last call.
@@ -192,49 +203,82 @@ impl Inner {
         }
     }
 
-    async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
-        let (entries, age) = self.read_pages(Kind::Tools).await?;
+    async fn read_tools(
+        self: Arc<Self>,
+    ) -> Result<(Charged<Arc<[Arc<Definition>]>>, Duration), MountError> {
+        let Entries {
+            entries,
+            age,
+            memory,
+        } = self.read_pages(Kind::Tools).await?;
         let definitions = &self.mount.common.ports.definitions;
         let check = |tool: &RawValue| self.session.check_definition(tool);
         let pins = (!self.session.is_built_in()).then_some(&**definitions);
         let tools = pinned(&self.server, entries, check, pins).await?;
-        let tools = self.tools.same_or(tools.into());
-        self.known.lock().tools = Some(Arc::clone(&tools));
+        let tools = self.tools.same_or(Charged {
+            list: tools.into(),
+            memory: [memory].into(),
+        });
+        let mut known = self.known.lock();
+        known.tools = Some(Arc::clone(&tools.list));
+        known.tools_memory = Some(Arc::clone(&tools.memory));
+        drop(known);
         Ok((tools, age))
     }
 
-    async fn read_prompts(self: Arc<Self>) -> Result<(Arc<[Entry]>, Duration), MountError> {
-        let (entries, age) = self.read_pages(Kind::Prompts).await?;
-        let prompts = named(entries, "name").into();
-        let prompts = self.prompts.same_or(prompts);
-        self.known.lock().prompts = Some(Arc::clone(&prompts));
+    async fn read_prompts(
+        self: Arc<Self>,
+    ) -> Result<(Charged<Arc<[Entry]>>, Duration), MountError> {
+        let Entries {
+            entries,
+            age,
+            memory,
+        } = self.read_pages(Kind::Prompts).await?;
+        let prompts = self.prompts.same_or(Charged {
+            list: named(entries, "name").into(),
+            memory: [memory].into(),
+        });
+        let mut known = self.known.lock();
+        known.prompts = Some(Arc::clone(&prompts.list));
+        known.prompts_memory = Some(Arc::clone(&prompts.memory));
+        drop(known);
         Ok((prompts, age))
     }
 
-    async fn read_resources(self: Arc<Self>) -> Result<(Resources, Duration), MountError> {
-        let (resources, age) = self.read_pages(Kind::Resources).await?;
-        let (templates, _) = self.read_pages(Kind::Templates).await?;
-        let resources = named(resources, "uri");
-        let templates = named(templates, "uriTemplate");
+    async fn read_resources(self: Arc<Self>) -> Result<(Charged<Resources>, Duration), MountError> {
+        let read = self.read_pages(Kind::Resources).await?;
+        let read_templates = self.read_pages(Kind::Templates).await?;
+        let resources = named(read.entries, "uri");
+        let templates = named(read_templates.entries, "uriTemplate");
         let index = Arc::new(ResourceIndex::of(&resources, &templates));
-        let all = (resources.into(), templates.into(), index);
-        let all = self.resources.same_or(all);
-        let (resources, templates, index) = &all;
+        let all = self.resources.same_or(Charged {
+            list: (resources.into(), templates.into(), index),
+            memory: [read.memory, read_templates.memory].into(),
+        });
+        let (resources, templates, index) = &all.list;
         let mut known = self.known.lock();
         known.resources = Some(Arc::clone(resources));
         known.templates = Some(Arc::clone(templates));
         known.index = Some(Arc::clone(index));
+        known.resources_memory = Some(Arc::clone(&all.memory));
         drop(known);
-        Ok((all, age))
+        Ok((all, read.age))
     }
 
-    /// Reads a whole list; returns it and how long it is fresh. The list is empty if the server
-    /// does not declare the capability.
-    async fn read_pages(&self, kind: Kind) -> Result<(Vec<Box<RawValue>>, Duration), MountError> {
+    /// Reads a whole list, and charges it to the server's own memory if it is long. Fails if that
+    /// memory is exhausted. The list is empty if the server does not declare the capability.
+    async fn read_pages(&self, kind: Kind) -> Result<Entries, MountError> {
+        let mut memory = MessageReservation::default();
         let declared = kind.declared_by(&self.session.described().capabilities);
         let Some(declared) = declared else {
-            return Ok((Vec::new(), MAX_AGE_ANNOUNCED));
+            return Ok(Entries {
+                entries: Vec::new(),
+                age: MAX_AGE_ANNOUNCED,
+                memory,
+            });
         };
+        let account = self.mount.memory(None);
+        let account = account.ok_or_else(|| MountError::Denied(Denial::internal()))?;
         let version = self.session.version();
         let is_modern = version.era() == Era::Modern;
         let meta = is_modern.then(|| request_meta(version, &self.capabilities));
@@ -249,7 +293,12 @@ impl Inner {
                     return Err(MountError::Protocol(why));
                 }
             };
-            if !pages.add(kind, &result, &self.server)? {
+            let is_last = !pages.add(kind, &result, &self.server)?;
+            if pages.size() > UNCHARGED {
+                let charged = memory.grow_to(&*account, pages.size());
+                charged.map_err(MountError::Denied)?;
+            }
+            if is_last {
                 break;
             }
         }
@@ -258,7 +307,11 @@ impl Inner {
             (false, true) => MAX_AGE_ANNOUNCED,
             (false, false) => MAX_AGE,
         };
-        Ok((pages.entries, age))
+        Ok(Entries {
+            entries: pages.entries,
+            age,
+            memory,
+        })
     }
 
     /// Sends a request as a flow of the container.
@@ -302,9 +355,12 @@ impl Inner {
         let frame = Frame::request(Direction::ToServer, method, params);
         let permit = chain.mcp_request(&mut live.flow, frame).await;
         let permit = permit.map_err(MountError::Denied)?;
-        // Without a receiver: no client takes the server's messages during a list request.
-        let (events, _) = mpsc::channel(1);
-        let outcome = self.session.request(permit, events).await?;
+        let answer = timeout(
+            self.mount.settings().timeout,
+            // No client takes the server's messages during a list request.
+            self.session.request(permit, Events::none()),
+        );
+        let outcome = answer.await.unwrap_or(Err(MountError::TimedOut))?;
         let mut frame = Frame::response(Direction::ToServer, method, outcome);
         let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
         judged.map_err(MountError::Denied)?;

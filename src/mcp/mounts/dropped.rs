@@ -8,8 +8,8 @@ pub enum Reason {
     /// The message answers a request that was not sent, is no longer under way, or was already
     /// answered.
     UnknownId,
-    /// The queue of the message's receiver is full, or too many requests of the server wait for an
-    /// answer.
+    /// The queue of the message's receiver or its memory is full, or too many requests of the server
+    /// wait for an answer.
     QueueFull,
     /// The text is not a message of the protocol.
     Malformed,

@@ -7,8 +7,8 @@ use addons::contract::Definition;
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
-use super::Described;
 use super::uri_template::UriTemplate;
+use super::{Described, MessageReservation};
 
 /// An entry of a list, as the server wrote it.
 #[derive(Debug)]
@@ -18,6 +18,9 @@ pub struct Entry {
     /// The whole entry.
     pub raw: Box<RawValue>,
 }
+
+/// The memory that a list is charged to, until the last clone is dropped.
+pub(super) type ListMemory = Arc<[MessageReservation]>;
 
 /// The most templates of one server that URIs are matched against.
 const MAX_TEMPLATES: usize = 200;
@@ -37,6 +40,10 @@ pub struct Known {
     /// Its templates of resources.
     pub templates: Option<Arc<[Entry]>>,
     pub(super) index: Option<Arc<ResourceIndex>>,
+    /// The memory of the tools, of the prompts, and of the resources with their templates.
+    pub(super) tools_memory: Option<ListMemory>,
+    pub(super) prompts_memory: Option<ListMemory>,
+    pub(super) resources_memory: Option<ListMemory>,
 }
 
 impl Known {

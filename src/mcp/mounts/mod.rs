@@ -22,7 +22,6 @@ mod handshake;
 mod health;
 mod http;
 mod known;
-mod message_memory;
 mod mount;
 mod pace;
 mod pages;
@@ -46,8 +45,9 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::caller::Caller;
-use super::event::{EVENT_QUEUE, Event, Events};
+use super::event::{Event, Events, Params};
 use super::message::Outcome;
+use super::message_memory::{MessageMemory, MessageReservation, OpenMemory};
 use super::version::{Era, Version};
 use crate::http::{OwnClient, Service};
 
@@ -61,7 +61,6 @@ pub use http::{
     EventReader, HttpParts, HttpTransport, StreamEvent, add_param_fields, request_fields,
 };
 pub use known::{Entry, Known};
-pub use message_memory::MessageMemory;
 pub use mount::Mount;
 pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};
@@ -71,9 +70,7 @@ pub use process::{
     ProcessManager, Runtime, Spawner,
 };
 pub use sessions::MAX_SESSIONS;
-pub use stdio::{
-    CurrentLimits, MakeProcess, MessageLimits, OpenMemory, StdioPorts, StdioTransport,
-};
+pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
 pub use transports::{ServerTransports, process_manager};
 
 /// A session with a server, in one revision and with one set of client capabilities. A session
@@ -88,7 +85,8 @@ pub trait MountSession: Send + Sync {
     }
 
     /// Sends a request and awaits its answer. Messages of the server that belong to this request
-    /// go to `events`. Dropping the future cancels the request at the server.
+    /// go to `events`. Dropping the future cancels the request at the server. The caller bounds the
+    /// wait, since only the caller knows whether the server waits for the client.
     fn request<'a>(
         &'a self,
         permit: CallPermit,

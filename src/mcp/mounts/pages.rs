@@ -16,6 +16,8 @@ const MAX_PAGES: usize = 100;
 const MAX_ENTRIES: usize = 10_000;
 /// The most bytes of one list that are kept.
 const MAX_BYTES: usize = 16 << 20;
+/// Memory of an entry besides its text, in bytes.
+const ENTRY_OVERHEAD: usize = 512;
 /// The longest cursor, in bytes.
 const MAX_CURSOR: usize = 4096;
 
@@ -108,6 +110,12 @@ impl Pages {
     /// as zero.
     pub fn age(&self) -> Duration {
         self.age.unwrap_or_default()
+    }
+
+    /// The memory that the entries take, in bytes.
+    pub fn size(&self) -> usize {
+        let overhead = self.entries.len().saturating_mul(ENTRY_OVERHEAD);
+        self.bytes.saturating_add(overhead)
     }
 
     /// Adds a page. Returns whether to request another one: `false` after the last page, if the

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
-use addons::contract::{BoxFuture, Chain, Container, Definitions};
+use addons::contract::{BoxFuture, Chain, Container, Definitions, System};
 use addons::mcp::{Scope, ServerSettings};
 use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::changes::ListNews;
 use super::health::HealthRecord;
-use super::{Event, MountSession, Transport, Version};
+use super::{Event, MessageMemory, MountSession, OpenMemory, Transport, Version};
 
 /// Returns the chain of the configuration in force; `None` before a configuration is loaded.
 pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
@@ -25,6 +25,8 @@ pub struct MountPorts {
     pub definitions: Arc<dyn Definitions>,
     /// Opens sessions.
     pub transports: Arc<dyn Transports>,
+    /// Opens the memory that lists and waiting messages are charged to.
+    pub memory: OpenMemory,
 }
 
 /// Makes the transport of each server.
@@ -39,7 +41,7 @@ pub trait Transports: Send + Sync {
 /// Takes the messages of servers that belong to no request, except changes of lists.
 pub trait Unsolicited: Send + Sync {
     /// Takes one message. Later messages of the session wait in a queue of
-    /// [`EVENT_QUEUE`](super::EVENT_QUEUE) until the future completes. If the queue is full, a
+    /// [`EVENT_QUEUE`](crate::mcp::EVENT_QUEUE) until the future completes. If the queue is full, a
     /// notification is dropped and a request is answered with an error.
     fn take(self: Arc<Self>, origin: &Origin, event: Event) -> BoxFuture<'_, ()>;
 }
@@ -97,6 +99,10 @@ pub struct Mounted {
     /// Number of times that an operator accepted the definition of a tool. When it changes, the
     /// tools that were read before are outdated.
     pub(super) acceptances: AtomicU64,
+    /// The memory that the server's lists and the messages of shared sessions are charged to;
+    /// `None` after an internal error. The server has its own account, so that long lists take no
+    /// memory of containers.
+    pub(super) own_memory: Option<Arc<dyn MessageMemory>>,
 }
 
 impl Mounted {
@@ -111,12 +117,24 @@ impl Mounted {
             retired: stopped.child_token(),
             stopped,
             acceptances: AtomicU64::new(0),
+            own_memory: (common.ports.memory)(system(&server.name), None),
         }
     }
 
     /// The server's settings.
     pub fn settings(&self) -> Arc<ServerSettings> {
         self.settings.load_full()
+    }
+
+    /// The memory that the messages of a session are charged to; `None` after an internal error.
+    pub(super) fn memory(
+        &self,
+        container: Option<&Arc<Container>>,
+    ) -> Option<Arc<dyn MessageMemory>> {
+        match container {
+            Some(_) => (self.common.ports.memory)(system(&self.settings().name), container),
+            None => self.own_memory.clone(),
+        }
     }
 
     /// Whether all containers share its sessions.
@@ -128,5 +146,14 @@ impl Mounted {
     /// file.
     pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
         self.settings.store(Arc::clone(settings));
+    }
+}
+
+/// The name under which memory is opened for a server.
+fn system(server: &str) -> System {
+    System {
+        name: format!("mcp:{server}").into(),
+        hosts: Vec::new(),
+        trust_private: false,
     }
 }

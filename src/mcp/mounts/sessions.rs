@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use addons::contract::Container;
+use addons::contract::{Container, Denial};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -13,7 +13,7 @@ use super::catalog::Catalog;
 use super::known::Known;
 use super::pooled::{Counted, MAX_CALLS, Pooled};
 use super::ports::{Clients, Mounted, Origin};
-use super::{Caller, EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Version};
+use super::{Caller, Event, Events, List, MountError, MountSession, Opening, Version};
 
 /// The most sessions in a set. To open another one, the least recently used idle session is closed.
 /// If no session is idle, opening fails with [`MountError::Busy`].
@@ -133,10 +133,14 @@ impl SessionSet {
         clients: Clients,
         opened: watch::Sender<Opened>,
     ) {
-        let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
         // `send` would fail, and keep the old value, once all waiting callers were dropped.
         let answer = |outcome| opened.send_replace(Some(outcome));
-        let session = match self.handshake(&mount, &clients, unsolicited).await {
+        let Some(memory) = mount.memory(clients.container.as_ref()) else {
+            answer(Err(MountError::Denied(Denial::internal())));
+            return;
+        };
+        let (unsolicited, events) = Events::charged(memory);
+        let session = match self.handshake(&mount, &clients, unsolicited.clone()).await {
             Ok(session) => session,
             Err(error) => {
                 answer(Err(error));
@@ -155,6 +159,7 @@ impl SessionSet {
         let pooled = Pooled {
             session: Arc::clone(&counted),
             catalog: catalog.clone(),
+            unsolicited,
             calls: Arc::clone(&calls),
         };
         answer(Ok(Arc::new(pooled)));

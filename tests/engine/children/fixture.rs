@@ -13,7 +13,6 @@ use addons::contract::*;
 use addons::mcp::*;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::config::{Profile, load_with};
 use unified_proxy::http::{Inspection, Reservation};
@@ -149,6 +148,7 @@ impl Fixture {
             chain: Arc::new(move || Some(Arc::clone(&in_force))),
             definitions: Arc::new(AllAccepted),
             transports: Arc::clone(&transports),
+            memory: Arc::new(|_, _| Some(Memory::of_one())),
         };
         Self {
             mounts: Arc::new(Mounts::new(ports, &by_name(servers))),
@@ -193,7 +193,7 @@ impl Fixture {
             container: Some(caller.container),
             version: caller.version,
             capabilities: caller.capabilities,
-            unsolicited: mpsc::channel(EVENT_QUEUE).0,
+            unsolicited: Events::uncharged(EVENT_QUEUE).0,
         };
         self.transports.of(&Arc::new(server)).open(opening).await
     }
@@ -205,7 +205,7 @@ impl Fixture {
         tool: &str,
         arguments: Value,
     ) -> Result<Value, MountError> {
-        self.call_with(pooled, tool, arguments, mpsc::channel(256).0)
+        self.call_with(pooled, tool, arguments, Events::uncharged(256).0)
             .await
     }
 
@@ -272,7 +272,7 @@ pub fn stdio(command: &[&str]) -> StdioSettings {
 /// Settings of the Python test server. `mode` lists the protocol eras that the server supports:
 /// `legacy` (the revisions before 2026-07-28) and `modern` (2026-07-28). Without `modern`, the
 /// server answers `server/discover` with an error; with `silent` it does not answer, with `strict`
-/// it exits.
+/// it exits. With `deaf`, it reads nothing after the handshake.
 pub fn python(mode: &str) -> StdioSettings {
     stdio(&["python3", "-c", SERVER, mode])
 }

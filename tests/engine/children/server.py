@@ -108,6 +108,7 @@ def call(id, name, arguments, meta):
         send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
         text(id, "done")
     elif name == "ask":
+        send({"method": "notifications/message", "params": {"level": "error", "data": "?"}})
         send({"id": "mine", "method": "elicitation/create", "params": {"message": "?"}})
         answers["mine"] = lambda message: text(id, message.get("result") or message["error"])
     elif name == "spoil":
@@ -147,6 +148,8 @@ for line in sys.stdin:
     elif method == "tools/call":
         if params["name"] != "hang":
             call(id, params["name"], params.get("arguments", {}), params.get("_meta", {}))
+    elif method == "notifications/initialized" and "deaf" in MODE:
+        time.sleep(3600)
     elif method == "notifications/cancelled":
         cancelled.append(params["requestId"])
     elif method is None and id in answers:

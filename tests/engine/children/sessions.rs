@@ -1,10 +1,11 @@
 //! Sessions with servers of both eras: versions, events, cancellation, failures and reloads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use addons::mcp::Scope;
 use serde_json::json;
 use testkit::each_row_async;
-use tokio::sync::mpsc;
 use unified_proxy::mcp::*;
 
 use super::fixture::*;
@@ -40,20 +41,17 @@ async fn a_stdio_session_uses_the_clients_era_if_the_server_supports_it() {
             let mount = fixture.mounts.find(fixture.container(), "t").unwrap();
             pooled.session.ended().cancel();
             assert_eq!(mount.known(fixture.container()).tools.unwrap().len(), 1);
-            fixture
-                .mounts
-                .stop(std::time::Duration::from_secs(10))
-                .await;
+            fixture.mounts.stop(Duration::from_secs(10)).await;
         },
     )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_and_questions_of_a_server_reach_their_call() {
+async fn progress_log_messages_and_questions_of_a_server_reach_their_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
-    let (events, mut receiver) = mpsc::channel(16);
+    let (events, mut receiver) = Events::uncharged(16);
     let done = fixture
         .call_with(&pooled, "progress", json!({}), events)
         .await;
@@ -62,8 +60,12 @@ async fn progress_and_questions_of_a_server_reach_their_call() {
         panic!("no progress notification");
     };
     assert_eq!(&*method, "notifications/progress");
-    let (events, mut receiver) = mpsc::channel(16);
+    let (events, mut receiver) = Events::uncharged(16);
     let answering = async {
+        let Some(Event::Notification { method, .. }) = receiver.recv().await else {
+            panic!("no log message of the server");
+        };
+        assert_eq!(&*method, "notifications/message");
         let Some(Event::Request { method, reply, .. }) = receiver.recv().await else {
             panic!("no request of the server");
         };
@@ -77,18 +79,53 @@ async fn progress_and_questions_of_a_server_reach_their_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_dropped_or_late_is_cancelled_at_the_server() {
+async fn log_messages_and_questions_of_a_shared_session_reach_no_call() {
     let mut server = mounted("t", python("legacy"));
-    server.timeout = std::time::Duration::from_millis(700);
+    server.scope = Scope::Shared;
     let fixture = Fixture::new(vec![server]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
-    let late = fixture.call(&pooled, "hang", json!({})).await;
-    assert!(matches!(late, Err(MountError::TimedOut)), "{late:?}");
-    let short = std::time::Duration::from_millis(100);
+    let (events, mut receiver) = Events::uncharged(16);
+    let asked = fixture.call_with(&pooled, "ask", json!({}), events);
+    let asked = tokio::time::timeout(Duration::from_secs(10), asked).await;
+    let answer = asked.expect("the question is refused").unwrap();
+    assert!(answer["code"].is_i64(), "{answer}");
+    let received = receiver.try_recv();
+    assert!(received.is_err(), "{received:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
+    let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
+    let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
+    let short = Duration::from_millis(100);
     let dropped = tokio::time::timeout(short, fixture.call(&pooled, "hang", json!({}))).await;
     assert!(dropped.is_err());
     let cancelled = fixture.call(&pooled, "cancelled", json!({})).await.unwrap();
-    assert_eq!(cancelled.as_array().unwrap().len(), 2, "{cancelled}");
+    assert_eq!(cancelled.as_array().unwrap().len(), 1, "{cancelled}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_and_notifications_of_a_server_that_reads_nothing_time_out() {
+    let mut server = mounted("t", python("legacy deaf"));
+    server.timeout = Duration::from_millis(500);
+    let fixture = Fixture::new(vec![server]);
+    let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
+    let limit = Duration::from_secs(10);
+    let listed = tokio::time::timeout(limit, pooled.catalog.tools()).await;
+    let listed = listed.expect("the list has a time limit");
+    assert!(matches!(listed, Err(MountError::TimedOut)));
+    // Together longer than what the queue and the pipe to the process hold.
+    let params = json!({ "text": "x".repeat(1 << 20) });
+    for _ in 0..20 {
+        let permit = fixture.permit("notifications/x", params.clone()).await;
+        let told = tokio::time::timeout(limit, pooled.session.notify(permit)).await;
+        match told.expect("a notification has a time limit") {
+            Ok(()) => {}
+            Err(MountError::TimedOut) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the process read the notifications");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,11 +170,11 @@ async fn a_reload_ends_only_the_sessions_of_changed_and_removed_servers() {
     let mut same = mounted("same", python("legacy"));
     same.place.line = 9;
     let mut changed = mounted("changed", python("legacy"));
-    changed.timeout = std::time::Duration::from_secs(5);
+    changed.timeout = Duration::from_secs(5);
     fixture.mounts.apply(&by_name(vec![same, changed]));
     assert_eq!(changes.next().await, List::ALL);
     let ended = |at: usize| sessions[at].session.ended().clone();
-    let limit = std::time::Duration::from_secs(15);
+    let limit = Duration::from_secs(15);
     for at in [1, 2] {
         tokio::time::timeout(limit, ended(at).cancelled())
             .await

@@ -235,7 +235,7 @@ async fn requests_and_streams_over_tls_share_one_connection_with_a_verified_cert
     }
     assert_eq!(server.connections(), 1);
     let permit = good.permit("slow", json!({})).await;
-    let calling = session.request(permit, mpsc::channel(1).0);
+    let calling = session.request(permit, Events::uncharged(1).0);
     let dropped = tokio::time::timeout(Duration::from_millis(200), calling).await;
     assert!(dropped.is_err());
     drop(session);

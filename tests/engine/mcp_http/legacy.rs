@@ -95,7 +95,7 @@ async fn an_answer_may_follow_notifications_and_requests_on_a_stream() {
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
     let permit = fixture.permit("tools/call", json!({"name": "ask"})).await;
-    let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let (sender, mut events) = Events::uncharged(EVENT_QUEUE);
     let calling = session.request(permit, sender);
     let answering = async {
         let (method, params) = notification(&events.recv().await.unwrap());
@@ -289,7 +289,7 @@ async fn a_call_that_times_out_or_is_dropped_is_cancelled_at_the_server() {
     let permit = fixture
         .permit("tools/call", json!({"name": "dropped"}))
         .await;
-    let calling = session.request(permit, mpsc::channel(1).0);
+    let calling = session.request(permit, Events::uncharged(1).0);
     tokio::select! {
         outcome = calling => panic!("{outcome:?}"),
         () = eventually("the server got the call", || server.of("tools/call").len() == 2) => {}

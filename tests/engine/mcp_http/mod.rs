@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 use unified_proxy::config::{Config, Profile, load_with};
 use unified_proxy::http::{Inspection, Service};
 use unified_proxy::mcp::{
-    Dropped, EVENT_QUEUE, Event, HttpParts, HttpTransport, MountError, MountSession, Opening,
-    Outcome, Transport, Version,
+    Dropped, EVENT_QUEUE, Event, Events, HttpParts, HttpTransport, MountError, MountSession,
+    Opening, Outcome, Transport, Version,
 };
 use unified_proxy::snapshot::{Snapshot, SnapshotStore};
 use unified_proxy::tls::UpstreamTls;
@@ -204,7 +204,7 @@ impl Fixture {
     /// The parameters of a session for a client that speaks `version`, and the receiver of the
     /// server's messages that belong to no request.
     pub fn opening(&self, version: Version) -> (Opening, mpsc::Receiver<Event>) {
-        let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
+        let (unsolicited, events) = Events::uncharged(EVENT_QUEUE);
         let opening = Opening {
             container: Some(Arc::clone(self.container())),
             version,
@@ -244,7 +244,8 @@ impl Fixture {
         self.chain.mcp_request(&mut flow, frame).await.unwrap()
     }
 
-    /// Makes a call; returns its outcome, and the events that arrived before the outcome.
+    /// Makes a call within the server's `timeout`, which the core applies; returns its outcome, and
+    /// the events that arrived before the outcome.
     pub async fn call(
         &self,
         session: &Arc<dyn MountSession>,
@@ -252,8 +253,10 @@ impl Fixture {
         params: Value,
     ) -> (Result<Outcome, MountError>, Vec<Event>) {
         let permit = self.permit(method, params).await;
-        let (sender, mut receiver) = mpsc::channel(EVENT_QUEUE);
-        let outcome = session.request(permit, sender).await;
+        let (sender, mut receiver) = Events::uncharged(EVENT_QUEUE);
+        let limit = self.servers.servers["kb"].timeout;
+        let outcome = tokio::time::timeout(limit, session.request(permit, sender)).await;
+        let outcome = outcome.unwrap_or(Err(MountError::TimedOut));
         let mut events = Vec::new();
         while let Ok(event) = receiver.try_recv() {
             events.push(event);

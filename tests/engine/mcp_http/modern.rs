@@ -69,7 +69,7 @@ async fn each_request_is_independent_and_header_fields_repeat_values_of_the_body
     let frame = Frame::request(Direction::ToServer, "tools/call", Some(raw(params)));
     let permit = fixture.permit_for(frame.of_tool(tool(schema))).await;
     session
-        .request(permit, mpsc::channel(1).0)
+        .request(permit, Events::uncharged(1).0)
         .await
         .unwrap()
         .unwrap();
@@ -120,7 +120,7 @@ async fn dropping_a_request_closes_its_stream_without_a_cancellation() {
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(MODERN).await;
     let permit = fixture.permit("tools/call", json!({"name": "slow"})).await;
-    let calling = session.request(permit, mpsc::channel(1).0);
+    let calling = session.request(permit, Events::uncharged(1).0);
     assert!(
         tokio::time::timeout(Duration::from_millis(300), calling)
             .await
@@ -145,12 +145,13 @@ async fn a_subscription_outlives_the_timeout_of_a_call() {
     .await;
     let fixture = Fixture::new(&format!("url: \"{}\", timeout: 1s", server.url()));
     let (session, mut unsolicited) = fixture.open(MODERN).await;
-    let (outcome, events) = fixture
-        .call(&session, "subscriptions/listen", json!({}))
-        .await;
+    let permit = fixture.permit("subscriptions/listen", json!({})).await;
+    let (sender, mut events) = Events::uncharged(EVENT_QUEUE);
+    let outcome = session.request(permit, sender).await;
     assert!(outcome.unwrap().is_ok());
-    let methods: Vec<_> = events.iter().map(|event| notification(event).0).collect();
-    assert_eq!(methods, ["notifications/subscriptions/acknowledged"]);
+    let (method, _) = notification(&events.recv().await.unwrap());
+    assert_eq!(method, "notifications/subscriptions/acknowledged");
+    assert!(events.recv().await.is_none());
     // A notification of a changed list goes to the session, even if it arrives on the stream of a
     // call.
     let (changed, _) = notification(&unsolicited.recv().await.unwrap());

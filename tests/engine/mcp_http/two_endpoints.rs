@@ -206,6 +206,46 @@ async fn posted_messages_are_answered_on_the_stream() {
 }
 
 #[tokio::test]
+async fn log_messages_and_requests_go_to_the_only_call_unless_the_session_is_shared() {
+    each_row_async([false, true], async |is_shared| {
+        let server = Sse::start("/messages?session=1", |message| {
+            let log = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
+            let question = json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"});
+            match message["method"].as_str() {
+                Some("tools/call") => vec![log, question],
+                None => vec![json!({"jsonrpc": "2.0", "id": 1, "result": {}})],
+                Some(_) => answers(message),
+            }
+        })
+        .await;
+        let fixture = Fixture::new(&settings(&server.url));
+        let (mut opening, mut unsolicited) = fixture.opening(Version::V2025_11_25);
+        opening.container = opening.container.filter(|_| !is_shared);
+        let session = fixture.transport().open(opening).await.unwrap();
+        let permit = fixture.permit("tools/call", json!({"name": "a"})).await;
+        let (sender, mut of_call) = Events::uncharged(8);
+        let answering = async {
+            let events = if is_shared {
+                &mut unsolicited
+            } else {
+                &mut of_call
+            };
+            let (method, _) = notification(&events.recv().await.unwrap());
+            assert_eq!(method, "notifications/message");
+            let Some(Event::Request { reply, .. }) = events.recv().await else {
+                panic!("no request of the server");
+            };
+            reply.send(Ok(raw(json!({})))).unwrap();
+        };
+        let asked = async { tokio::join!(session.request(permit, sender), answering).0 };
+        let outcome = tokio::time::timeout(Duration::from_secs(10), asked).await;
+        outcome.unwrap().unwrap().unwrap();
+        assert!(of_call.try_recv().is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
     let server = Sse::start("/messages?session=1", answers_except_to_calls).await;
     let fixture = Fixture::new(&settings(&server.url));
@@ -227,6 +267,32 @@ async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
 }
 
 #[tokio::test]
+async fn a_call_whose_server_asks_the_client_outlasts_its_timeout() {
+    let server = Sse::start("/messages?session=1", |message| {
+        let question = json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"});
+        match message["method"].as_str() {
+            Some("tools/call") => vec![question],
+            None => vec![json!({"jsonrpc": "2.0", "id": 1, "result": message["result"]})],
+            Some(_) => answers(message),
+        }
+    })
+    .await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, _events) = fixture.open(Version::V2025_11_25).await;
+    let permit = fixture.permit("tools/call", json!({"name": "a"})).await;
+    let (sender, mut events) = Events::uncharged(1);
+    let answering = async {
+        let Some(Event::Request { reply, .. }) = events.recv().await else {
+            panic!("no request of the server");
+        };
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        reply.send(Ok(raw(json!({"ok": true})))).unwrap();
+    };
+    let (outcome, ()) = tokio::join!(session.request(permit, sender), answering);
+    assert_eq!(outcome.unwrap().unwrap().get(), r#"{"ok":true}"#);
+}
+
+#[tokio::test]
 async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
     let server = Sse::start("/messages?session=1", answers_except_to_calls).await;
     let fixture = Fixture::new(&settings(&server.url));
@@ -234,7 +300,7 @@ async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
     let permit = fixture
         .permit("tools/call", json!({"name": "dropped"}))
         .await;
-    let calling = session.request(permit, mpsc::channel(1).0);
+    let calling = session.request(permit, Events::uncharged(1).0);
     assert!(
         tokio::time::timeout(Duration::from_millis(300), calling)
             .await

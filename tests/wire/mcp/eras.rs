@@ -1,9 +1,11 @@
 //! Clients of either era with servers of either era.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::hostile::client::{Client, ERAS, Era, Events, Gateway, text};
+use super::hostile::client::{Client, ERAS, Era, Gateway, text};
 use super::hostile::server::McpServer;
 use super::library::{URI, is_modern, library};
 
@@ -83,31 +85,7 @@ fn a_prompt_is_read_across_eras() {
 fn requests_of_servers_reach_clients_across_eras() {
     each_cell(|client, _| {
         let answer = json!({ "action": "accept", "content": { "by": "alice" } });
-        let call = json!({ "name": "kb_ask", "arguments": {} });
-        let done = match client.era {
-            Era::Legacy => {
-                let mut events = Events::new(client.begin(&77.into(), "tools/call", call));
-                let (_, question) = events.next().unwrap();
-                assert_eq!(question["method"], "elicitation/create", "{question}");
-                assert_eq!(question["params"]["message"], "Who answers?");
-                let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": answer });
-                assert_eq!(client.post(&[], answer.to_string().as_bytes()).status, 202);
-                events.next().unwrap().1
-            }
-            Era::Modern => {
-                let asked = client.request("tools/call", call.clone());
-                let result = &asked["result"];
-                assert_eq!(result["resultType"], "input_required", "{asked}");
-                let requests = result["inputRequests"].as_object().unwrap();
-                let (key, question) = requests.iter().next().unwrap();
-                assert_eq!(question["method"], "elicitation/create", "{asked}");
-                assert_eq!(question["params"]["message"], "Who answers?");
-                let mut retry = call;
-                retry["requestState"] = result["requestState"].clone();
-                retry["inputResponses"] = json!({ key: answer });
-                client.request("tools/call", retry)
-            }
-        };
+        let done = client.call_and_answer("kb_ask", &answer, Duration::ZERO);
         let told: Value = serde_json::from_str(text(&done)).unwrap();
         assert_eq!(told, answer);
         assert_complete(client, &done);

@@ -1,6 +1,7 @@
 //! A server with tools, a resource and a prompt that speaks one era or both.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -11,9 +12,11 @@ pub const URI: &str = "note://first";
 
 /// Starts a server that speaks the era `only`, or both eras if `None`. The tool `echo` returns its
 /// own name and the arguments; `ask` and `sample` send the client a request and return the client's
-/// answer.
+/// answer; `work` reports progress once a second for 4 s; `never` does not answer; `cancelled`
+/// returns whether the last call of `never` was cancelled.
 pub fn library(only: Option<Era>) -> McpServer {
-    McpServer::scripted(["echo", "ask", "sample"].map(tool).to_vec(), move |seen| {
+    let tools = ["echo", "ask", "sample", "work", "never", "cancelled"].map(tool);
+    McpServer::scripted(tools.to_vec(), move |seen| {
         let is_unknown = match only {
             Some(Era::Legacy) => seen.method() == "server/discover",
             Some(Era::Modern) => seen.method() == "initialize",
@@ -62,6 +65,9 @@ fn answer(seen: &Seen) -> Option<Answer> {
         "tools/call" => match seen.tool() {
             "ask" => return Some(ask(seen, "elicitation/create", &form())),
             "sample" => return Some(ask(seen, "sampling/createMessage", &sample())),
+            "work" => return Some(work(seen)),
+            "never" => return Some(never()),
+            "cancelled" => return Some(cancelled(seen)),
             _ => return None,
         },
         _ => return None,
@@ -95,6 +101,47 @@ fn ask(seen: &Seen, method: &'static str, params: &Value) -> Answer {
         let answer = journal.wait_for_answer(&question_id)?;
         let told = answer.get("result").or(answer.get("error"));
         let result = text_result(&told.unwrap().to_string());
+        let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+        stream.write_all(event(&result).as_bytes())
+    })
+}
+
+fn work(seen: &Seen) -> Answer {
+    let id = seen.message["id"].clone();
+    let token = seen.message["params"]["_meta"]["progressToken"].clone();
+    Answer::stream(move |stream, _| {
+        for number in 0..4 {
+            std::thread::sleep(Duration::from_secs(1));
+            let params = json!({ "progressToken": token, "progress": number });
+            let progress = json!({
+                "jsonrpc": "2.0", "method": "notifications/progress", "params": params,
+            });
+            stream.write_all(event(&progress).as_bytes())?;
+        }
+        let result = json!({ "jsonrpc": "2.0", "id": id, "result": text_result("worked") });
+        stream.write_all(event(&result).as_bytes())
+    })
+}
+
+fn never() -> Answer {
+    Answer::stream(|stream, _| {
+        // Returns when the gateway closes the connection.
+        drop(stream.read(&mut [0]));
+        Ok(())
+    })
+}
+
+fn cancelled(seen: &Seen) -> Answer {
+    let id = seen.message["id"].clone();
+    Answer::stream(move |stream, state| {
+        let seen = state.seen();
+        let unanswered = seen.iter().rev().find(|one| one.tool() == "never");
+        let unanswered = unanswered.map(|call| &call.message["id"]);
+        let is_cancelled = seen.iter().any(|one| {
+            one.method() == "notifications/cancelled"
+                && Some(&one.message["params"]["requestId"]) == unanswered
+        });
+        let result = text_result(&is_cancelled.to_string());
         let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });
         stream.write_all(event(&result).as_bytes())
     })

@@ -16,3 +16,4 @@ mod policies;
 mod reloads;
 mod server;
 mod telemetry;
+mod timeouts;

@@ -20,10 +20,10 @@ async fn elicit(events: &Events, params: Value) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {
         method: "elicitation/create".into(),
-        params: Some(serde_json::value::to_raw_value(&params).unwrap()),
+        params: Some(serde_json::value::to_raw_value(&params).unwrap().into()),
         reply,
     };
-    events.send(event).await.unwrap();
+    events.send(event).await;
     answer.await.unwrap()
 }
 
@@ -57,7 +57,7 @@ async fn the_answer_to_a_legacy_servers_request_is_judged_before_it_is_relayed()
     for version in [LEGACY, MODERN] {
         let fixture = Fixture::sole(&server);
         let client = fixture.client(version);
-        let (sender, mut events) = mpsc::channel(8);
+        let (sender, mut events) = Events::uncharged(8);
         let call = fixture.ask_with(&client, "tools/call", json!({"name": "echo"}), sender);
         let (outcome, asked) =
             tokio::join!(call, answer(&mut events, raw(json!({"action": "accept"}))));
@@ -107,7 +107,7 @@ async fn the_task_member_is_removed_from_calls_and_server_requests() {
     let renamed = Fixture::of(&[("one", &server)]);
     for (fixture, name) in [(&renamed, "one_echo"), (&Fixture::sole(&server), "echo")] {
         let client = fixture.client(LEGACY);
-        let (sender, mut events) = mpsc::channel(8);
+        let (sender, mut events) = Events::uncharged(8);
         let call = json!({"name": name, "arguments": {"task": 1}, "task": {"ttl": 60_000}});
         let call = fixture.ask_with(&client, "tools/call", call, sender);
         let declined = raw(json!({"action": "decline"}));
@@ -126,7 +126,7 @@ async fn server_requests_need_the_clients_capability_and_the_chains_permit() {
         raw(json!({"code": refused.unwrap_err().code}))
     });
     let fixture = Fixture::sole(&server);
-    let (sender, _events) = mpsc::channel(8);
+    let (sender, _events) = Events::uncharged(8);
     let plain = fixture.client_with(LEGACY, json!({"sampling": {}}), "plain");
     let result = parsed(
         &fixture
@@ -174,7 +174,7 @@ async fn input_required_of_a_modern_server_becomes_requests_to_a_legacy_client()
     });
     let fixture = Fixture::of(&[("one", &server)]);
     let client = fixture.client(LEGACY);
-    let (sender, mut events) = mpsc::channel(8);
+    let (sender, mut events) = Events::uncharged(8);
     let call = fixture.ask_with(&client, "tools/call", json!({"name": "one_echo"}), sender);
     let answering = async {
         let one = answer(&mut events, raw(json!({"n": 1}))).await;
@@ -359,7 +359,7 @@ async fn changes_of_a_modern_server_reach_legacy_clients_through_a_subscription(
         for uri in followed.as_array().unwrap() {
             let params = json!({"uri": uri, "_meta": id});
             let updated = notification("notifications/resources/updated", params);
-            events.send(updated).await.unwrap();
+            events.send(updated).await;
         }
         std::future::pending().await
     });

@@ -99,7 +99,7 @@ impl Server {
     /// Sends a message that belongs to no request.
     pub async fn send(&self, event: Event) {
         let events = self.unsolicited.lock().clone().unwrap();
-        events.send(event).await.unwrap();
+        events.send(event).await;
     }
 
     pub fn die(&self) {
@@ -127,7 +127,7 @@ pub fn parsed(outcome: &Outcome) -> Value {
 pub fn notification(method: &str, params: Value) -> Event {
     Event::Notification {
         method: method.into(),
-        params: Some(to_raw_value(&params).unwrap()),
+        params: Some(to_raw_value(&params).unwrap().into()),
     }
 }
 

@@ -24,6 +24,7 @@ use super::super::{
     Attachment, Caller, ClientRequest, Core, Event, Events, Interest, Outcome, Rules, Version,
 };
 use super::double::{All, Server, parsed};
+use crate::mcp::message_memory::Account;
 use crate::mcp::mounts::{MountPorts, Mounts};
 
 struct AcceptAll;
@@ -134,7 +135,12 @@ pub struct Fixture {
     pub judge: Arc<Judge>,
     pub settings: Arc<ArcSwap<McpSettings>>,
     pub metrics: prometheus::Registry,
+    /// The memory that messages and lists of all servers are charged to.
+    pub memory: Arc<Account>,
 }
+
+/// The size of that memory, in bytes.
+pub const MEMORY: usize = 8 << 20;
 
 pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {
     Arc::new(ServerSettings {
@@ -188,10 +194,13 @@ impl Fixture {
             .iter()
             .map(|(name, server)| ((*name).into(), Arc::clone(server)));
         let of_lists = Arc::clone(&chain);
+        let memory = Account::of(MEMORY);
+        let account = Arc::clone(&memory);
         let ports = MountPorts {
             chain: Arc::new(move || Some(Arc::clone(&of_lists))),
             definitions: Arc::new(AcceptAll),
             transports: Arc::new(All(all.collect())),
+            memory: Arc::new(move |_, _| Some(Arc::clone(&account) as _)),
         };
         let mounts = Arc::new(Mounts::new(ports, &settings.servers));
         let settings = Arc::new(ArcSwap::from_pointee(settings));
@@ -209,6 +218,7 @@ impl Fixture {
             container: container(),
             judge,
             settings,
+            memory,
         }
     }
 
@@ -234,7 +244,7 @@ impl Fixture {
     }
 
     pub async fn ask(&self, caller: &Arc<Caller>, method: &str, params: Value) -> Outcome {
-        self.ask_with(caller, method, params, mpsc::channel(256).0)
+        self.ask_with(caller, method, params, Events::uncharged(256).0)
             .await
     }
 
@@ -283,7 +293,7 @@ impl Fixture {
         caller: &Arc<Caller>,
         interest: Interest,
     ) -> (Attachment, mpsc::Receiver<Event>) {
-        let (sender, events) = mpsc::channel(256);
+        let (sender, events) = Events::uncharged(256);
         (self.core.attach(caller, interest, sender), events)
     }
 }

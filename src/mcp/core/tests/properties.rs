@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::double::{Server, parsed, raw};
 use super::fixture::Fixture;
-use crate::mcp::{Caller, ClientRequest, TraceContext, Version};
+use crate::mcp::{Caller, ClientRequest, Events, TraceContext, Version};
 
 fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -56,7 +56,7 @@ fn request_of(caller: Arc<Caller>, method: &str, params: Box<RawValue>) -> Clien
         method: method.into(),
         params: Some(params),
         trace: None,
-        events: tokio::sync::mpsc::channel(8).0,
+        events: Events::none(),
     }
 }
 

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use addons::contract::Denial;
 use futures_util::StreamExt;
 use http::StatusCode;
-use tokio::sync::mpsc;
 
 use super::super::super::caller::Caller;
 use super::super::super::core::Interest;
-use super::super::super::event::EVENT_QUEUE;
 use super::super::super::fields::{LAST_EVENT_ID, SESSION_ID};
 use super::super::super::version::Version;
 use super::super::answer::Answered;
@@ -75,7 +73,7 @@ pub fn attach(
     stream: &Arc<EventStream>,
     caller: &Arc<Caller>,
 ) {
-    let (sender, events) = mpsc::channel(EVENT_QUEUE);
+    let (sender, events) = visit.events();
     let core = &visit.gateway.core;
     let attachment = core.attach(caller, Interest::Everything, sender);
     let client = ClientStream::new(visit, Arc::clone(session), Arc::clone(stream));

@@ -15,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use super::super::super::caller::Caller;
 use super::super::super::core::{Attachment, Filter, Interest, MAX_SUBSCRIPTIONS};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
-use super::super::super::event::{EVENT_QUEUE, Event};
+use super::super::super::event::Event;
 use super::super::super::message::Id;
 use super::super::answer::Answered;
 use super::super::legacy::count_stream;
 use super::super::limits::{Counted, MAX_URI};
+use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
@@ -61,13 +62,14 @@ pub async fn open(
     let core = &visit.gateway.core;
     let described = core.describe(&caller).await;
     let filter = granted(requested, &described.capabilities);
-    let (sender, events) = mpsc::channel(EVENT_QUEUE);
+    let (sender, events) = visit.events();
     let attachment = core.attach(&caller, Interest::Filter(filter.clone()), sender);
     let listening = Listening {
         id: request.id,
         filter,
         events,
         stopping: visit.session().service.stopping.clone(),
+        memory: visit.memory.clone(),
         acknowledged: false,
         _attachment: attachment,
         _live: live,
@@ -107,6 +109,7 @@ struct Listening {
     filter: Filter,
     events: mpsc::Receiver<Event>,
     stopping: CancellationToken,
+    memory: Memory,
     acknowledged: bool,
     _attachment: Attachment,
     /// Writes the record of the flow when the stream ends.
@@ -135,8 +138,12 @@ impl Listening {
             };
             match event {
                 Some(Event::Notification { method, params }) if self.wants(&method) => {
-                    let params = object(params.as_deref()).unwrap_or_default();
-                    return (self.tagged(&method, params), false);
+                    let fields = object(params.as_deref()).unwrap_or_default();
+                    let piece = self.tagged(&method, fields);
+                    // Drops the notification if memory is exhausted.
+                    if let Ok(charge) = self.memory.reserve(piece.len()) {
+                        return (charge.hold(piece), false);
+                    }
                 }
                 // Other notifications and all requests are dropped. The server of a dropped request
                 // gets an error.

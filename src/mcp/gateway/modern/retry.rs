@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use addons::contract::Denial;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
+use super::super::super::event::Events;
 use super::super::answer::Answered;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
@@ -30,7 +30,7 @@ pub async fn resume(
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
     let (method, params) = (Arc::clone(&request.method), request.params.clone());
-    let retry = visit.client_request(caller, method, params, mpsc::channel(1).0);
+    let retry = visit.client_request(caller, method, params, Events::none());
     if let Err(error) = visit.gateway.core.judge_retry(&retry).await {
         // Cancels the call at its server.
         drop(entry);

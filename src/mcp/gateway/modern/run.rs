@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::super::super::caller::Caller;
 use super::super::super::error::{method_not_found, rpc_error};
-use super::super::super::event::Event;
+use super::super::super::event::{Event, Params};
 use super::super::super::message::{Id, Outcome, write_request, write_response};
 use super::super::answer::{Answered, STREAM_AFTER};
 use super::super::call::{Call, Step};
@@ -44,7 +44,9 @@ pub struct Running {
 }
 
 enum Progress {
-    Notification(String),
+    /// The text of a notification, and the params that it was made from, which are charged until
+    /// the text is written.
+    Notification(String, Option<Params>),
     Done(Outcome),
 }
 
@@ -104,8 +106,9 @@ impl Running {
         while let Some(event) = next {
             match event {
                 Event::Notification { method, params } => {
-                    let notification = self.notification(&method, params.as_deref());
-                    self.ready.extend(notification.map(Progress::Notification));
+                    let text = self.notification(&method, params.as_deref());
+                    let notification = text.map(|text| Progress::Notification(text, params));
+                    self.ready.extend(notification);
                 }
                 Event::Request {
                     method,
@@ -158,7 +161,7 @@ impl Running {
     async fn piece(&mut self) -> (Bytes, bool) {
         let (text, is_last) = match timeout(sse::KEEP_ALIVE_INTERVAL, self.next()).await {
             Err(_elapsed) => return (sse::KEEP_ALIVE, false),
-            Ok(Progress::Notification(text)) => (text, false),
+            Ok(Progress::Notification(text, _charged)) => (text, false),
             Ok(Progress::Done(outcome)) => (write_response(Some(&self.id), &outcome), true),
         };
         let piece = match self.memory.reserve(text.len()) {
@@ -190,4 +193,58 @@ pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
         Some((piece, (!is_last).then_some(running)))
     });
     Answered::Events(Box::pin(pieces))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::event::Events;
+    use super::super::super::super::message_memory::Account;
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_that_wait_for_the_client_stay_charged() {
+        const LONG: usize = 100_000;
+        let account = Account::of(3 * LONG);
+        let (events, receiver) = Events::charged(Arc::clone(&account) as _);
+        let params = || {
+            let text = serde_json::value::to_raw_value(&"x".repeat(LONG)).unwrap();
+            Some(Params::from(text))
+        };
+        let (reply, _answer) = tokio::sync::oneshot::channel();
+        let question = Event::Request {
+            method: "elicitation/create".into(),
+            params: params(),
+            reply,
+        };
+        let log = Event::Notification {
+            method: "notifications/message".into(),
+            params: params(),
+        };
+        events.try_send(question).unwrap();
+        events.try_send(log).unwrap();
+        let mut running = Running {
+            call: Some(Call::new(Box::pin(std::future::pending()), receiver)),
+            ready: VecDeque::new(),
+            id: Id::number(1),
+            method: "tools/call".into(),
+            progress_token: None,
+            body: Bytes::from_static(b"{}"),
+            waiting: Arc::default(),
+            memory: Memory::uncounted(),
+            metrics: GatewayMetrics::new(&prometheus::Registry::new()).unwrap(),
+            suspended_in_all: Count::default(),
+        };
+        let waiting = Arc::clone(&running.waiting);
+        let log = running.next().await;
+        assert!(matches!(log, Progress::Notification(..)));
+        assert!(account.reserved() > 2 * LONG, "{}", account.reserved());
+        drop(log);
+        let reserved = account.reserved();
+        assert!((LONG..2 * LONG).contains(&reserved), "{reserved}");
+        assert!(matches!(running.next().await, Progress::Done(Ok(_))));
+        drop(running);
+        assert_eq!(account.reserved(), reserved, "the question is suspended");
+        waiting.end();
+        assert_eq!(account.reserved(), 0);
+    }
 }

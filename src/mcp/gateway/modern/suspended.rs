@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
+use super::super::super::event::Params;
 use super::super::super::message::Outcome;
 use super::super::call::Call;
 use super::super::limits::{Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SUSPENDED_IN_ALL};
@@ -49,7 +50,7 @@ pub struct Entry {
 /// A request of a server to the client.
 pub struct Question {
     pub method: Arc<str>,
-    pub params: Option<Box<RawValue>>,
+    pub params: Option<Params>,
     pub reply: oneshot::Sender<Outcome>,
 }
 

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::message_memory::MessageReservation;
+use super::super::MessageReservation;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::super::{Event, Events};
+use super::super::{Event, Events, Params};
 
 /// The shortest time between two notifications. Output in between is reported together.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -77,22 +77,19 @@ impl Progress {
         );
         let event = Event::Notification {
             method: "notifications/progress".into(),
-            params: RawValue::from_string(params).ok(),
+            params: RawValue::from_string(params).ok().map(Params::from),
         };
-        // Fails if the call, which receives the events, was dropped.
-        let _ = self.events.send(event).await;
+        self.events.send(event).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn pending_output_is_sent_together_and_loses_its_beginning_over_the_bound() {
-        let (events, mut told) = mpsc::channel(8);
+        let (events, mut told) = Events::uncharged(8);
         let mut progress = Progress::new("7", events);
         assert_eq!(progress.due(), None);
         progress.add("a");

@@ -11,9 +11,8 @@ use tokio::time::{sleep, timeout};
 use super::event_stream::{EventReader, StreamEvent};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 use crate::mcp::message::{Id, Message, Outcome};
-use crate::mcp::mounts::MountError;
-use crate::mcp::mounts::message_memory::MessageReservation;
 use crate::mcp::mounts::pace::Pace;
+use crate::mcp::mounts::{MessageReservation, MountError};
 
 /// Limit on the events of one stream that are read per second. Above it, reading pauses, and flow
 /// control stops the server.

@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::{EventStream, StreamEnd, bad_status, drain};
@@ -29,6 +29,8 @@ use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
+/// By how much the clock of a caller may be ahead of the clock of its call.
+const EARLIER: Duration = Duration::from_millis(100);
 
 /// A call that waits for its answer.
 struct Waiting {
@@ -45,6 +47,8 @@ struct Peer {
     /// The path to which messages are posted.
     path: PathAndQuery,
     inbox: Inbox,
+    /// Whether all containers share the session.
+    is_shared: bool,
     waiting: Mutex<HashMap<Id, Waiting>>,
     /// Number of events received. If none arrives before a call times out, the stream may be dead.
     events_received: AtomicU64,
@@ -111,8 +115,8 @@ impl Peer {
     }
 
     /// The queue for a message. Progress goes to the call with the same progress token. A log
-    /// message or a request goes to the call under way, if there is only one. Other messages go to
-    /// `unsolicited`.
+    /// message or a request goes to the call under way, if there is only one and the session is not
+    /// shared. Other messages go to `unsolicited`.
     fn queue_for(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();
@@ -122,6 +126,8 @@ impl Peer {
                 calls.find(|call| token.is_some() && call.progress.as_deref() == token)
             }
             Message::Notification { method, .. } if &**method != "notifications/message" => None,
+            // The message may belong to a call of another container.
+            Message::Notification { .. } | Message::Request { .. } if self.is_shared => None,
             Message::Notification { .. } | Message::Request { .. } => {
                 calls.next().filter(|_| waiting.len() == 1)
             }
@@ -170,6 +176,39 @@ impl Drop for RemoveOnDrop<'_> {
     }
 }
 
+/// Guard of a call. Ends the session if the guard is dropped after the call's `timeout`, no event
+/// arrived meanwhile and no other call waits: the stream may have died silently. The next call then
+/// opens another session.
+struct EndSilentOnDrop<'a> {
+    peer: &'a Peer,
+    timeout: Duration,
+    begun: Instant,
+    received_before: u64,
+}
+
+impl<'a> EndSilentOnDrop<'a> {
+    fn of(peer: &'a Peer, timeout: Duration) -> Self {
+        Self {
+            peer,
+            timeout,
+            begun: Instant::now(),
+            received_before: peer.events_received.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for EndSilentOnDrop<'_> {
+    fn drop(&mut self) {
+        // The clock of the caller, who drops the call, began a moment earlier.
+        let waited = self.begun.elapsed().saturating_add(EARLIER);
+        let received = self.peer.events_received.load(Ordering::Relaxed);
+        let is_silent = waited >= self.timeout && received == self.received_before;
+        if is_silent && self.peer.waiting.lock().is_empty() {
+            self.peer.inbox.ended.cancel();
+        }
+    }
+}
+
 impl Replies for Peer {
     fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
         Box::pin(async move {
@@ -192,6 +231,7 @@ impl HttpSseSession {
         let peer = Arc::new(Peer {
             path,
             inbox: transport.inbox(opening),
+            is_shared: opening.container.is_none(),
             wire,
             waiting: Mutex::default(),
             events_received: AtomicU64::new(0),
@@ -200,8 +240,7 @@ impl HttpSseSession {
         transport.spawn(Arc::clone(&peer).read(stream));
         let version = opening.version.min(Version::NEWEST_LEGACY);
         let params = initialize_params(version, &opening.capabilities)?;
-        let (events, _no_events) = tokio::sync::mpsc::channel(1);
-        let asking = peer.ask(Id::number(0), "initialize", Some(&params), events);
+        let asking = peer.ask(Id::number(0), "initialize", Some(&params), Events::none());
         let result = asking.await?;
         let result = result.map_err(|error| refused("initialize", &error))?;
         let described = read_initialized(&result)?;
@@ -220,17 +259,9 @@ impl HttpSseSession {
     async fn call(&self, permit: &CallPermit, events: Events) -> Result<Outcome, MountError> {
         let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
         let mut cancel = CancelOnDrop::of(&self.peer, self.ended(), &self.transport, &id);
+        let _ends_silent_session = EndSilentOnDrop::of(&self.peer, self.timeout);
         let (method, params) = (permit.method(), permit.params());
-        let asking = self.peer.ask(id, method, params, events);
-        let before = self.peer.events_received.load(Ordering::Relaxed);
-        let Ok(outcome) = timeout(self.timeout, asking).await else {
-            let is_silent = self.peer.events_received.load(Ordering::Relaxed) == before;
-            if is_silent && self.peer.waiting.lock().is_empty() {
-                // The stream may have died silently. The next call opens another session.
-                self.peer.inbox.ended.cancel();
-            }
-            return Err(MountError::TimedOut);
-        };
+        let outcome = self.peer.ask(id, method, params, events).await;
         cancel.disarm();
         outcome
     }

@@ -178,19 +178,15 @@ impl MountSession for LegacySession {
         events: Events,
     ) -> BoxFuture<'a, Result<Outcome, MountError>> {
         Box::pin(async move {
-            let calling = async {
-                let first = tokio::select! {
-                    biased;
-                    outcome = self.call(&permit, &events) => outcome,
-                    () = self.ended().cancelled() => Err(MountError::Died { exit: None }.into()),
-                };
-                match first {
-                    Err(CallError::SessionGone) => self.call_again(&permit, &events).await,
-                    other => other.map_err(MountError::from),
-                }
+            let first = tokio::select! {
+                biased;
+                outcome = self.call(&permit, &events) => outcome,
+                () = self.ended().cancelled() => Err(MountError::Died { exit: None }.into()),
             };
-            let calling = timeout(self.timeout, calling).await;
-            calling.unwrap_or(Err(MountError::TimedOut))
+            match first {
+                Err(CallError::SessionGone) => self.call_again(&permit, &events).await,
+                other => other.map_err(MountError::from),
+            }
         })
     }
 

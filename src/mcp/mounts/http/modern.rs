@@ -24,8 +24,6 @@ use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
 const VERSION: HeaderValue = HeaderValue::from_static(Version::V2026_07_28.as_str());
-/// The request whose answer is an endless stream.
-const LISTEN: &str = "subscriptions/listen";
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
 /// A server's answer to `server/discover`.
@@ -199,16 +197,9 @@ impl MountSession for ModernSession {
         events: Events,
     ) -> BoxFuture<'a, Result<Outcome, MountError>> {
         Box::pin(async move {
-            let calling = async {
-                if &**permit.method() == LISTEN {
-                    return self.call(&permit, &events).await;
-                }
-                let calling = timeout(self.timeout, self.call(&permit, &events)).await;
-                calling.unwrap_or(Err(MountError::TimedOut))
-            };
             tokio::select! {
                 biased;
-                outcome = calling => outcome,
+                outcome = self.call(&permit, &events) => outcome,
                 () = self.inbox.ended.cancelled() => Err(MountError::Died { exit: None }),
             }
         })

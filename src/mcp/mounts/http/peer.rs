@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::HttpTransport;
-use crate::mcp::event::{Event, Events};
+use crate::mcp::event::{Event, Events, Params};
 use crate::mcp::message::{Id, Message, Outcome, write_request, write_response};
 use crate::mcp::mounts::dropped::{Dropped, Reason};
 use crate::mcp::mounts::{List, Opening, error};
@@ -120,6 +120,7 @@ impl Inbox {
             Some(_) if !is_subscribed => &self.unsolicited,
             _ => events,
         };
+        let params = params.map(Params::from);
         let event = Event::Notification { method, params };
         if events.try_send(event).is_err() {
             self.drop_one(Reason::QueueFull);
@@ -163,7 +164,7 @@ impl Inbox {
         } else {
             let request = Event::Request {
                 method,
-                params,
+                params: params.map(Params::from),
                 reply,
             };
             // If the queue is closed, `reply` is dropped, and the task below answers with

@@ -8,8 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, sleep};
 
 use super::LineTaker;
-use crate::mcp::mounts::message_memory::MessageReservation;
-use crate::mcp::mounts::{MessageMemory, MountError};
+use crate::mcp::mounts::{MessageMemory, MessageReservation, MountError};
 
 /// Size of a read, in bytes.
 const CHUNK: usize = 64 << 10;

@@ -1,14 +1,10 @@
 //! Tracks requests to the server that are under way.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
 
 use crate::mcp::event::Events;
 use crate::mcp::message::Outcome;
@@ -17,8 +13,6 @@ use crate::mcp::mounts::{MAX_CALLS, MountError};
 
 /// The method of a subscription, which lasts until the server answers the request.
 const LISTEN: &str = "subscriptions/listen";
-/// Interval of deadline checks while the server waits for the client.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The answer to a request.
 pub(super) type Answer = Result<Outcome, MountError>;
@@ -35,66 +29,19 @@ struct Call {
     is_subscription: bool,
     /// Whether the request has a log level in its `_meta` (modern era).
     wants_logs: bool,
-    clock: Arc<Clock>,
-}
-
-/// The clock of a call, which stops while the server waits for the client.
-#[derive(Default)]
-pub(super) struct Clock {
-    /// Number of unanswered requests to the client.
-    open_requests: AtomicUsize,
-    last_answer: Mutex<Option<Instant>>,
-}
-
-/// Guard that stops the clock of a call while a request to its client is open.
-pub(super) struct StoppedClock(Arc<Clock>);
-
-impl StoppedClock {
-    fn begin(clock: &Arc<Clock>) -> Self {
-        clock.open_requests.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(clock))
-    }
-}
-
-impl Drop for StoppedClock {
-    fn drop(&mut self) {
-        *self.0.last_answer.lock() = Some(Instant::now());
-        self.0.open_requests.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Clock {
-    /// Waits until no request to the client is open and `limit` has passed since the first poll and
-    /// since the client's last answer.
-    pub async fn expired(&self, limit: Duration) {
-        let mut until = Instant::now() + limit;
-        loop {
-            sleep_until(until).await;
-            if self.open_requests.load(Ordering::Acquire) > 0 {
-                until = Instant::now() + CHECK_INTERVAL;
-                continue;
-            }
-            let last_answer = *self.last_answer.lock();
-            match last_answer.map(|at| at + limit) {
-                Some(later) if later > Instant::now() => until = later,
-                _ => return,
-            }
-        }
-    }
 }
 
 impl Calls {
-    /// Adds a request. Returns the receiver of its answer and its clock; fails if [`MAX_CALLS`]
-    /// requests are under way.
+    /// Adds a request. Returns the receiver of its answer; fails if [`MAX_CALLS`] requests are under
+    /// way.
     pub fn add(
         &self,
         id: u64,
         method: &str,
         params: Option<&RawValue>,
         events: Events,
-    ) -> Result<(oneshot::Receiver<Answer>, Arc<Clock>), MountError> {
+    ) -> Result<oneshot::Receiver<Answer>, MountError> {
         let (reply, answer) = oneshot::channel();
-        let clock = Arc::<Clock>::default();
         let meta = Related::read(params).meta;
         let call = Call {
             reply,
@@ -102,14 +49,13 @@ impl Calls {
             progress: meta.progress.map(|token| token.get().into()),
             is_subscription: method == LISTEN,
             wants_logs: meta.log_level.is_some(),
-            clock: Arc::clone(&clock),
         };
         let mut calls = self.0.lock();
         if calls.len() >= MAX_CALLS as usize {
             return Err(MountError::Busy);
         }
         calls.insert(id, call);
-        Ok((answer, clock))
+        Ok(answer)
     }
 
     /// Removes a request; returns whether it was still under way.
@@ -159,12 +105,11 @@ impl Calls {
         Some(call?.events.clone())
     }
 
-    /// The queue of the only call under way, for a request of the server to the call's client, and
-    /// a guard that stops the call's clock. `None` if there is not exactly one call.
-    pub fn for_request(&self) -> Option<(Events, StoppedClock)> {
+    /// The queue of the only call under way, for a request of the server to the call's client.
+    /// `None` if there is not exactly one call.
+    pub fn for_request(&self) -> Option<Events> {
         let calls = self.0.lock();
-        let call = only(&calls)?;
-        Some((call.events.clone(), StoppedClock::begin(&call.clock)))
+        Some(only(&calls)?.events.clone())
     }
 }
 
@@ -175,15 +120,9 @@ fn only(calls: &HashMap<u64, Call>) -> Option<&Call> {
     calls.next().is_none().then_some(first)
 }
 
-/// Whether a request opens a subscription, which has no time limit.
-pub(super) fn is_subscription(method: &str) -> bool {
-    method == LISTEN
-}
-
 #[cfg(test)]
 mod tests {
     use testkit::each_row;
-    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -203,7 +142,7 @@ mod tests {
             |(requests, taker)| {
                 let calls = Calls::default();
                 let begin = |(id, params): (usize, &&str)| {
-                    let (events, receiver) = mpsc::channel(1);
+                    let (events, receiver) = Events::uncharged(1);
                     let params = RawValue::from_string((*params).to_owned()).unwrap();
                     let begun = calls.add(id as u64, "tools/call", Some(&params), events.clone());
                     (begun.unwrap(), events, receiver)

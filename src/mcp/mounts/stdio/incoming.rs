@@ -9,9 +9,8 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::StoppedClock;
 use super::shared::Shared;
-use crate::mcp::event::Event;
+use crate::mcp::event::{Event, Params};
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::pace::Pace;
 use crate::mcp::mounts::{Era, MountError, error};
@@ -75,13 +74,15 @@ impl<'a> Incoming<'a> {
         let shared = self.shared;
         let events = match &*method {
             "notifications/cancelled" => return shared.requests.cancel(params.as_deref()),
+            // The message may belong to a call of another container.
+            "notifications/message" if shared.is_shared => None,
             "notifications/message" => shared.calls.logging(),
             _ => shared.calls.named(params.as_deref()),
         };
         let events = events.as_ref().unwrap_or(&shared.unsolicited);
         let event = Event::Notification {
             method: Arc::clone(&method),
-            params,
+            params: params.map(Params::from),
         };
         if events.try_send(event).is_err() {
             tracing::debug!(%method, "a notification of an MCP server was dropped");
@@ -107,19 +108,17 @@ impl<'a> Incoming<'a> {
         let (reply, answer) = oneshot::channel();
         let event = Event::Request {
             method,
-            params,
+            params: params.map(Params::from),
             reply,
         };
-        let (events, stopped_clock) = match shared.calls.for_request() {
-            Some((events, stopped_clock)) => (events, Some(stopped_clock)),
-            None => (shared.unsolicited.clone(), None),
-        };
+        // In a shared session, the request may belong to a call of another container.
+        let events = shared.calls.for_request().filter(|_| !shared.is_shared);
+        let events = events.unwrap_or_else(|| shared.unsolicited.clone());
         if events.try_send(event).is_err() {
             shared.requests.end(&id);
             return shared.reply(&id, &Err(error::busy()));
         }
-        let waiting = wait_for_client(Arc::clone(shared), id, answer, stopped_clock, cancelled);
-        tokio::spawn(waiting);
+        tokio::spawn(wait_for_client(Arc::clone(shared), id, answer, cancelled));
     }
 
     /// Skips a line that is not a message; the [`MAX_INVALID`]th one ends the session. If the line
@@ -161,7 +160,6 @@ async fn wait_for_client(
     shared: Arc<Shared>,
     id: Id,
     answer: oneshot::Receiver<Outcome>,
-    stopped_clock: Option<StoppedClock>,
     cancelled: CancellationToken,
 ) {
     let answer = tokio::select! {
@@ -169,7 +167,6 @@ async fn wait_for_client(
         () = cancelled.cancelled() => None,
         () = shared.ended.cancelled() => None,
     };
-    drop(stopped_clock);
     shared.requests.end(&id);
     if let Some(answer) = answer {
         let text = write_response(Some(&id), &answer);

@@ -10,13 +10,13 @@ mod writer;
 
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, Container, Delegation, Denial, System};
+use addons::contract::{BoxFuture, Delegation, Denial, System};
 use addons::mcp::{Confine, ServerSettings, StdioSettings};
 use parking_lot::Mutex;
 
 use super::egress::{Egress, EgressListener};
 use super::process::{Children, ProcessConfig, ProcessManager};
-use super::{Era, MessageMemory, MountError, MountSession, Opening, Transport};
+use super::{Era, MountError, MountSession, OpenMemory, Opening, Transport};
 
 /// Bounds of messages in the configuration in force.
 #[derive(Clone, Copy, Debug)]
@@ -32,11 +32,6 @@ pub type CurrentLimits = Arc<dyn Fn() -> MessageLimits + Send + Sync>;
 
 /// Creates a manager for one process.
 pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
-
-/// Opens the memory that the messages of a server are charged to. There is no container for a
-/// server that all containers share. Returns `None` after an internal error.
-pub type OpenMemory =
-    Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
 
 /// Parts that stdio transports share.
 pub struct StdioPorts {

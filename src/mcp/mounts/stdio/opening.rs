@@ -8,15 +8,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+use tokio::time::timeout;
 use tokio_util::sync::DropGuard;
 
 use super::StdioTransport;
-use super::session::{ProcessResources, StdioSession, attend, no_events};
+use super::calls::Answer;
+use super::session::{ProcessResources, StdioSession, attend};
 use super::shared::Shared;
 use crate::mcp::mounts::handshake::{
     Discovered, Refusal, discover_params, initialize_params, read_initialized, refused,
 };
-use crate::mcp::mounts::{Described, Era, MountError, Opening, Version};
+use crate::mcp::mounts::{Described, Era, Events, MountError, Opening, Version};
 
 /// Time limit for the answer to `server/discover` for a modern client, after which `initialize` is
 /// sent. A server that is still starting then answers both.
@@ -59,7 +62,7 @@ impl StdioTransport {
         let config = self.config(opening, egress.as_ref())?;
         let process = (self.make)();
         process.start(config).await?;
-        let (shared, lines) = Shared::new(&self.server.name, opening.unsolicited.clone());
+        let (shared, lines) = Shared::new(&self.server.name, opening);
         let resources = ProcessResources {
             ports: Arc::clone(&self.ports),
             place,
@@ -100,7 +103,7 @@ async fn discover(
 ) -> Result<Option<Described>, MountError> {
     let params = discover_params(&opening.capabilities)?;
     let method = "server/discover";
-    let answer = shared.ask(method, Some(&params), no_events(), Some(limit), false);
+    let answer = ask(shared, method, &params, limit);
     let result = match answer.await? {
         Ok(result) => result,
         Err(error) => match Refusal::of(&error) {
@@ -128,9 +131,16 @@ async fn initialize(shared: &Shared, opening: &Opening) -> Result<Described, Mou
     let _ = shared.version.set(version);
     let params = initialize_params(version, &opening.capabilities)?;
     let method = "initialize";
-    let answer = shared.ask(method, Some(&params), no_events(), Some(HANDSHAKE), false);
+    let answer = ask(shared, method, &params, HANDSHAKE);
     let result = answer.await?.map_err(|error| refused(method, &error))?;
     let described = read_initialized(&result)?;
     shared.tell("notifications/initialized", None).await?;
     Ok(described)
+}
+
+/// Sends a request of the handshake, and waits at most `limit` for the answer.
+async fn ask(shared: &Shared, method: &str, params: &RawValue, limit: Duration) -> Answer {
+    let asking = shared.ask(method, Some(params), Events::none(), false);
+    let answer = timeout(limit, asking).await;
+    answer.unwrap_or(Err(MountError::TimedOut))
 }

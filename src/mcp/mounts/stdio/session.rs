@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{BoxFuture, CallPermit};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::StdioPorts;
-use super::calls::is_subscription;
 use super::incoming::Incoming;
 use super::shared::Shared;
 use super::writer::Lines;
@@ -114,25 +112,20 @@ impl MountSession for StdioSession {
         events: Events,
     ) -> BoxFuture<'a, Result<Outcome, MountError>> {
         Box::pin(async move {
-            let method = permit.method();
-            let limit = (!is_subscription(method)).then_some(self.timeout);
-            let asking = self
-                .shared
-                .ask(method, permit.params(), events, limit, true);
-            asking.await
+            let (method, params) = (permit.method(), permit.params());
+            self.shared.ask(method, params, events, true).await
         })
     }
 
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
-        Box::pin(async move { self.shared.tell(permit.method(), permit.params()).await })
+        Box::pin(async move {
+            let telling = self.shared.tell(permit.method(), permit.params());
+            let told = timeout(self.timeout, telling).await;
+            told.unwrap_or(Err(MountError::TimedOut))
+        })
     }
 
     fn ended(&self) -> &CancellationToken {
         &self.shared.ended
     }
-}
-
-/// A queue without a receiver, for a request that has no events.
-pub(super) fn no_events() -> Events {
-    mpsc::channel(1).0
 }

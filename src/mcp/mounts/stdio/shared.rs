@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -13,7 +12,7 @@ use super::server_requests::ServerRequests;
 use super::writer::{Lines, Writer};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Outcome, write_request, write_response};
-use crate::mcp::mounts::{MountError, Version};
+use crate::mcp::mounts::{MountError, Opening, Version};
 
 /// State that the tasks of a session share.
 pub(super) struct Shared {
@@ -22,6 +21,8 @@ pub(super) struct Shared {
     pub requests: ServerRequests,
     pub writer: Writer,
     pub unsolicited: Events,
+    /// Whether all containers share the session.
+    pub is_shared: bool,
     pub ended: CancellationToken,
     /// The revision that the gateway requested with `initialize`, or that `server/discover` found.
     pub version: OnceLock<Version>,
@@ -31,14 +32,15 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(server: &Arc<str>, unsolicited: Events) -> (Arc<Self>, Lines) {
+    pub fn new(server: &Arc<str>, opening: &Opening) -> (Arc<Self>, Lines) {
         let (writer, lines) = Writer::new();
         let shared = Self {
             server: Arc::clone(server),
             calls: Calls::default(),
             requests: ServerRequests::default(),
             writer,
-            unsolicited,
+            unsolicited: opening.unsolicited.clone(),
+            is_shared: opening.container.is_none(),
             ended: CancellationToken::new(),
             version: OnceLock::new(),
             next: AtomicU64::new(1),
@@ -47,18 +49,17 @@ impl Shared {
         (Arc::new(shared), lines)
     }
 
-    /// Sends a request and waits at most `limit` for its answer. If `may_cancel`, a request that is
-    /// dropped or exceeds the limit is cancelled at the server.
+    /// Sends a request and waits for its answer. If `may_cancel`, a request that is dropped is
+    /// cancelled at the server.
     pub async fn ask(
         &self,
         method: &str,
         params: Option<&RawValue>,
         events: Events,
-        limit: Option<Duration>,
         may_cancel: bool,
     ) -> Answer {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (answer, clock) = self.calls.add(id, method, params, events)?;
+        let answer = self.calls.add(id, method, params, events)?;
         let _cancelling = Cancelling {
             shared: self,
             id,
@@ -68,19 +69,10 @@ impl Shared {
             return Err(self.failure());
         }
         let text = write_request(Some(&Id::number(id)), method, params);
-        let answering = async {
-            if self.writer.send(text, Some(id)).await.is_none() {
-                return Err(self.failure());
-            }
-            answer.await.unwrap_or_else(|_| Err(self.failure()))
-        };
-        let Some(limit) = limit else {
-            return answering.await;
-        };
-        tokio::select! {
-            answer = answering => answer,
-            () = clock.expired(limit) => Err(MountError::TimedOut),
+        if self.writer.send(text, Some(id)).await.is_none() {
+            return Err(self.failure());
         }
+        answer.await.unwrap_or_else(|_| Err(self.failure()))
     }
 
     /// Sends a notification.

@@ -267,3 +267,56 @@ fn a_flooding_stdio_server_is_bounded_and_other_servers_work() {
         assert!(log < 2 << 20, "{kind}: the log has {log} bytes");
     });
 }
+/// A server that sends log messages of 1 MB without end, outside calls.
+fn logging() -> McpServer {
+    McpServer::scripted(vec![tool("x")], |seen| {
+        (seen.http == "GET").then(|| {
+            Answer::stream(|stream, _| {
+                let log = json!({ "level": "error", "data": "x".repeat(1_000_000) });
+                endless(
+                    stream,
+                    notification("notifications/message", &log).as_bytes(),
+                )
+            })
+        })
+    })
+}
+
+#[test]
+fn large_messages_for_a_client_that_stops_reading_take_bounded_memory() {
+    let (logs, good) = (logging(), quiet());
+    let cells = [
+        ("stdio", Era::Legacy),
+        ("stdio", Era::Modern),
+        ("http", Era::Legacy),
+    ];
+    each_row(cells, |(transport, era)| {
+        let mut mount = match transport {
+            "stdio" => probing(),
+            _ => logs.mount(),
+        };
+        mount["timeout"] = "60s".into();
+        let gateway = Gateway::start(&json!({ "mcpServers": { "p": mount, "kb": good.mount() } }));
+        let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+        let _other = Client::of(&gateway, Era::Legacy, SECOND).wait_for(&["kb_read"]);
+        let before = gateway.proxy.memory("VmRSS");
+        let unread = match transport {
+            "stdio" => {
+                let meta = json!({ "progressToken": 1 });
+                let arguments = json!({ "kind": "large" });
+                let params = json!({ "name": "p_flood", "arguments": arguments, "_meta": meta });
+                client
+                    .wait_for(&["p_flood"])
+                    .begin(&"flood".into(), "tools/call", params)
+            }
+            _ => client.send("GET", &[("accept", "text/event-stream")], b""),
+        };
+        let until = Instant::now() + 2 * MEANWHILE;
+        while Instant::now() < until {
+            assert_others_go_on(&gateway);
+        }
+        let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
+        assert!(grown < GROWTH, "memory grew by {grown} KiB");
+        drop(unread);
+    });
+}

@@ -198,6 +198,32 @@ impl<'g> Client<'g> {
         )
     }
 
+    /// Calls a tool that asks the client `Who answers?`, and answers after `wait`; returns the
+    /// JSON-RPC response.
+    #[track_caller]
+    pub fn call_and_answer(&self, tool: &str, answer: &Value, wait: Duration) -> Value {
+        let mut call = json!({ "name": tool, "arguments": {} });
+        if self.era == Era::Modern {
+            let asked = self.request("tools/call", call.clone());
+            let result = &asked["result"];
+            assert_eq!(result["resultType"], "input_required", "{asked}");
+            let requests = result["inputRequests"].as_object().unwrap();
+            let (key, question) = requests.iter().next().unwrap();
+            assert_question(question);
+            std::thread::sleep(wait);
+            call["requestState"] = result["requestState"].clone();
+            call["inputResponses"] = json!({ key: answer });
+            return self.request("tools/call", call);
+        }
+        let mut events = Events::new(self.begin(&self.next_id(), "tools/call", call));
+        let (_, question) = events.next().unwrap();
+        assert_question(&question);
+        std::thread::sleep(wait);
+        let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": answer });
+        assert_eq!(self.post(&[], answer.to_string().as_bytes()).status, 202);
+        events.next().unwrap().1
+    }
+
     /// Sends a request; returns the JSON-RPC response.
     #[track_caller]
     pub fn request(&self, method: &str, params: Value) -> Value {
@@ -275,6 +301,12 @@ impl<'g> Client<'g> {
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
         stream
     }
+}
+
+#[track_caller]
+fn assert_question(question: &Value) {
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    assert_eq!(question["params"]["message"], "Who answers?", "{question}");
 }
 
 /// Makes a JSON-RPC request.

@@ -107,7 +107,7 @@ fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
             let server = library(Some(spoken));
             let hints = json!({ "openWorldHint": !is_closed });
             let mut overrides = json!({ "kb:echo": { "classification": "Confidential" } });
-            for tool in ["echo", "ask", "sample"] {
+            for tool in ["echo", "ask", "sample", "work", "never"] {
                 overrides[format!("kb:{tool}")]["annotations"] = hints.clone();
             }
             let mut gateway = Gateway::start(&json!({

@@ -73,7 +73,7 @@ def readable(path):
         return False
 
 
-def flood(kind):
+def flood(kind, token):
     if kind == "stderr":
         for _ in range(100_000):
             sys.stderr.write("spam " * 100 + "\n")
@@ -83,6 +83,9 @@ def flood(kind):
     while kind == "notifications":
         params = {"level": "error", "data": "x" * 1000}
         send({"method": "notifications/message", "params": params})
+    while kind == "large":
+        params = {"progressToken": token, "progress": 1, "message": "x" * 1_000_000}
+        send({"method": "notifications/progress", "params": params})
 
 
 for line in sys.stdin:
@@ -100,7 +103,8 @@ for line in sys.stdin:
     elif method == "tools/call":
         arguments = message["params"].get("arguments", {})
         if message["params"]["name"] == "flood":
-            flood(arguments["kind"])
+            token = message["params"].get("_meta", {}).get("progressToken")
+            flood(arguments["kind"], token)
             text(id, "done")
         else:
             text(id, probe(arguments))

@@ -1,0 +1,102 @@
+//! Charges messages and lists of servers to the memory for buffered bodies.
+
+use std::sync::Arc;
+
+use addons::contract::{Container, Denial, System};
+
+use crate::http::{OwnClient, Reservation};
+
+/// The longest message that needs no reservation, in bytes.
+const UNRESERVED: usize = 16 * 1024;
+
+/// Memory that the messages of one server are charged to.
+pub trait MessageMemory: Send + Sync {
+    /// Opens a reservation for a message. It starts with a fixed overhead. Denies if memory is
+    /// exhausted.
+    fn reserve(&self) -> Result<Arc<Reservation>, Denial>;
+}
+
+/// Opens the memory that the messages of a server are charged to. There is no container for a
+/// server that all containers share. Returns `None` after an internal error.
+pub type OpenMemory =
+    Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
+
+impl MessageMemory for OwnClient {
+    fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+        Self::reserve(self)
+    }
+}
+
+/// The memory that is reserved for one message.
+#[derive(Default)]
+pub struct MessageReservation {
+    reservation: Option<Arc<Reservation>>,
+    reserved: usize,
+}
+
+impl MessageReservation {
+    /// Grows the reservation to `bytes` bytes, or releases it if a message of that length needs
+    /// none. Never shrinks it otherwise. If memory is exhausted, fails and keeps the earlier
+    /// reservation.
+    pub fn grow_to(&mut self, memory: &dyn MessageMemory, bytes: usize) -> Result<(), Denial> {
+        if bytes <= UNRESERVED {
+            *self = Self::default();
+            return Ok(());
+        }
+        let more = bytes.saturating_sub(self.reserved);
+        if more > 0 {
+            let reservation = match self.reservation.take() {
+                Some(reservation) => reservation,
+                None => memory.reserve()?,
+            };
+            let grown = reservation.grow(more);
+            self.reservation = Some(reservation);
+            grown?;
+            self.reserved = bytes;
+        }
+        Ok(())
+    }
+}
+
+/// The account of one container, in tests.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub struct Account {
+    inspection: Arc<crate::http::Inspection>,
+    container: Container,
+    limit: usize,
+    metrics: prometheus::Registry,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+impl Account {
+    /// Creates an account of `bytes` bytes.
+    pub fn of(bytes: usize) -> Arc<Self> {
+        let metrics = prometheus::Registry::new();
+        Arc::new(Self {
+            inspection: Arc::new(crate::http::Inspection::new(&metrics).unwrap()),
+            container: crate::http::unregistered_container().unwrap(),
+            // A container gets a quarter of all memory.
+            limit: bytes * 4,
+            metrics,
+        })
+    }
+
+    /// The number of reserved bytes.
+    pub fn reserved(&self) -> usize {
+        let metrics = self.metrics.gather();
+        let mut memory = metrics
+            .iter()
+            .filter(|one| one.name() == "proxy_inspection_memory_bytes");
+        let gauge = memory.next().unwrap().get_metric().first().unwrap();
+        gauge.get_gauge().get_value() as usize
+    }
+}
+
+#[cfg(test)]
+impl MessageMemory for Account {
+    fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+        self.inspection.begin(&self.container, self.limit)
+    }
+}
