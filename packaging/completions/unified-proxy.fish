@@ -120,7 +120,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "stdio" -d 'Relay MCP between stdin and stdout and the gateway'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "stdio" -d 'Relay MCP between a client on stdin and stdout and the gateway'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "list" -d 'List the tools that a container sees'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "call" -d 'Call a tool'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "accept" -d 'Accept the changed definition of a tool'

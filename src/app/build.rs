@@ -17,8 +17,8 @@ use crate::snapshot::Snapshot;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
-/// Limit on the time that all addons of one phase together may wait, counted from the first hook
-/// that waits.
+/// Time limit for the waits of all addons in one phase together, counted from the first hook that
+/// waits. The chain denies a flow that exceeds it.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The parts that all snapshots share: a reload keeps them with their metrics, rate limits,
@@ -116,8 +116,8 @@ impl Builder {
         })
     }
 
-    /// The ports of the MCP addons. Messages that a bundle would judge that could not be loaded are
-    /// denied, unless `on_unavailable` is `Allow`.
+    /// The ports of the MCP addon. If a bundle could not be loaded, the messages that it would
+    /// judge are denied, unless `on_unavailable` is `Allow`.
     fn mcp_ports(&self, bundles: Bundles, on_unavailable: OnUnavailable) -> McpPorts {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);

@@ -36,7 +36,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens all listeners, and removes the sockets of leases and MCP servers that a killed server
+    /// Opens all listeners, and removes the sockets of leases and MCP servers that a killed proxy
     /// left. With `dns_may_move`, DNS takes a free port if another process has the configured one.
     /// Fails if a listener cannot be opened; the error names that listener.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
@@ -107,8 +107,8 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the sockets of leases and MCP servers that a killed server left: those that refuse
-/// connections. Sockets of a running server stay.
+/// Removes the sockets of leases and MCP servers that a killed proxy left: those that refuse
+/// connections. Sockets of a running proxy stay.
 fn remove_dead_listeners(directory: &Path) {
     // Errors are ignored: a dead socket that stays is harmless, since it refuses connections.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {

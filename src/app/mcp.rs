@@ -92,8 +92,8 @@ fn stdio(
     })
 }
 
-/// The file system that servers see that run as child processes: without `files` (the directory of
-/// the configuration files), the data directory and the sockets.
+/// The file system of servers that run as child processes. It lacks `files` (the directory of the
+/// configuration files), the data directory and the sockets.
 fn machine(config: &Config, files: &Path) -> Machine {
     let proxy = &config.proxy;
     let hidden = vec![
@@ -104,7 +104,8 @@ fn machine(config: &Config, files: &Path) -> Machine {
     Machine::new(proxy.certs_dir.clone(), hidden)
 }
 
-/// Charges messages of servers to their container or, if there is none, to an account of their own.
+/// Charges a server's messages to the server's container. A server that all containers share has
+/// none, so its messages are charged to an account of that server.
 fn memory(service: &Arc<Service>) -> OpenMemory {
     let service = Arc::clone(service);
     Arc::new(move |system, container| {

@@ -126,7 +126,7 @@ impl Operator {
     }
 
     /// Returns the definition of a tool from the server's last list of tools. If that list lacks
-    /// the tool, opens a session and lists the tools again.
+    /// the tool, gets the list over a session with the server.
     async fn definition(
         &self,
         container: &Arc<Container>,

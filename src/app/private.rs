@@ -1,5 +1,5 @@
-//! The private appliance of one `run` command: its own state directory, no TCP or DNS listeners. It
-//! listens on the admin socket and on the Unix sockets of registered containers.
+//! The private appliance of one `run` command. It has its own state directory, and listens on the
+//! admin socket and on the Unix sockets of registered containers, but not on TCP or for DNS.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -74,12 +74,11 @@ pub struct Reloader {
     snapshots: Arc<SnapshotStore>,
     /// The MCP servers, which get their settings after every reload.
     servers: Arc<Mounts>,
-    /// The files of the policies that were read last, also by a reload that failed.
+    /// The files of the policies as they were last read, whether or not that reload succeeded.
     policy_files: Mutex<BundleFiles>,
     generation: AtomicU64,
     flag: HealthFlag,
-    /// Keeps `flag` set while the last reload succeeded; `None` after a failed one. The lock
-    /// serializes reloads.
+    /// Keeps `flag` set; `None` if the last reload failed. The lock serializes reloads.
     current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
 }
@@ -171,8 +170,8 @@ impl Reloader {
             .map_err(|failure| vec![failure.to_string()])
     }
 
-    /// Loads the policies. Reports each one that cannot be loaded as an error, unless the same is
-    /// true of the configuration in force: such a policy must not block other changes.
+    /// Loads the policies. Reports each one that cannot be loaded as an error, unless it could not
+    /// be loaded for the configuration in force either: such a policy must not block other changes.
     fn load_bundles(&self, settings: &[Bundle], report: &Report) -> Bundles {
         let mut bundles = Bundles::load(settings);
         *self.policy_files.lock() = std::mem::take(&mut bundles.files);
@@ -211,7 +210,7 @@ impl Reloader {
 
     /// Warns of each changed setting that takes effect only with a restart. Copies the listeners,
     /// directories and audit settings in force into the new configuration. The other settings in
-    /// the list need no copy, since they are read only at the start.
+    /// `changed` need no copy, since they are read only at the start.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
         let snapshot = self.snapshots.current();
         let in_force = &snapshot.config;
@@ -260,11 +259,11 @@ impl Reloader {
         (is_readable, FILES.iter().map(version).collect())
     }
 
-    /// Whether a file of a policy has changed since the policies were loaded, or since the last
-    /// call.
+    /// Whether a file of a policy has changed since the policies were last loaded or this was last
+    /// called.
     fn policies_changed(&self) -> bool {
         let mut files = self.policy_files.lock();
-        // As in `reload`: a policy may have thousands of files.
+        // Blocks this thread, as in `reload`, since a policy may have thousands of files.
         let now = tokio::task::block_in_place(|| files.read_again());
         let changed = *files != now;
         *files = now;

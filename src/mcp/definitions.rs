@@ -86,7 +86,7 @@ impl DefinitionFile {
         let servers = read(&path)
             .inspect_err(|error| {
                 let path = path.display();
-                tracing::error!(%path, %error, "cannot read the accepted definitions of tools: every tool is blocked; restore the file, or remove it and restart to accept the definitions that servers list then");
+                tracing::error!(%path, %error, "cannot read the accepted definitions of tools: every tool is blocked; restore the file and restart, or remove it and restart to accept the definitions that servers list then");
             })
             .ok();
         Arc::new(Self {

@@ -64,16 +64,16 @@ pub enum Message {
     Response { id: Option<Id>, outcome: Outcome },
 }
 
-/// Why a text is not a message. `id` is the id of the request, if it could be read.
+/// Why a text is not a message.
 #[derive(Debug, Error)]
 pub enum MessageError {
-    /// The text is not JSON, or ambiguous.
+    /// The text is not JSON, is ambiguous, or has too many or too deeply nested values.
     #[error("{0}")]
     Json(#[from] StrictJsonError),
     /// An array, even if it has only one message.
     #[error("batches are not accepted: send one message at a time")]
     Batch,
-    /// JSON, but not JSON-RPC 2.0.
+    /// JSON, but not JSON-RPC 2.0. `id` is the id of the message, if it could be read.
     #[error("not a JSON-RPC 2.0 message: {reason}")]
     NotRpc {
         id: Option<Id>,

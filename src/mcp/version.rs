@@ -1,6 +1,6 @@
 //! Revisions of the protocol.
 
-/// A revision that the gateway supports, oldest first.
+/// A revision that the gateway supports. An older revision is less than a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// HTTP+SSE: an event stream, and a second endpoint for the client's messages.
@@ -15,12 +15,12 @@ pub enum Version {
     V2026_07_28,
 }
 
-/// Whether a session begins with a handshake.
+/// The revisions with a handshake, or those without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// A session begins with `initialize`: up to 2025-11-25.
+    /// Up to 2025-11-25: a session begins with `initialize`.
     Legacy,
-    /// No handshake; each request describes its client: from 2026-07-28 on.
+    /// From 2026-07-28 on: there is no handshake, and each request describes its client.
     Modern,
 }
 
@@ -47,7 +47,7 @@ impl Version {
         }
     }
 
-    /// The revision of a date; `None` if the gateway does not support it.
+    /// The revision with this date; `None` if the gateway does not support it.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

@@ -64,7 +64,7 @@ impl<K: Key> Index<K> {
         self.0.get(key).map(|found| Arc::clone(&found.key().0))
     }
 
-    /// Inserts a lease. Atomically replaces the lease with the same key, and returns it.
+    /// Inserts a lease. Returns the lease with the same key that it atomically replaces.
     pub(super) fn insert(&self, container: &Arc<Container>) -> Option<Arc<Container>> {
         match self.0.entry(Keyed(Arc::clone(container), PhantomData)) {
             Entry::Occupied(entry) => Some(entry.replace_entry(()).0.0),
@@ -83,7 +83,7 @@ impl<K: Key> Index<K> {
     }
 
     /// Calls `show` with every lease, in no particular order. A shard of the index is locked during
-    /// each call, so `show` must not change the index.
+    /// each call, so a `show` that changes the index could deadlock.
     pub(super) fn each(&self, mut show: impl FnMut(&Arc<Container>)) {
         for entry in &self.0 {
             show(&entry.key().0);

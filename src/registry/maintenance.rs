@@ -68,7 +68,7 @@ impl Registry {
             let mut round = tokio::task::spawn_blocking(move || registry.round(whole, prune));
             if timeout(HUNG_AFTER, &mut round).await.is_err() {
                 self.set_problem("reading or writing the registry takes longer than 5 s");
-                // The problem stays until a `refresh` succeeds, at the latest in a later round.
+                // The problem stays until a `refresh` succeeds, in this round or a later one.
                 if let Err(error) = round.await {
                     tracing::error!(%error, "registry maintenance failed");
                 }
@@ -226,7 +226,7 @@ impl Clock {
     fn note(&mut self, wall: OffsetDateTime, steady: Instant) -> bool {
         let passed = steady.duration_since(self.steady);
         if (wall - self.wall - passed).abs() > CLOCK_JUMP {
-            tracing::warn!("the system clock jumped: expired registrations are kept for an hour");
+            tracing::warn!("the system clock jumped: no registration is pruned for an hour");
             self.trusted_from = steady + KEPT_AFTER_EXPIRY;
         }
         self.wall = wall;

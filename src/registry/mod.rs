@@ -45,7 +45,7 @@ pub struct NewRegistration {
 
 impl NewRegistration {
     /// Begins a lease with a new lease id. Its times are truncated to milliseconds, the resolution
-    /// of a store, so that the lease that is read back after a restart is equal.
+    /// of the store, so that the lease that is read back after a restart is equal.
     fn begin(self, now: OffsetDateTime) -> Registration {
         Registration {
             id: self.id,
@@ -65,8 +65,8 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the registration extended the container's live lease, since it changes nothing but
-    /// the expiry.
+    /// Whether the registration extended the container's live lease, from which it differs in
+    /// nothing but the expiry.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
@@ -98,7 +98,8 @@ pub struct Registry {
     /// lock, except by `expire`. So the view and the store differ only by
     ///
     /// - changes that other processes made to the store,
-    /// - the leases in `found_expired` and other expired leases,
+    /// - the leases in `found_expired`, which are only in the store,
+    /// - other expired leases, which have ended only in the view,
     /// - standings that could not be written.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
@@ -127,7 +128,7 @@ impl Registry {
         self.problem.get()
     }
 
-    /// Registers a container, which ends the leases with the same id or source. If the registration
+    /// Registers a container. Ends the leases with the same id or source. If the registration
     /// changes nothing but the expiry of the container's live lease, extends that lease instead.
     /// The lease is on disk before the future is ready.
     pub async fn register(

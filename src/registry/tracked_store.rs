@@ -1,5 +1,5 @@
-//! The store, the standings that were written to it, and its recent failures. The standing of a
-//! lease is its security level and its abort latch.
+//! The store, a copy of the standings in it, and its recent failures. The standing of a lease is
+//! its security level and its abort latch.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,8 @@ use super::store::{LeaseStore, StoreError};
 /// A store, with a copy of its standings, so that only changed ones are written.
 pub(super) struct TrackedStore {
     pub(super) store: Box<dyn LeaseStore>,
-    /// The standings in the store that are not the default.
+    /// A copy of the standings in the store. A lease without an entry counts as having the default
+    /// standing.
     standings: HashMap<LeaseId, Standing>,
     /// When the store was first found locked by another process; `None` if it is not locked.
     pub(super) busy_since: Option<Instant>,

@@ -157,8 +157,8 @@ impl View {
         }
     }
 
-    /// Ends the leases that have expired. They stay in the view until they are pruned, so that
-    /// [`View::ended_too_early`] finds them.
+    /// Ends the leases that have expired. They stay in the view until a flow finds them or they are
+    /// pruned, so that [`View::ended_too_early`] finds them.
     pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
@@ -195,8 +195,8 @@ pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases of the view that are in the store.
     kept: HashSet<LeaseId>,
-    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter.
-    /// Each lease has the expiry and the standing in the store beside it.
+    /// Kept leases whose expiry in the store differs, or whose standing in the store is stricter,
+    /// each with its expiry and standing in the store.
     changed: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,

@@ -145,7 +145,7 @@ const INSPECTOR: &str = "inspector/clients/launcher/build/index.js";
 const EVERYTHING: &str = "server-everything/dist/index.js";
 const FILESYSTEM: &str = "server-filesystem/dist/index.js";
 
-/// A mounted server, the tool that each client calls, and the tool's expected answer.
+/// A mounted server, the tool that each client calls, and a text that the tool's result contains.
 pub struct Mount {
     /// The heading of the server's column in the table.
     pub name: &'static str,
@@ -236,7 +236,8 @@ impl Upstreams {
         ]
     }
 
-    /// The filesystem server. It may read one more directory, which is its argument.
+    /// The filesystem server. It serves one directory, which is its argument and which its sandbox
+    /// must show.
     fn filesystem(&self, mut definition: Value) -> Mount {
         let directory = self.directory.path().display().to_string();
         for list in ["args", "read"] {

@@ -30,7 +30,7 @@ fn over_http(url: &str) -> Value {
 fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
     assert!(
         unexpected.is_empty(),
-        "not in expected-differences.txt:\n{}",
+        "differences that are not in expected-differences.txt:\n{}",
         unexpected.join("\n")
     );
     let stale = expected.stale();
@@ -49,7 +49,7 @@ fn bare(tools: &Tools, revision: &str) -> Checks {
     bare.checks
 }
 
-/// The server leg: the suite is the client.
+/// Compares with the suite as the client, for each revision.
 fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
     each_row(revisions, |revision| {
         let bare = bare(tools, revision);
@@ -81,7 +81,7 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
 }
 
 #[test]
-fn a_server_mounted_over_http_passes_the_same_scenarios() {
+fn a_server_mounted_over_http_passes_the_same_scenarios_as_without_the_gateway() {
     if let Some(tools) = Tools::install("conformance of a server mounted over HTTP") {
         let server = Server::everything(&tools);
         let mount = over_http(&server.url("/mcp"));
@@ -90,7 +90,7 @@ fn a_server_mounted_over_http_passes_the_same_scenarios() {
 }
 
 #[test]
-fn a_server_mounted_over_stdio_passes_the_same_scenarios() {
+fn a_server_mounted_over_stdio_passes_the_same_scenarios_as_without_the_gateway() {
     if let Some(tools) = Tools::install("conformance of a server mounted over stdio") {
         let mount = alone(everything_on_stdio(&tools));
         compare_server(Leg::Stdio, &tools, &REVISIONS, &mount);
@@ -118,8 +118,8 @@ fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
 /// Time limit for the client in a scenario, longer than that of the suite, which is 20 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
-/// Shows that the comparison finds differences: without a gateway, each scenario that succeeds with
-/// the bare server has one.
+/// Shows that the comparison finds differences: without a gateway, each scenario in which a check
+/// succeeds with the bare server has one.
 #[test]
 fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     let Some(tools) = Tools::install("conformance of an address without a gateway") else {
@@ -196,7 +196,7 @@ fn appear(path: &Path, text: &str) {
     fs::rename(part, path).unwrap();
 }
 
-/// The client leg: the suite is the mounted server.
+/// Compares with the suite as the mounted server.
 fn compare_client(revision: &str) {
     let test = format!("conformance of a client, {revision}");
     let Some(tools) = Tools::install(&test) else {
@@ -217,11 +217,11 @@ fn compare_client(revision: &str) {
 }
 
 #[test]
-fn a_client_of_2025_11_25_passes_the_same_scenarios() {
+fn a_client_of_2025_11_25_passes_the_same_scenarios_as_without_the_gateway() {
     compare_client("2025-11-25");
 }
 
 #[test]
-fn a_client_of_2026_07_28_passes_the_same_scenarios() {
+fn a_client_of_2026_07_28_passes_the_same_scenarios_as_without_the_gateway() {
     compare_client("2026-07-28");
 }

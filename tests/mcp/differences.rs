@@ -6,8 +6,8 @@ use crate::suite::{Check, Checks};
 const FILE: &str = include_str!("expected-differences.txt");
 const SUCCESS: &str = "SUCCESS";
 const FAILURE: &str = "FAILURE";
-/// The statuses with which a scenario passes: a check does not apply, or a recommendation is not
-/// followed.
+/// The statuses of a check with which its scenario passes. `SKIPPED`: the check does not apply.
+/// `WARNING`: a recommendation is not followed.
 const PASSING: [&str; 3] = [SUCCESS, "SKIPPED", "WARNING"];
 /// Stands in place of the check in a line for a scenario that is not run.
 const NOT_TRIED: &str = "not tried";
@@ -39,11 +39,11 @@ pub struct Expected {
     leg: String,
     revision: String,
     lines: Vec<Line>,
-    /// The scenarios of which the gateway may lose none.
+    /// The scored scenarios. Each of them must pass with the gateway too.
     scored: Vec<String>,
 }
 
-/// One line: leg, revision, scenario and check, then the reason.
+/// A line of the file. Its columns are leg, revision, scenario, check and reason.
 struct Line {
     text: &'static str,
     scenario: &'static str,
@@ -139,7 +139,7 @@ pub fn succeeds(statuses: &[String]) -> bool {
     statuses.iter().all(|status| status == SUCCESS)
 }
 
-/// Whether a scenario with these statuses of a check passes. A check that was not made does not.
+/// Whether a scenario with these statuses of a check passes. It does not if the check was not made.
 fn passes(statuses: Option<&Vec<String>>) -> bool {
     let passing = |status: &String| PASSING.contains(&status.as_str());
     statuses.is_some_and(|statuses| statuses.iter().all(passing))

@@ -55,7 +55,7 @@ impl Gateway {
         self.post("tools/call", tool, params, capabilities).unwrap()
     }
 
-    /// Sends a request of 2026-07-28. Returns the answer; `null` if there is none.
+    /// Sends a request of revision 2026-07-28. Returns the answer; `null` if there is none.
     fn post(
         &self,
         method: &str,

@@ -28,8 +28,8 @@ pub type Checks = BTreeMap<Check, Vec<String>>;
 #[derive(Debug)]
 pub struct Findings {
     pub checks: Checks,
-    /// Whether every scored scenario of the run passed. For [`Run::client`], warnings count as
-    /// failures.
+    /// For [`Run::server`], whether every scored scenario passed. For [`Run::client`], whether its
+    /// one scenario passed, scored or not; warnings count as failures.
     pub passed: bool,
 }
 
@@ -38,7 +38,8 @@ pub fn scored(tools: &Tools, revision: &str, side: &str) -> Vec<String> {
     names(requirements(tools, revision)[side].as_array().unwrap())
 }
 
-/// The scenarios that a revision requires of clients, followed by those that are not scored.
+/// The scenarios that a revision requires of clients, followed by the client scenarios that are not
+/// scored.
 pub fn client_scenarios(tools: &Tools, revision: &str) -> Vec<String> {
     let others = requirements(tools, revision)["not_scored"].take();
     let others = others.as_array().unwrap().iter();

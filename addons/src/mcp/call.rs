@@ -11,7 +11,7 @@ use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
 /// A tool call with parsed arguments.
 #[derive(Debug)]
 pub(super) struct PreparedCall {
-    /// The params, without hidden fields and with defaults.
+    /// The params for the server: hidden fields are removed, and defaults are added.
     pub(super) params: Box<RawValue>,
     /// The SHA-256 of the caller's arguments in their canonical form.
     pub(super) args_sha256: String,

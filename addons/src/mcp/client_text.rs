@@ -1,5 +1,5 @@
-//! Judges text that a client sends to a server outside tool calls: in requests, in notifications and
-//! in answers to questions of the server.
+//! Judges text that a client sends to a server outside tool calls: in requests, in notifications
+//! and in answers to questions of the server.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::ruling::record;
 use crate::contract::{Container, Definition, Flow, Frame, FrameKind, Verdict};
 use crate::raw_json::Members;
 
-/// Whether a client's request or notification may carry text of the client. All may, except those
-/// that only list, subscribe to lists, open a session or cancel a request. The names are exact,
-/// since an extension may define any other method, such as `com.example/list`.
+/// Whether a client's request or notification may carry text of the client. Every method counts as
+/// one that may, except those named here. The names are exact, since an extension may define any
+/// other method, such as `com.example/list`.
 pub(super) fn carries_text(frame: &Frame) -> bool {
     match &*frame.method {
         "tools/list"
@@ -32,7 +32,7 @@ pub(super) fn carries_text(frame: &Frame) -> bool {
     }
 }
 
-/// Whether a subscription names resources besides lists. True if the params cannot be read.
+/// Whether a subscription names resources. True if the params cannot be read.
 fn names_resources(frame: &Frame) -> bool {
     let Some(params) = frame.params() else {
         return false;
@@ -51,7 +51,8 @@ fn names_resources(frame: &Frame) -> bool {
 
 impl Mcp {
     /// Denies a client's request, notification or answer if the container's level excludes the open
-    /// world, unless the server does not reach it. The abort latch denies requests and answers.
+    /// world, unless the server does not reach the open world. Also denies a request or an answer
+    /// if the abort latch is set.
     pub(super) fn admit_text(
         &self,
         flow: &mut Flow,

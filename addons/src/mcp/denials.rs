@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::contract::{Code, Denial, Flow};
 
-/// The longest reason that denials and the audit quote, in bytes.
+/// The longest reason or name that denials and the audit quote, in bytes. Longer ones are cut.
 const MAX_REASON: usize = 512;
 
 /// Policy decisions, as the audit log and denials name them.
@@ -18,7 +18,8 @@ pub(super) const DENY_ABORT: &str = "deny_abort";
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) server: Arc<str>,
-    /// The server's own name for the tool; `None` unless the message is a `tools/call`.
+    /// The server's own name for the tool; `None` unless the message is a `tools/call`, or a
+    /// client's answer that is checked like one.
     pub(super) tool: Option<Arc<str>>,
 }
 
@@ -50,8 +51,8 @@ impl Target {
     }
 
     /// The denial of a message on which a policy decides `deny_abort`. That decision sets the
-    /// container's abort latch. While the latch is set, tool calls and answers to servers are
-    /// denied in the same way.
+    /// container's abort latch. While the latch is set, tool calls, other requests that may carry
+    /// text, and answers to servers are denied in the same way.
     pub(super) fn abort(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!(
@@ -73,7 +74,7 @@ impl Target {
         denial.with("reason", reason)
     }
 
-    /// The denial of a message on which a policy failed to decide.
+    /// The denial of a message if a policy failed to decide, or returned an invalid replacement.
     pub(super) fn evaluator_failed(&self, reason: &str) -> Denial {
         let reason = cut(reason);
         let sentence = format!("The policy could not be evaluated: {reason}");

@@ -23,10 +23,11 @@ use crate::contract::{
 use crate::raw_json::Members;
 
 /// The longest params that are read on the connection's thread, in bytes. Reading them takes less
-/// than 1 ms.
+/// than 1 ms. Longer params are read on a blocking thread.
 const READ_IN_PLACE: usize = 64 * 1024;
 
-/// Time limit of a step, in addition to the time limit of one evaluation of the policies.
+/// Added to the time limit of one evaluation of the policies, this is the time limit of a step.
+/// The chain denies a message whose step takes longer.
 pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
 
 /// Error codes, and beginnings of error messages, that are reserved for the proxy.
@@ -105,16 +106,17 @@ impl Mcp {
             let params = call::with_arguments(&params, modified.get())?;
             frame.body = FrameBody::Params(Some(params));
         }
-        // Again, since another message may have raised the level or set the abort latch while a
-        // policy or a person decided.
+        // Checked again, since another message may have raised the level or set the abort latch
+        // while a policy or a person decided.
         let before = container.level();
         self.admit(flow, &call)?;
-        // The level rises before the call runs: the tool's log messages and requests are as
+        // The level rises before the call runs, since the tool's log messages and requests are as
         // confidential as its result, and may arrive outside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
-        // Again, since the level was written to disk meanwhile. The tool's own classification does
-        // not deny the call that raised the level to it.
+        // Checked again, since another message may have set the latch or raised the level during
+        // the write. A level up to the tool's classification does not deny the call, since the call
+        // itself raises the level to that.
         check_latch(flow, container, &call.target)?;
         if container.level() > before.max(call.classification()) {
             self.admit(flow, &call)?;
@@ -178,7 +180,8 @@ impl Mcp {
     }
 
     /// Denies a call if the container's abort latch is set, if the tool is blocked because its
-    /// definition changed, or if the container's security level excludes open-world tools.
+    /// definition changed, or if the tool is an open-world tool and the container's security level
+    /// excludes these.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
         check_latch(flow, call.container, target)?;

@@ -22,9 +22,10 @@ pub(super) struct Question<'q> {
     pub(super) method: &'q str,
     /// The params of the request, also if its response is judged.
     pub(super) params: Option<&'q RawValue>,
-    /// The effective hints of the tool; `None` for a message without a tool.
+    /// The effective hints of the tool; `None` for a message that belongs to no tool.
     pub(super) annotations: Option<Annotations>,
-    /// The response, and the decision on its request if there was one; `None` for a request.
+    /// The response, and the decision of the policies on its request, if they made one. `None` if
+    /// a request is judged.
     pub(super) response: Option<(&'q RpcOutcome, Option<&'static str>)>,
 }
 
@@ -75,7 +76,8 @@ impl Question<'_> {
         let session = flow.find_slot::<McpSession>();
         input.text_or_null("session", session.map(|session| &*session.0));
         input.text("security_level", self.container.level().as_str());
-        // Formatted only if a policy reads them: their few bytes hardly change the input's size.
+        // Unlike the other members, these are not formatted if no policy reads them. Their length
+        // is then missing from the input's size, to which they add little.
         if input.reads("annotations") {
             input.json("annotations", &self.annotations_json());
         }

@@ -15,7 +15,8 @@ use crate::raw_json::{Members, ObjectText, RawJsonError};
 /// The methods that an input request may have.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
-/// Limit on the questions to the client in one answer. The policies are evaluated for each.
+/// Limit on the questions to the client in one answer, since the policies are evaluated for each.
+/// An answer with more is denied.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {

@@ -18,8 +18,8 @@ impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
     /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
-    /// Without `frame`, since the question is one of several in a message, and in a dry run, the
-    /// message is denied.
+    /// The message is denied instead in a dry run, and if `frame` is `None`, as it is for one of
+    /// several questions in a message.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,

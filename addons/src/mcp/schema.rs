@@ -15,11 +15,12 @@ use crate::raw_json::Node;
 pub(super) struct HiddenField<'f> {
     /// The field's path: the names of the properties from the root to the field.
     pub(super) path: &'f [&'f str],
-    /// Whether the proxy adds a value to each call.
+    /// Whether the proxy adds a value for the field to each call.
     pub(super) has_default: bool,
 }
 
-/// Limit on the definitions that are copied. References beyond it stay unchanged.
+/// Limit on the copies of definitions. A reference that needs a further copy stays unchanged, so
+/// the model sees the hidden field there.
 const MAX_COPIES: usize = 64;
 
 /// The keywords that hold definitions.
@@ -66,8 +67,8 @@ struct DefinitionCopy<'f> {
 struct Editor<'r, 'n, 'f> {
     /// The schema that references refer to.
     root: &'r Node<'n>,
-    /// The copies, in the order in which references to them were found. Their contents are made one
-    /// after the other, so that a chain of references does not recurse.
+    /// The copies, in the order in which references to them were found. A loop edits their contents
+    /// later, so that a long chain of references causes no recursion.
     copies: Vec<DefinitionCopy<'f>>,
 }
 
@@ -193,7 +194,7 @@ impl<'f> Editor<'_, '_, 'f> {
     }
 
     /// Edits `oneOf`. Without the hidden fields, several branches may match the same arguments, so
-    /// `oneOf` becomes `anyOf` if a branch was removed or its required fields changed. Returns
+    /// `oneOf` becomes `anyOf` if a branch was removed or the `required` of one changed. Returns
     /// `None` if `oneOf` must be removed: no branch is left, or it would become a second `anyOf`.
     fn edit_one_of<'s>(
         &mut self,
@@ -346,7 +347,8 @@ fn definition<'n, 's>(schema: &'n Node<'s>, place: &str, name: &str) -> Option<&
     schema.get(place)?.get(name)
 }
 
-/// The definitions that are reachable from the schema itself.
+/// The definitions that references outside `$defs` and `definitions` reach, directly or through
+/// other definitions.
 fn used_definitions(schema: &Node<'_>) -> Vec<(&'static str, String)> {
     let mut seen = HashSet::new();
     let mut used = Vec::new();

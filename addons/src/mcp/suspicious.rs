@@ -12,10 +12,10 @@ use crate::contract::{Denial, Flow, Frame, FrameBody, Verdict};
 /// than 1 ms.
 const SEARCHED_IN_PLACE: usize = 64 * 1024;
 
-/// Bytes of unescaped text that are held at once.
+/// The most unescaped text that is in memory at once, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// Phrases that ordinary results of tools do not contain, in lower case.
+/// Phrases that ordinary results of tools rarely contain, in lower case.
 const PHRASES: [&str; 16] = [
     "ignore previous instructions",
     "ignore all previous",
@@ -62,7 +62,7 @@ impl Mcp {
     }
 }
 
-/// The bytes of the texts in which [`is_suspicious`] searches.
+/// The total length of the texts in which [`is_suspicious`] searches, in bytes.
 fn length(body: &FrameBody) -> usize {
     match body {
         FrameBody::Outcome(Ok(result)) => result.get().len(),

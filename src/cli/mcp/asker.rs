@@ -36,7 +36,8 @@ impl Asker {
         }
     }
 
-    /// Lists the definitions of the tools that the container sees, from up to [`MAX_PAGES`] pages.
+    /// Lists the definitions of the tools that the container sees. Tools after the first
+    /// [`MAX_PAGES`] pages are missing.
     pub async fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         let mut params = json!({});

@@ -20,12 +20,12 @@ use super::endpoint::{Address, Endpoint};
 
 /// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit on the idle connections that are kept.
+/// Limit on the idle connections that are kept. Further ones are closed.
 const MAX_IDLE: usize = 8;
 /// A connection that was idle for longer is not reused: the gateway may be closing it.
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Limit on the size of a message in either direction, in bytes. The gateway's default limit is far
-/// lower.
+/// Limit on the size of a message in either direction, in bytes. A longer message is an error. The
+/// gateway's default limit is far lower.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");

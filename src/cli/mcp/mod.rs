@@ -24,7 +24,7 @@ use http_client::HttpClient;
 /// Subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
 pub enum McpCommand {
-    /// Relay MCP between stdin and stdout and the gateway
+    /// Relay MCP between a client on stdin and stdout and the gateway
     Stdio(Gateway),
     /// List the tools that a container sees
     List(OnBehalf),

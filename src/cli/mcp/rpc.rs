@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::mcp::{SERVER_ERROR, Version};
 
-/// Limit on the pages that are read of one list.
+/// Limit on the pages of one list. Further pages are not read.
 pub const MAX_PAGES: usize = 100;
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 

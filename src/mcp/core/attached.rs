@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 
 use super::{Caller, Event, Events, List, LogLevel};
 
-/// The most resources that one client may subscribe to.
+/// The most resources that one client may subscribe to. A further subscription of a legacy client
+/// is refused. Further URIs in the filter of a modern client are ignored.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 
 /// The messages outside calls that a client wants.
@@ -79,7 +80,7 @@ impl Attached {
             let container = &self.caller.container.id;
             tracing::debug!(
                 %container,
-                "dropped a message: the event queue of its MCP client is full"
+                "dropped a message to an MCP client: the client's event queue is full or closed"
             );
         }
     }

@@ -64,8 +64,8 @@ impl Core {
         }
     }
 
-    /// Records instructions that look like an attack in the audit, as the answer of their server to
-    /// a handshake.
+    /// If instructions look like an attack, records this in the audit, as the answer of their
+    /// server to a handshake.
     fn flag(&self, caller: &Caller, mount: &Mount, instructions: &str) {
         let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
         if !looks_like_instruction(instructions.get(..end).unwrap_or_default()) {

@@ -95,7 +95,8 @@ impl Core {
             let key = &question.key;
             match answer {
                 Ok(result) => responses.member(key, result.get()),
-                // `inputResponses` cannot contain errors, so `cancel` replaces an error.
+                // `inputResponses` cannot contain errors. `cancel` replaces the error of an
+                // elicitation; the error of any other question fails the call.
                 Err(_) if &*question.method == "elicitation/create" => {
                     responses.member(key, "{\"action\":\"cancel\"}");
                 }

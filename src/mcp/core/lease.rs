@@ -14,7 +14,7 @@ use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
 
-/// The most requests of one lease's clients that may be under way at once.
+/// The most requests of one lease's clients that may be under way at once. A further one is denied.
 pub const MAX_CALLS_PER_LEASE: usize = 1024;
 /// The most views that are kept. A view holds the lists for one revision and one set of
 /// capabilities. The least recently used view is evicted.

@@ -19,7 +19,7 @@ use super::{Caller, Core, Event, List, Pooled};
 /// The pause after a stream that delivered a notification. It doubles after each stream that
 /// delivered none.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause, and the pause after a refused stream.
+/// The longest pause, and the pause after the chain denied a stream or the server refused it.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 impl Core {

@@ -1,9 +1,9 @@
 //! Routes messages between clients and servers of either era, and aggregates the servers' lists.
 //! The chain judges each message that the core relays.
 //!
-//! Independent of HTTP and of processes. [`Core::request`] takes a client's request and returns its
-//! answer; dropping the future cancels the request at the server. [`Core::attach`] delivers
-//! messages outside requests.
+//! The core is independent of HTTP and of processes. [`Core::request`] takes a client's request and
+//! returns its answer; dropping the future cancels the request at the server. [`Core::attach`]
+//! delivers messages outside requests.
 //!
 //! | client | server | bridged by |
 //! | --- | --- | --- |
@@ -67,7 +67,7 @@ pub use lease::MAX_CALLS_PER_LEASE;
 use lease::{Lease, too_many};
 use lists::Listing;
 
-/// The most requests of all clients that may be under way at once.
+/// The most requests of all clients that may be under way at once. A further one is denied.
 pub const MAX_CALLS: usize = 8192;
 
 /// The parts of the configuration in force that the core reads.

@@ -17,7 +17,8 @@ use super::{
     protocol_error, record_end, rpc_error,
 };
 
-/// The most requests of one call that may wait for the client at once.
+/// The most requests of servers that may wait for the client at once, in one call or outside calls.
+/// A further one is answered with an error.
 const MAX_OPEN_QUESTIONS: usize = 16;
 
 /// Relays from one server to one client.
@@ -99,7 +100,7 @@ impl Relay<'_> {
         if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
             tracing::debug!(
                 server = %self.server,
-                "dropped a message: the event queue of its MCP client is full"
+                "dropped a message to an MCP client: the client's event queue is full"
             );
         }
     }

@@ -17,6 +17,7 @@ use super::results::{RESOURCE_NOT_FOUND, object};
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
 
 /// Limit on the servers to which a request for an unlisted URI is sent, one after the other.
+/// Further servers are not tried.
 const MAX_TRIED: usize = 8;
 /// The most links of one result that are remembered.
 const MAX_LINKS: usize = 64;
@@ -153,8 +154,8 @@ impl Core {
         Ok((first, uri))
     }
 
-    /// The servers that may have a resource: the one that lists it or linked to it, else up to
-    /// [`MAX_TRIED`] with the capability `resources`.
+    /// The servers that may have a resource: the one that lists it, linked to it or returned it,
+    /// else up to [`MAX_TRIED`] with the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
         if let Some(owner) = self.owner(caller, uri) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
 /// Limit on the legacy sessions of one lease. To open another session, the least recently used idle
-/// session is closed.
+/// session is closed. If no session is idle, no other session is opened.
 pub const MAX_SESSIONS: usize = 1024;
 /// Limit on the streams of one lease that wait for events: GET streams, HTTP+SSE, subscriptions.
 pub const MAX_STREAMS: usize = 1024;
@@ -79,8 +79,8 @@ impl GatewayMetrics {
         })
     }
 
-    /// Counts a rejection at this limit; for `sessions`, also a session that is closed to make room
-    /// for another.
+    /// Counts one message, session or stream over this limit. For `sessions`, also counts a session
+    /// that is opened in the place of an idle one.
     pub fn hit(&self, limit: &'static str) {
         self.limited.with_label_values(&[limit]).inc();
     }

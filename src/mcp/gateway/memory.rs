@@ -1,4 +1,5 @@
-//! Charges long messages to the memory for buffered bodies. A message is charged until it is sent.
+//! Charges long messages to the memory for buffered bodies. A message is charged until it is sent
+//! and, in a resumable stream, no longer kept.
 
 use std::sync::Arc;
 

@@ -198,8 +198,8 @@ fn unreadable(error: MessageError) -> Denial {
     }
 }
 
-/// The era of a message: modern if its `_meta` names a revision, otherwise that of the header. The
-/// header is read first, since `_meta` needs parsing.
+/// The era of a message: modern if its `_meta` names a revision, otherwise the era of the header.
+/// The header is read first, since `_meta` needs parsing.
 fn era(headers: &HeaderMap, message: &Message) -> Era {
     let params = match message {
         Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),

@@ -128,7 +128,7 @@ impl<'a> Visit<'a> {
         })
     }
 
-    /// Records a denial of a message that is accepted and dropped.
+    /// Records that a message is denied as malformed, although the client gets status 202.
     pub fn note(&self, method: &str, sentence: &'static str) {
         let mut live = self.flow(method);
         live.denied(&Denial::new(Code::MalformedRequest, sentence).by(names::PROXY));
@@ -174,8 +174,9 @@ pub fn own_subject(method: &str) -> McpSubject {
     }
 }
 
-/// Checks that the request comes from the connection's container. If the quick check fails, the
-/// chain decides in a dry run, and returns the denial.
+/// Checks that the request comes from the connection's container. If the quick check fails, judges
+/// the request in a dry run of the chain. If the chain does not deny it, the container that the
+/// chain found must be that of the connection.
 async fn identify(request: &OriginRequest) -> Result<(), Denial> {
     let (session, snapshot) = (&request.session, &request.snapshot);
     let claimed = claimed_id(&request.head.headers);

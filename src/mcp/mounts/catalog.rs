@@ -6,7 +6,8 @@
 //! declares that it announces changes, otherwise after [`MAX_AGE`]. A request for a stale list
 //! returns this list, and starts another reading in the background.
 //! [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a list cannot
-//! be read, the last one is returned. Each request for a page is a flow of the container.
+//! be read, the list that was read last is returned. Each request for a page of a list is a flow of
+//! the container.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,7 +35,8 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// [`MAX_AGE`] for a list of a server that announces changes, and the longest `ttlMs`.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 
-/// The size of a list that is not charged, in bytes. A session has at most four such lists.
+/// The size up to which a list is not charged to the server's memory, in bytes. A session has at
+/// most four lists.
 const UNCHARGED: usize = 256 << 10;
 
 /// The lists of one session's server.
@@ -183,7 +185,7 @@ impl Catalog {
     }
 }
 
-/// Reads a list; returns it and how long it is fresh.
+/// A reading of a list. Returns the list, and for how long it is fresh.
 type Reading<T> = BoxFuture<'static, Result<(Charged<T>, Duration), MountError>>;
 
 /// The entries of a list.
@@ -195,7 +197,8 @@ struct Entries {
 }
 
 impl Inner {
-    /// Marks the tools as outdated if an operator accepted a definition since the last call.
+    /// Marks the tools as outdated if an operator accepted a definition since the tools were last
+    /// requested.
     fn look_for_acceptances(&self) {
         let now = self.mount.acceptances.load(Ordering::Relaxed);
         if self.acceptances.swap(now, Ordering::Relaxed) != now {

@@ -125,7 +125,7 @@ pub fn refused(method: &str, error: &RpcError) -> MountError {
     MountError::Protocol(format!("the server refused {method}: {message}"))
 }
 
-/// What a server's error reveals about the revisions of the server.
+/// The revisions of a server, as far as an error of the server reveals them.
 pub enum Refusal {
     /// The revisions that both the server and the gateway support, newest first.
     Supported(Vec<Version>),

@@ -22,7 +22,7 @@ pub struct Entry {
 /// The memory that a list is charged to, until the last clone is dropped.
 pub(super) type ListMemory = Arc<[MessageReservation]>;
 
-/// The most templates of one server that URIs are matched against.
+/// The most templates of one server that URIs are matched against; further templates match no URI.
 const MAX_TEMPLATES: usize = 200;
 
 /// The lists that were last read from a server, in the sessions of one lease or in the shared

@@ -3,10 +3,10 @@
 //! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions on demand.
 //! Clients with the same revision and capabilities share a session if they belong to the same lease
 //! or the server has the scope `shared`. After a session has ended, the next request opens another
-//! one. A failure to open or keep a session starts a pause, which grows with each further failure.
-//! During the pause, requests that need a new session fail at once. Each open session has a
-//! [`Catalog`] of its server's lists, which are fetched when they are first requested. The lists
-//! that were read last outlive the session ([`Mount::known`]).
+//! one. If a session cannot be opened, or fails within 30 s, a pause begins, which grows with each
+//! further failure. During the pause, requests that need a new session fail at once. Each open
+//! session has a [`Catalog`] of its server's lists, each of which is read when it is first
+//! requested. The lists that were read last outlive the session ([`Mount::known`]).
 //!
 //! [`Mounts::changes`] reports when the lists that a container sees may have changed. The other
 //! messages of servers outside requests go to [`Unsolicited`].

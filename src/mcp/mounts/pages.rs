@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_lists_end_at_a_bound() {
+    fn a_list_ends_at_a_limit_or_a_repeated_cursor() {
         let mut pages = Pages::default();
         let same = raw(r#"{"tools":[],"nextCursor":"1"}"#);
         assert!(pages.add(Kind::Tools, &same, "kb").unwrap());

@@ -79,7 +79,7 @@ impl Mounts {
     }
 
     /// Applies changed settings. Unchanged mounts keep their sessions. The sessions of changed and
-    /// removed mounts end once the requests under way are answered, at most 10 s later.
+    /// removed mounts end once the requests under way are answered, or after 10 s.
     pub fn apply(&self, servers: &Servers) {
         let before = self.mounts.load_full();
         let mut now = BTreeMap::new();

@@ -92,7 +92,7 @@ pub struct Mounted {
     pub(super) record: HealthRecord,
     /// Cancelled when a reload changed or removed the server, and when `stopped` is cancelled. From
     /// then on, no session is opened. Open sessions end once the requests under way are answered,
-    /// at most 10 s later.
+    /// or after 10 s.
     pub(super) retired: CancellationToken,
     /// Cancelled when the sessions must end at once.
     pub(super) stopped: CancellationToken,

@@ -1,4 +1,4 @@
-//! Compares the tools that a server lists with the accepted definitions (the tools' pins).
+//! Reads the tools that a server lists, and compares them with the accepted definitions.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 use super::MountError;
 
-/// Reads tools and compares them with their pins in `definitions`; without `definitions`, all are
-/// accepted. Leaves out tools that cannot be read, tools that `check` refuses and repeated names.
-/// Fails if the pins cannot be looked up.
+/// Reads tools and compares them with the accepted ones in `definitions`; without `definitions`,
+/// all are accepted. Leaves out tools that cannot be read, tools that `check` refuses and repeated
+/// names. Fails if the accepted definitions cannot be looked up.
 pub(super) async fn pinned(
     server: &str,
     entries: Vec<Box<RawValue>>,

@@ -21,7 +21,7 @@ pub struct ServerTransports {
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
-    /// Counts changed definitions, from 0 on for each server.
+    /// Counts changed definitions. Each server has a time series before the first change.
     pub metrics: McpMetrics,
 }
 

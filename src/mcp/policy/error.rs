@@ -56,7 +56,7 @@ pub enum LoadError {
     Entrypoint(String),
 }
 
-/// Why a policy gave no answer.
+/// Why a policy gave no valid answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EvaluationError {
     /// The evaluation exceeded its time limit and was aborted.

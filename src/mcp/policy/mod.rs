@@ -1,10 +1,11 @@
 //! Policies in Rego: bundles, which are loaded with the configuration and evaluated for each
 //! message.
 //!
-//! The evaluator in `plain` evaluates plain policies, which have no variables, loops or functions
-//! of their own. The interpreter of regorus evaluates all others. Policies run on the threads of
-//! [`PolicyThreads`]. If all policies for a message are plain and take at most `MAX_SHORT_NS` for
-//! an input of this size, their first evaluation runs on the connection's thread instead.
+//! The evaluator in `plain` evaluates plain policies, which have no variables or loops, define no
+//! functions, and do not read the clock. The interpreter of regorus evaluates all others. Policies
+//! run on the threads of [`PolicyThreads`]. If all policies for a message are plain and together
+//! take at most `MAX_SHORT_NS` for an input of this size, their first evaluation runs on the
+//! connection's thread instead.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call
@@ -183,8 +184,9 @@ impl Query {
         let mut members = BTreeMap::new();
         for (name, json) in input.members() {
             // Takes half the time of `Value::from_json_str`, which collects repeated keys.
-            let value: Value = serde_json::from_str(json)
-                .map_err(|error| EvaluatorError::Failed(format!("{name} is not JSON: {error}")))?;
+            let value: Value = serde_json::from_str(json).map_err(|error| {
+                EvaluatorError::Failed(format!("{name} cannot be parsed as JSON: {error}"))
+            })?;
             members.insert(Value::from(name), value);
         }
         let input = Value::from(members);

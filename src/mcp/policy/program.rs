@@ -113,7 +113,7 @@ impl Program {
     }
 
     /// Whether the decision on a response may differ from that on its request: the rules are not
-    /// plain, or read a member that differs.
+    /// plain, or read a member that may differ between the two.
     pub fn reads_responses(&self) -> bool {
         let Some(members) = self.members.names() else {
             return true;

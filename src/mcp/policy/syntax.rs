@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::interpreter::NOW;
 
 /// Functions whose result may be larger than the sum of their arguments by more than a constant
-/// factor. To prevent this, the arguments listed here must be literals. The time limit does not
-/// interrupt a call.
+/// factor. The time limit does not interrupt a call. A call must therefore have literals for all
+/// arguments, or for one of the arguments listed here.
 const AMPLIFIERS: [(&str, Literals); 13] = [
     // The result may have any size, whatever the size of the arguments.
     ("bits.lsh", Literals::All),

@@ -12,15 +12,17 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Limit on the number of threads. More would take the cores from connections.
+/// Limit on the threads that [`PolicyThreads::start`] starts. More would take the cores from
+/// connections.
 const MAX_THREADS: usize = 4;
 /// Limit on the evaluations that wait for a thread. The last of them waits 13 ms if there is one
 /// thread and each evaluation takes 50 µs.
 const MAX_QUEUED: usize = 256;
 /// Limit on the total size of the queued inputs, in bytes.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Limit on the threads that replace threads whose evaluation does not end. The engine checks the
-/// clock between steps; it cannot interrupt a call of a function.
+/// Limit on the threads that replace threads whose evaluation does not end: the engine checks the
+/// clock between steps, but cannot interrupt a call of a function. At the limit, no further thread
+/// starts.
 const MAX_STANDINS: usize = 4;
 /// How long the caller waits after the time limit of an evaluation.
 const GRACE: Duration = Duration::from_millis(100);
@@ -77,8 +79,8 @@ impl PolicyThreads {
 
     /// Runs `work`, whose input has `bytes` bytes, on one of the threads. If the future is dropped
     /// before `work` has begun, `work` does not run. Fails with [`EvaluatorError::Busy`] if the
-    /// queue is full, and with [`EvaluatorError::TimedOut`] if `work` has not ended `GRACE` after
-    /// `limit`.
+    /// queue is full, with [`EvaluatorError::TimedOut`] if `work` has not ended `GRACE` after
+    /// `limit`, and with [`EvaluatorError::Failed`] if `work` panics.
     pub async fn run<T: Send + 'static>(
         &self,
         limit: Duration,

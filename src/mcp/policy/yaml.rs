@@ -4,7 +4,8 @@
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// Limit on nested sequences and mappings; the same as for JSON.
+/// Limit on the nesting of sequences and mappings, as for JSON. A document that exceeds it is
+/// refused.
 const MAX_DEPTH: usize = 127;
 
 enum Frame {
@@ -89,7 +90,8 @@ fn add_member(
 }
 
 /// Reads a scalar. As in the core schema of YAML 1.2, an unquoted scalar may be null, a boolean or
-/// a number. Only numbers in the syntax of JSON, with an optional plus sign, are read as numbers.
+/// a number. Only numbers in the syntax of JSON, with an optional plus sign, are read as numbers:
+/// `0x1F` is a string.
 fn scalar(text: &str, style: ScalarStyle) -> Value {
     if style != ScalarStyle::Plain {
         return Value::String(text.to_owned());

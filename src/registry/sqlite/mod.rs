@@ -34,7 +34,8 @@ pub use error::SqliteError;
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "registry.db";
 
-/// How long an operation waits for the lock of another process, such as `registry restore`.
+/// How long an operation waits for the lock of another process, such as `registry restore`, before
+/// it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The metadata by which changes of other processes are detected.
@@ -172,7 +173,8 @@ fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
     expect_current(&conn)?;
-    // The version is in the file's header. This query also finds pages that cannot be read.
+    // The version is in the file's header. This query also reads pages of the table, so it fails if
+    // they cannot be read.
     conn.query_row("SELECT max(lease) FROM containers", [], |_| Ok(()))?;
     Ok(conn)
 }

@@ -106,7 +106,7 @@ fn refuse_itself(path: &Path, other: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Reads a backup of this version or an older one, migrating a copy in memory.
+/// Reads a backup of the current schema version or an older one. Migrates only a copy in memory.
 fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
     let file = open(backup)?;
     match expect_current(&file) {

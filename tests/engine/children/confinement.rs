@@ -19,7 +19,7 @@ async fn a_confined_server_sees_no_file_of_the_proxy_and_reaches_no_address() {
     std::fs::create_dir(&write).unwrap();
     let _socket = UnixListener::bind(read.join("other.sock")).unwrap();
     let mut settings = python("legacy");
-    // Only the visible files decide which sockets it reaches.
+    // With this setting, the server could reach every Unix socket that it sees.
     settings.unix_sockets = true;
     settings.env = vec![("API_KEY".to_owned(), HiddenValue("k".to_owned().into()))];
     settings.read = vec![read.clone()];
@@ -70,7 +70,7 @@ async fn a_confined_server_sees_no_file_of_the_proxy_and_reaches_no_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_hosts_reaches_the_proxy_as_its_own_mount() {
+async fn a_server_with_hosts_reaches_the_proxy_under_the_name_of_its_mount() {
     let mut settings = python("legacy");
     settings.hosts = vec![(Host::parse("api.example.com").unwrap(), 443)];
     let fixture = Fixture::new(vec![mounted("t", settings)]);

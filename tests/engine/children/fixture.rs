@@ -71,7 +71,7 @@ impl MessageMemory for Memory {
     }
 }
 
-/// Makes transports for servers over stdio only.
+/// Makes a stdio transport for each server, whatever its kind.
 struct StdioOnly {
     ports: Arc<StdioPorts>,
     spawner: Spawner,
@@ -100,7 +100,7 @@ impl Transports for StdioOnly {
     }
 }
 
-/// Opens Unix sockets that answer with the name of the delegation for which they were opened.
+/// Opens Unix sockets that answer with the name of the delegation's system.
 struct Named(PathBuf);
 
 impl Egress for Named {

@@ -57,7 +57,7 @@ printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabi
 while read -r line; do :; done"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_ends_within_five_seconds_of_its_lease_even_if_it_ignores_signals() {
+async fn a_server_that_ignores_sigterm_ends_within_five_seconds_of_the_end_of_its_lease() {
     let stubborn = format!("trap '' TERM HUP INT; {LEGACY_SH}; while :; do sleep 1; done");
     let fixture = Fixture::new(vec![mounted("t", stdio(&["sh", "-c", &stubborn]))]);
     fixture.session("t", Version::V2025_11_25).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_server_ends_within_five_seconds_of_its_lease_even_if_it_ignores_signa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again() {
+async fn if_a_server_exits_its_calls_fail_with_the_exit_code_and_it_starts_again() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let version = Version::V2025_11_25;
     let pooled = fixture.session("t", version).await.unwrap();
@@ -129,8 +129,8 @@ async fn variables_in_arguments_and_environment_are_redacted_in_the_log() {
     session.ended().cancel();
 }
 
-/// Environment variable. If it is set, this test program is the appliance that the test kills. The
-/// variable's value is on the command line of every process that the appliance starts.
+/// Environment variable. If it is set, [`appliance_that_is_killed`] runs as the appliance. The
+/// variable's value is on the command lines of the MCP servers and of their daemons.
 const MARKER: &str = "APPLIANCE_TEST_MARKER";
 
 /// The appliance that [`a_killed_appliance_leaves_no_child`] starts and kills. Does nothing if the

@@ -13,7 +13,7 @@ use unified_proxy::mcp::*;
 
 use super::fixture::*;
 
-/// Runs 100 generated cases of a property with one runtime and one spawner.
+/// Runs 100 generated cases of a property with one Tokio runtime and one spawner.
 fn each_case<S: Strategy>(
     strategy: &S,
     property: impl Fn(&Tokio, &Spawner, S::Value) -> Result<(), TestCaseError>,

@@ -1,6 +1,6 @@
-"""An MCP server on stdio with a tool for each behaviour that tests need. The first argument, the
-mode, names the protocol eras that the server supports and how it responds to `server/discover`. An
-optional second argument only marks the command line."""
+"""An MCP server on stdio with a tool for each behaviour that tests need. The first argument is the
+mode, which `python` in fixture.rs describes. An optional second argument only marks the command
+line."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def probe(arguments):
 
 
 def ask_proxy(arguments):
-    """Returns the response of the proxy's port to a CONNECT."""
+    """Sends a request to the port that leads to the proxy, and returns the response."""
     with socket.create_connection(("127.0.0.1", 3128), 5) as client:
         client.sendall(arguments["request"].encode())
         client.settimeout(5)

@@ -48,7 +48,7 @@ async fn a_stdio_session_uses_the_clients_era_if_the_server_supports_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_log_messages_and_questions_of_a_server_reach_their_call() {
+async fn progress_notifications_log_messages_and_questions_of_a_server_reach_their_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let (events, mut receiver) = Events::uncharged(16);
@@ -105,7 +105,7 @@ async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_and_notifications_of_a_server_that_reads_nothing_time_out() {
+async fn list_requests_and_notifications_to_a_server_that_reads_nothing_time_out() {
     let mut server = mounted("t", python("legacy deaf"));
     server.timeout = Duration::from_millis(500);
     let fixture = Fixture::new(vec![server]);
@@ -114,7 +114,7 @@ async fn lists_and_notifications_of_a_server_that_reads_nothing_time_out() {
     let listed = tokio::time::timeout(limit, pooled.catalog.tools()).await;
     let listed = listed.expect("the list has a time limit");
     assert!(matches!(listed, Err(MountError::TimedOut)));
-    // Together longer than what the queue and the pipe to the process hold.
+    // Together, the notifications are longer than the queue and the pipe to the process can hold.
     let params = json!({ "text": "x".repeat(1 << 20) });
     for _ in 0..20 {
         let permit = fixture.permit("notifications/x", params.clone()).await;

@@ -1,4 +1,4 @@
-//! Sessions with MCP servers over HTTP, with small scripted servers on loopback.
+//! Sessions with MCP servers over HTTP. The servers are small scripted ones on loopback.
 
 mod bounds;
 #[path = "../../support/certificates.rs"]
@@ -244,8 +244,8 @@ impl Fixture {
         self.chain.mcp_request(&mut flow, frame).await.unwrap()
     }
 
-    /// Makes a call within the server's `timeout`, which the core applies; returns its outcome, and
-    /// the events that arrived before the outcome.
+    /// Makes a call; returns its outcome, and the events that arrived before the outcome. Applies
+    /// the server's `timeout`, as the core does in production.
     pub async fn call(
         &self,
         session: &Arc<dyn MountSession>,

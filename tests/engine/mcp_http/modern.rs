@@ -177,7 +177,7 @@ async fn a_stream_that_closes_before_its_answer_is_not_resumed() {
 }
 
 #[tokio::test]
-async fn a_header_mismatch_error_reports_a_changed_tool_list() {
+async fn a_header_mismatch_error_leads_to_a_notification_of_a_changed_tool_list() {
     let server = modern(|seen| Scripted::error(400, &seen.message, -32020, Value::Null)).await;
     let fixture = Fixture::at(&server.url());
     let (session, mut events) = fixture.open(MODERN).await;

@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub struct Seen {
     pub http: String,
     pub headers: http::HeaderMap,
-    /// The JSON body; null without one.
+    /// The body; null if it is not JSON.
     pub message: Value,
 }
 

@@ -145,7 +145,7 @@ fn answers_except_to_calls(message: &Value) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_refused_post_to_the_url_leads_to_a_get_of_the_stream() {
+async fn a_post_refused_with_400_404_or_405_leads_to_a_get_of_the_stream() {
     let refusals = ["400 Bad Request", "404 Not Found", "405 Method Not Allowed"];
     for (status, version) in refusals.into_iter().flat_map(|status| {
         [
@@ -267,7 +267,7 @@ async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
 }
 
 #[tokio::test]
-async fn a_call_whose_server_asks_the_client_outlasts_its_timeout() {
+async fn a_call_outlasts_the_timeout_while_its_server_waits_for_an_answer_of_the_client() {
     let server = Sse::start("/messages?session=1", |message| {
         let question = json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"});
         match message["method"].as_str() {
@@ -293,7 +293,7 @@ async fn a_call_whose_server_asks_the_client_outlasts_its_timeout() {
 }
 
 #[tokio::test]
-async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
+async fn a_dropped_call_is_cancelled_and_a_time_out_on_a_silent_stream_ends_the_session() {
     let server = Sse::start("/messages?session=1", answers_except_to_calls).await;
     let fixture = Fixture::new(&settings(&server.url));
     let (session, _events) = fixture.open(Version::V2025_11_25).await;

@@ -35,7 +35,7 @@ fn foreign_hosts_and_origins_are_refused_on_every_path() {
 }
 
 #[test]
-fn bodies_other_than_a_single_message_are_refused() {
+fn a_post_is_refused_unless_it_has_one_valid_message_and_the_required_header_fields() {
     let gateway = Gateway::start();
     let large = format!("{{\"jsonrpc\":\"2.0\",\"a\":\"{}\"}}", "x".repeat(9 << 20));
     each_row(
@@ -96,7 +96,7 @@ fn bodies_other_than_a_single_message_are_refused() {
 }
 
 #[test]
-fn unknown_methods_and_paths_are_refused() {
+fn wrong_http_methods_unknown_paths_and_proxy_requests_are_refused() {
     let gateway = Gateway::start();
     each_row(
         [

@@ -31,7 +31,7 @@ fn health_reports_every_part_and_refuses_foreign_hosts() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_loaded_is_unhealthy_also_with_on_unavailable_allow() {
+fn a_policy_that_cannot_be_loaded_degrades_the_gateway_even_with_on_unavailable_allow() {
     each_row(
         [("deny", -32953), ("allow", 0)],
         |(on_unavailable, code)| {
@@ -118,7 +118,7 @@ fn the_check_of_servers_fails_while_all_servers_are_dead() {
 }
 
 #[test]
-fn a_call_of_an_e2b_server_is_not_implemented_and_other_servers_work() {
+fn a_call_to_an_e2b_server_is_not_implemented_and_other_servers_work() {
     let gateway = Gateway::with_mcp(|mcp| {
         mcp["mcpServers"]["analyzer"] = json!({
             "command": ["python", "analyze.py"], "runtime": { "type": "e2b", "template": "t" },
@@ -146,7 +146,7 @@ fn a_call_of_an_e2b_server_is_not_implemented_and_other_servers_work() {
     gateway.proxy.audited(json!({
         "kind": "mcp", "code": "not_implemented", "server": "analyzer", "tool": "analyzer_run",
     }));
-    // The server counts for neither health.
+    // Neither the gateway's nor the proxy's health takes this server into account.
     let health = gateway.send("GET /health", "", "").json();
     assert_eq!(health["status"], "healthy", "{health}");
     assert_eq!(health["servers"].as_object().unwrap().len(), 1, "{health}");

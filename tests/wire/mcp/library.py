@@ -1,6 +1,6 @@
-"""The legacy server of `library.rs` on stdio: the tool `ask` sends the client a question and returns
-the answer, `work` reports progress once a second for 4 s, `never` does not answer, and `cancelled`
-returns whether the last call of `never` was cancelled."""
+"""A legacy MCP server on stdio with some of the tools of `library.rs`. `ask` sends the client a
+question and returns the answer, `work` reports progress once a second for 4 s, `never` does not
+answer, and `cancelled` returns whether the last call of `never` was cancelled."""
 
 import json
 import sys

@@ -20,7 +20,8 @@ const DENIED: i64 = -32951;
 /// Bound on the time from the change of a file to its effect.
 const PROMISED: Duration = Duration::from_secs(5);
 
-/// A gateway with one bundle, and `on_unavailable: allow`: a call passes if the bundle is lost.
+/// A gateway with one bundle, and `on_unavailable: allow`: a call passes if the bundle is not
+/// loaded.
 fn with_policy(text: &str) -> Gateway {
     Gateway::start_with(|setup| {
         let bundle = setup.dir().join("bundle");
@@ -127,7 +128,7 @@ fn a_reload_with_a_policy_that_does_not_load_is_refused_and_the_policy_in_force_
 }
 
 #[test]
-fn a_policy_that_was_not_loaded_at_the_start_blocks_no_other_change_until_it_is_corrected() {
+fn a_policy_that_was_not_loaded_at_the_start_blocks_no_change_of_other_settings() {
     let gateway = with_policy(BROKEN);
     assert_eq!(decided(&gateway), 0);
     // The entry moves within the file, and another setting changes.
@@ -173,7 +174,7 @@ fn an_edited_policy_is_in_force_within_five_seconds() {
     eventually("the edit is in force", PROMISED, || {
         decided(&gateway) == DENIED
     });
-    // The watcher alone refuses an edit that does not load.
+    // Without a reload request too, an edit that does not load is refused.
     fs::write(policy(&gateway), BROKEN).unwrap();
     eventually("the check fails", PROMISED, || !is_current(&gateway));
     assert_eq!(decided(&gateway), DENIED);
@@ -209,7 +210,7 @@ fn unchanged_policies_cause_no_reload() {
 }
 
 #[test]
-fn check_reports_policies_that_do_not_load_together_with_all_other_errors() {
+fn one_check_reports_policies_that_do_not_load_and_all_other_errors() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
     setup.write();

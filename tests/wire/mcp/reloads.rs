@@ -17,7 +17,7 @@ enum Fault {
     Syntax,
     Value,
     UnknownKey,
-    /// The settings contradict each other.
+    /// Two overrides give the same name.
     Names,
     /// `mcp.yaml` is valid, but another file is not.
     OtherFile,
@@ -48,7 +48,7 @@ struct Reloads<'s> {
 }
 
 impl Reloads<'_> {
-    /// Makes a bundle whose only decision names a number.
+    /// Makes a bundle with one decision, whose reason has a number in it.
     fn bundle(&self, number: u32, denies: bool) -> PathBuf {
         let path = self.gateway.proxy.path(&format!("bundle-{number}"));
         fs::create_dir(&path).unwrap();
@@ -96,7 +96,8 @@ impl Reloads<'_> {
         number
     }
 
-    /// Writes a configuration that differs from the one in force in every setting and has a fault.
+    /// Writes a configuration with a fault. Its tool has another name than in the configuration in
+    /// force.
     fn damage(&self, fault: Fault, in_force: u32) {
         let number = self.next_number();
         let bundle = self.bundle(number, false);

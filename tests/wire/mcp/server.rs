@@ -196,7 +196,7 @@ fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::
 }
 
 /// Sends the client a question, with a progress token if there is one; returns the answer, or
-/// `None` after 20 s.
+/// `None` after at most 20 s.
 fn ask(stream: &mut TcpStream, seen: &Seen, token: Option<&str>) -> io::Result<Option<Value>> {
     let id = seen.0.0.lock().unwrap().calls + 1000;
     let schema = json!({ "type": "object", "properties": {} });

@@ -1,4 +1,4 @@
-//! The time limit of calls, on every transport to servers.
+//! The time limit of calls to servers over stdio and over Streamable HTTP.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::{SOON, eventually, read_reply};
 /// `timeout` of the servers.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs a test for each transport to a server and each era of clients. The server's name in
+/// Runs a test for both transports to a server and both eras of clients. The server's name in
 /// `mcp.yaml` is `kb`.
 fn each_cell(test: impl Fn(&Client<'_>)) {
     let script = include_str!("library.py");

@@ -34,9 +34,9 @@ pub struct ExposedTool {
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Whether the tool is listed. False if the chain would deny every call: the definition changed
-    /// and no operator has accepted the change, or the container's security level forbids tools
-    /// that reach the open world.
+    /// Whether the tool is listed. False if the chain would deny every call: the tool is blocked
+    /// because its definition changed, or it reaches the open world and the container's security
+    /// level forbids such tools.
     pub is_listed: bool,
     /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,
@@ -73,7 +73,7 @@ impl Exposed {
                 }
             }
         }
-        // Separate, so that the names of one server cannot use up the limit for collisions.
+        // A separate list, so that problems with names cannot use up the limit for collisions.
         let mut collisions = Vec::new();
         let mut owners: HashMap<&Arc<str>, &Candidate<'_>> = HashMap::with_capacity(count);
         let renamed = all.iter().filter(|one| one.is_renamed);

@@ -7,12 +7,14 @@ use crate::raw_json::sha256_hex;
 
 /// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
-/// Limit on the problems that are reported for one view. A server's list can cause thousands.
+/// The length at which a list of problems is full. Further ones are not reported, since a server
+/// can cause thousands. A view of tools has one list for collisions and one for other problems.
 const MAX_PROBLEMS: usize = 100;
 
-/// Returns the exposed name: the server's own name after the server's prefix, cut to
-/// [`MAX_EXPOSED_NAME`] bytes. `None` for an empty name, and for one with characters other than
-/// visible ASCII, which could look like another name. Reports a cut or refused name as a problem.
+/// Returns the exposed name of a tool or prompt: the server's prefix, then the server's name for
+/// it. A name of more than [`MAX_EXPOSED_NAME`] bytes is cut, and ends with a hash. `None` for an
+/// empty name, and for one with characters other than visible ASCII, since it could look like
+/// another name. Reports a cut or refused name as a problem.
 pub(super) fn exposed_name(
     server: &ServerSettings,
     name: &str,
@@ -49,8 +51,8 @@ pub(super) fn exposed_name(
     Some(exposed.into())
 }
 
-/// Reports two entries with the same exposed name, each by its server and its own name. The second
-/// is left out.
+/// Reports two entries with the same exposed name, each by its server and the server's name for it.
+/// The second entry is left out.
 pub(super) fn report_collision(
     problems: &mut Vec<String>,
     exposed: &str,
@@ -59,13 +61,13 @@ pub(super) fn report_collision(
 ) {
     report(problems, || {
         format!(
-            "{exposed:?} would name {:?} of {} and {:?} of {}: the latter is left out; rename one under overrides in mcp.yaml",
+            "{exposed:?} would name {:?} of {} and {:?} of {}: the latter is left out; a tool can be renamed under overrides in mcp.yaml",
             kept.1, kept.0, left_out.1, left_out.0
         )
     });
 }
 
-/// Adds a problem, unless there are [`MAX_PROBLEMS`].
+/// Adds a problem, unless there are already [`MAX_PROBLEMS`].
 pub(super) fn report(problems: &mut Vec<String>, problem: impl FnOnce() -> String) {
     if problems.len() < MAX_PROBLEMS {
         problems.push(problem());

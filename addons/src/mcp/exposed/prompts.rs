@@ -31,8 +31,8 @@ pub struct ExposedPrompt {
 }
 
 impl ExposedPrompts {
-    /// Builds the view of a container. Leaves out entries without a valid name. If several prompts
-    /// have the same exposed name, keeps the first.
+    /// Builds the view of a container. Leaves out entries that cannot be read or have no valid
+    /// name. If several prompts have the same exposed name, keeps the first.
     #[must_use]
     pub fn of<'l, L>(listings: L) -> Self
     where

@@ -8,11 +8,12 @@ use super::super::settings::{HINTS, OverrideRule};
 use crate::contract::Definition;
 use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
 
-/// The longest definition that an override may change, in bytes.
+/// The longest definition of a tool that has an override, in bytes. A tool with an override and a
+/// longer definition is left out.
 const MAX_REWRITTEN: usize = 256 * 1024;
 
-/// Rewrites a definition with another name and the operator's override; `None` if it stays
-/// unchanged.
+/// Rewrites a definition with its exposed name and the operator's override. `None` without an
+/// override if the exposed name is the tool's name.
 pub(super) fn rewrite(
     definition: &Definition,
     name: &str,

@@ -100,7 +100,7 @@ fn short_name(text: &str) -> Result<Arc<str>, String> {
         return Ok(text.into());
     }
     Err(format!(
-        "must have 1 to {MAX_EXPOSED_NAME} of A to Z, a to z, 0 to 9, _ - and ."
+        "must have 1 to {MAX_EXPOSED_NAME} characters of A to Z, a to z, 0 to 9, _ - and ."
     ))
 }
 

@@ -85,7 +85,7 @@ fn may_match_the_same(one: &[Arc<str>], other: &[Arc<str>]) -> bool {
     one.is_empty() || other.is_empty() || one.iter().any(overlaps)
 }
 
-/// Whether a text matches both patterns.
+/// Whether any text can match both patterns.
 fn overlap(one: &str, other: &str) -> bool {
     let (Some((start, _)), Some((other_start, _))) = (one.split_once('*'), other.split_once('*'))
     else {
@@ -160,7 +160,8 @@ mod tests {
             prop_assert!(!matched || (overlap(&one, &other) && overlap(&other, &one)));
         }
 
-        /// Of two overlapping patterns with `*`, this text matches both.
+        /// Builds a text that must match both patterns: the longer start, both middles, and the
+        /// longer end.
         #[test]
         fn overlapping_patterns_have_a_common_text(one in any_pattern(), other in any_pattern()) {
             let parts = |pattern: &str| {

@@ -96,7 +96,7 @@ fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses an empty prefix unless the server is the only one: with two servers, exposed names could
+/// Refuses an empty prefix unless only one server is mounted: with two servers, exposed names could
 /// be ambiguous.
 fn check_sole_prefix(fields: &Fields<'_>, servers: &Servers) {
     let mounted = || servers.values().flatten();
@@ -113,7 +113,7 @@ fn check_sole_prefix(fields: &Fields<'_>, servers: &Servers) {
 }
 
 fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
-    // Claims the key, which has no effect: a description is for the people who read the file.
+    // Marks the key as known. It has no effect, since a description is for readers of the file.
     fields.find("description");
     for key in OF_CLIENTS {
         if let Some(at) = fields.find(key) {
@@ -233,7 +233,7 @@ fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
         at.one_of(&[("local", false), ("e2b", true)])
     });
     let template = runtime.optional("template", |at| at.text().map(str::to_owned));
-    // Read for both runtimes, so that changing the runtime changes only one line of the file.
+    // Read for both runtimes, so that none of these keys is unknown after a change of the runtime.
     let (env, work_dir) = (environment(fields), work_dir(fields));
     let hosts = fields.list("hosts", |at| at.parse(host_and_port));
     let read = fields.list("read", |at| at.parse(visible_path));
@@ -388,7 +388,7 @@ fn http_url(text: &str) -> Result<(String, Endpoint), String> {
     Ok((text.to_owned(), Endpoint { scheme, host, port }))
 }
 
-/// Reads an entry of `tools` in a polis file, which is a server.
+/// Reads an entry of `tools` in a polis file. Such an entry describes a server.
 fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
     let name = fields.need("name")?;
     let text = name.text()?;

@@ -396,7 +396,7 @@ fn words() -> impl Strategy<Value = Vec<String>> {
 }
 
 #[test]
-fn the_variables_of_command_arguments_and_environment_are_known() {
+fn the_values_expanded_in_command_arguments_and_environment_are_listed() {
     let env = [
         ("A", "of-a-command"),
         ("B", "of-b-args"),
@@ -419,7 +419,7 @@ fn the_variables_of_command_arguments_and_environment_are_known() {
 proptest! {
     // Feature: unified-sidecar, Property 1: Configuration Parsing Consistency
     #[test]
-    fn every_tool_and_bundle_of_a_valid_file_is_read(
+    fn every_server_and_bundle_of_a_valid_file_is_read(
         servers in prop::collection::btree_map(name(), (words(), 1_u64..500), 0..6),
         bundles in prop::collection::btree_map("[a-z]{1,8}", "[a-z]{1,6}(/[a-z]{1,6}){0,2}", 0..5),
     ) {

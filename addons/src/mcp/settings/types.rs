@@ -161,7 +161,7 @@ impl fmt::Debug for HiddenValue {
     }
 }
 
-/// Whether containers share the sessions of a mount.
+/// Whether containers share the sessions of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// Each lease has separate sessions.
@@ -211,7 +211,8 @@ pub enum Injected {
 pub struct PoliciesSettings {
     /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
-    /// Time limit for all bundles together to judge one message.
+    /// Time limit for all bundles together to judge one message, or one of several questions in a
+    /// message.
     pub timeout: Duration,
     /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,

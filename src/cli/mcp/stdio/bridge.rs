@@ -30,11 +30,11 @@ use crate::mcp::{
 use response::{CallFailure, Response};
 use sessions::{Session, Sessions};
 
-/// Limit on the requests of the client that are under way.
+/// Limit on the requests of the client that are under way. A further request is refused.
 const MAX_CALLS: usize = 256;
 /// Time limit for the gateway to accept a notification or a response.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A request that is answered when its subscription ends. [`Bridge::finish`] does not wait for it.
+/// A request that is answered only when its subscription ends, so [`Bridge::finish`] cancels it.
 const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
 const INITIALIZED: &str = "notifications/initialized";

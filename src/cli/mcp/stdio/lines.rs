@@ -111,7 +111,7 @@ impl Output {
             }
         }
         line.push(b'\n');
-        // Fails if stdout is closed, which ends the program.
+        // Fails only if stdout is closed. That also ends the program.
         let _ = self.0.send(line).await;
     }
 }

@@ -11,13 +11,13 @@ use serde_json::value::RawValue;
 use crate::mcp::add_param_fields;
 
 const ANNOTATION: &str = "x-mcp-header";
-/// Limit on the number of remembered definitions.
+/// Limit on the number of remembered definitions. Further ones are not remembered.
 const MAX_TOOLS: usize = 10_000;
-/// Limit on the size of a remembered definition, in bytes of JSON.
+/// The largest definition that is remembered, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 * 1024;
 
-/// The definitions that may contain [`ANNOTATION`], by the tool's name, from the last
-/// lists of tools.
+/// The definitions that may contain [`ANNOTATION`], by the tool's name, from the last lists of
+/// tools.
 #[derive(Default)]
 pub struct MirroredTools(Mutex<HashMap<String, Box<RawValue>>>);
 

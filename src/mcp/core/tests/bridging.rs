@@ -48,7 +48,7 @@ async fn answer(events: &mut mpsc::Receiver<Event>, with: Outcome) -> (String, V
 }
 
 #[tokio::test]
-async fn the_answer_to_a_legacy_servers_request_is_judged_before_it_is_relayed() {
+async fn the_answer_to_a_legacy_servers_request_is_judged_and_relayed() {
     let server = Server::new(LEGACY);
     server.answers(|_, events| async move {
         let answer = parsed(&elicit(&events, json!({"message": "who?"})).await);

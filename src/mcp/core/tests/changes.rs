@@ -109,7 +109,8 @@ async fn a_raised_level_hides_tools_and_announces_the_changed_list_once() {
     assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
 }
 
-/// The level rises after its call was dropped, and is lowered by an operator's reset.
+/// For example, the level rises after the call that raises it was dropped, or an operator resets
+/// it.
 #[tokio::test]
 async fn a_level_that_changes_outside_a_call_is_announced() {
     let fixture = Fixture::sole(&Server::new(LEGACY));
@@ -384,7 +385,8 @@ async fn the_end_of_a_lease_drops_the_attached_clients() {
     let (attachment, mut events) = fixture.attach(&client, Interest::Everything);
     fixture.names(&client, "tools/list").await;
     fixture.container.end();
-    // By now the lease's task has dropped its references: only `attachment` keeps the client.
+    // After this pause, the lease's task has dropped its references, and only `attachment` keeps
+    // the client.
     sleep(Duration::from_millis(100)).await;
     drop(attachment);
     let closed = timeout(Duration::from_secs(1), async {

@@ -55,7 +55,8 @@ pub struct Judge {
     pub ended: Mutex<Vec<(String, bool, u16)>>,
     /// The server and the name of each ended flow.
     pub subjects: Mutex<Vec<[Option<String>; 2]>>,
-    /// The number of the server's tools that each message to a server came with, by method.
+    /// For each judged message, the method, and the number of the server's tools that came with the
+    /// message. The method of an answer is written as `answer to METHOD`.
     pub tools: Mutex<Vec<(String, Option<usize>)>>,
 }
 
@@ -139,7 +140,7 @@ pub struct Fixture {
     pub memory: Arc<Account>,
 }
 
-/// The size of that memory, in bytes.
+/// The size of [`Fixture::memory`], in bytes.
 pub const MEMORY: usize = 8 << 20;
 
 pub fn settings_of(name: &str, prefix: &str) -> Arc<ServerSettings> {

@@ -1,4 +1,4 @@
-//! The facts by which the chain limits a client's text from the level `Confidential` on.
+//! The lists of tools by which the chain limits clients' text from the level `Confidential` on.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -125,7 +125,7 @@ async fn a_hanging_server_delays_one_list_and_the_tools_of_a_dead_server_stay_li
 }
 
 #[tokio::test]
-async fn a_call_that_is_refused_before_the_chain_has_its_names_in_its_flow_and_is_counted() {
+async fn an_unsent_call_has_its_names_in_its_flow_and_is_counted_if_a_server_may_have_the_tool() {
     let (good, bad) = (
         Server::new(Version::V2025_11_25),
         Server::new(Version::V2025_11_25),
@@ -136,7 +136,8 @@ async fn a_call_that_is_refused_before_the_chain_has_its_names_in_its_flow_and_i
     fixture.names(&client, "tools/list").await;
     good.die();
     let long = format!("no_{}", "\u{e9}".repeat(500));
-    // The server cannot be started again; was never started; no server has the name.
+    // A server that cannot be started again, one that was never started, and two names that no
+    // server has.
     let rows = [
         ("good_echo", Some("good"), "echo", Some("good_echo")),
         ("bad_tool", Some("bad"), "bad_tool", Some("other")),

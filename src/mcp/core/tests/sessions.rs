@@ -62,7 +62,7 @@ async fn the_pause_after_a_failure_doubles_up_to_30_s_and_a_stable_session_reset
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_lets_calls_of_a_changed_server_finish_for_10_s() {
+async fn a_reload_gives_calls_of_a_changed_server_10_s_to_finish() {
     let server = Server::new(LEGACY);
     server.answers(|seen, _| async move {
         match seen.params["arguments"]["seconds"].as_u64() {

@@ -18,11 +18,13 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::super::memory::Memory;
 use super::super::sse::{self, KEEP_ALIVE_INTERVAL};
 
-/// The most events of one stream that are kept for a client that reconnects.
+/// Limit on the events that one stream keeps for a client that reconnects. Over this or one of the
+/// next two limits, a stream drops its oldest events, except those that a connected client has not
+/// read yet.
 pub const MAX_EVENTS: usize = 64;
-/// The most bytes of events that one stream keeps.
+/// Limit on the bytes of events that one stream keeps.
 pub const MAX_BYTES: usize = 256 * 1024;
-/// The most bytes that all streams of a lease keep together.
+/// Limit on the bytes that all streams of a lease keep together.
 pub const MAX_LEASE_BYTES: usize = 8 << 20;
 /// How long a stream waits for a client that disconnected: long enough for several retries or a
 /// change of network.
@@ -87,8 +89,9 @@ impl EventStream {
         Arc::new(stream)
     }
 
-    /// Writes a message. Waits while a connected client is too far behind; drops the oldest events
-    /// if no client is connected. Fails if memory is exhausted.
+    /// Writes a message. Waits while a connected client has too many unread events. Without a
+    /// connected client, drops the oldest events over a limit instead. Fails if the memory for
+    /// buffered bodies is exhausted.
     pub async fn push(&self, json: &str, memory: &Memory) -> Verdict {
         loop {
             let changed = self.changed.notified();
@@ -195,8 +198,8 @@ impl EventStream {
         wake(&mut state);
     }
 
-    /// Drops the oldest events over a bound. Events that a connected client has not read stay,
-    /// since [`EventStream::push`] bounds them.
+    /// Drops the oldest events over a limit, except events that a connected client has not read.
+    /// [`EventStream::push`] bounds the unread events.
     fn trim(&self, state: &mut State) {
         let over = |state: &State| {
             state.events.len() > MAX_EVENTS
@@ -286,7 +289,7 @@ impl Stream for Reader {
         if self.keep_alive.as_mut().poll(context).is_ready() {
             let next = Instant::now() + KEEP_ALIVE_INTERVAL;
             self.keep_alive.as_mut().reset(next);
-            // Registers the timer again.
+            // Only a polled timer wakes the task.
             let _ = self.keep_alive.as_mut().poll(context);
             return Poll::Ready(Some(sse::KEEP_ALIVE));
         }

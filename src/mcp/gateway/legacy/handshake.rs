@@ -1,4 +1,4 @@
-//! `initialize`.
+//! The handshake of legacy revisions: `initialize`.
 
 use std::sync::Arc;
 

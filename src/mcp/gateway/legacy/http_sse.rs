@@ -25,7 +25,7 @@ use super::streams::{attach, count_stream, events};
 /// Path and query for messages, without the session's id.
 const MESSAGE_PATH: &str = "/message?sessionId=";
 
-/// Closes the session when the stream is dropped.
+/// Closes the session when the answer to `GET /sse` is dropped.
 struct SessionGuard {
     lease: Arc<LeaseState>,
     id: Arc<str>,
@@ -55,7 +55,8 @@ pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
     Ok(events(reader, guard))
 }
 
-/// Answers `POST /message`: the response goes through the stream.
+/// Answers `POST /message` with status 202. The response to a request is an event of the session's
+/// stream.
 pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
     let session = session_of(visit)?;
     let caller = session.caller().cloned();
@@ -85,7 +86,8 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         (Message::Response { id, outcome }, Some(_)) => {
             return answered(visit, &session, id.as_ref(), outcome);
         }
-        // A modern client probes with `server/discover`, and falls back to `initialize`.
+        // A modern client probes with `server/discover`, and falls back to `initialize` after this
+        // error.
         (Message::Request { id, method, .. }, None) if &*method == "server/discover" => {
             let outcome = Err(method_not_found(&method));
             respond(visit, session, &id, &outcome).await;

@@ -139,7 +139,7 @@ pub fn begin_call(
 
 /// Waits for the outcome and answers with JSON. Answers with a resumable stream instead if an event
 /// comes first, the call takes longer than [`STREAM_AFTER`], or `Accept` lists event streams first.
-/// A cancelled call gets an empty stream.
+/// A call that is cancelled before any of these gets an empty stream.
 async fn run(
     visit: &Visit<'_>,
     session: Arc<LegacySession>,

@@ -27,9 +27,10 @@ pub struct LegacySession {
     kept: KeptBytes,
     /// When a request last named the session, or a call of the session last ended.
     used: Mutex<Instant>,
-    /// Requests of the client that are under way, by their id.
+    /// Requests of the client that are under way, by their ids.
     calls: Mutex<HashMap<Id, CancellationToken>>,
-    /// Requests that were sent to this client, by the gateway's number.
+    /// Requests to the client that it has not answered, by the numbers that the gateway sent as
+    /// their ids.
     questions: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
     next_question: AtomicU64,
     streams: Mutex<Streams>,
@@ -80,12 +81,12 @@ impl LegacySession {
         })
     }
 
-    /// The client, after `initialize`.
+    /// The client; `None` before `initialize`.
     pub fn caller(&self) -> Option<&Arc<Caller>> {
         self.caller.get()
     }
 
-    /// Sets the client; `false` if `initialize` was sent before.
+    /// Sets the client; `false` if an earlier `initialize` set it.
     pub fn initialize(&self, caller: Arc<Caller>) -> bool {
         self.caller.set(caller).is_ok()
     }
@@ -169,7 +170,8 @@ impl LegacySession {
         (stream, true)
     }
 
-    /// Opens a stream for a request. Drops the oldest finished streams over [`MAX_KEPT_STREAMS`].
+    /// Opens a stream for a request. If [`MAX_KEPT_STREAMS`] finished streams are kept, first drops
+    /// the oldest ones that no client reads.
     pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
         let mut streams = self.streams.lock();
         streams.of_calls.retain(|stream| !stream.is_over());

@@ -88,7 +88,7 @@ pub fn events(reader: Reader, guard: impl Send + 'static) -> Answered {
     })))
 }
 
-/// Finds the stream and the number of the event that an event id names.
+/// Finds the stream that an event id names, and returns it with the number of the event.
 fn find(session: &LegacySession, event: &str) -> Option<(Arc<EventStream>, u64)> {
     let (stream, number) = event.split_once('-')?;
     let stream = session.find_stream(stream.parse().ok()?)?;

@@ -22,7 +22,7 @@ pub fn mismatch(message: impl Into<Cow<'static, str>>) -> RpcError {
 }
 
 /// The value of a header; `None` without it. Fails if the header is repeated, or if its value has
-/// other characters than visible ASCII.
+/// characters other than visible ASCII, spaces and tabs.
 pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, RpcError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
@@ -50,7 +50,7 @@ pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let Some(encoded) = marked else {
         return Some(value.into());
     };
-    // Refuses missing padding and non-zero trailing bits.
+    // `STANDARD` refuses missing padding and non-zero trailing bits.
     let decoded = STANDARD.decode(encoded).ok()?;
     String::from_utf8(decoded).ok().map(Cow::Owned)
 }

@@ -88,7 +88,7 @@ fn is_bounded(requested: &RequestedFilter) -> bool {
     uris.len() <= MAX_SUBSCRIPTIONS && uris.iter().all(|uri| uri.len() <= MAX_URI)
 }
 
-/// The part of the filter that the servers support.
+/// The part of the requested filter that the servers support.
 fn granted(requested: RequestedFilter, capabilities: &RawValue) -> Filter {
     let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
     let can = |list: &str, what: &str| {

@@ -44,7 +44,7 @@ pub struct Meta<'a> {
 }
 
 impl<'a> ModernParams<'a> {
-    /// Reads an object; all members are absent in any other value.
+    /// Reads params. All members are `None` if the params are absent or not a valid object.
     pub fn read(params: Option<&'a RawValue>) -> Self {
         let mut read: Self = object(params).unwrap_or_default();
         read.meta = object(read.raw_meta);

@@ -33,8 +33,8 @@ pub struct Running {
     ready: VecDeque<Progress>,
     id: Id,
     method: Arc<str>,
-    /// The progress token of this request, as JSON. The server's notifications have the token of
-    /// the call's first request, which this token replaces.
+    /// The progress token of this request, as JSON. In the server's notifications, it replaces the
+    /// token of the call's first request.
     progress_token: Option<Box<RawValue>>,
     body: Bytes,
     waiting: Arc<Suspended>,
@@ -44,8 +44,8 @@ pub struct Running {
 }
 
 enum Progress {
-    /// The text of a notification, and the params that it was made from, which are charged until
-    /// the text is written.
+    /// The text of a notification. Its params are kept with it, so that they stay charged until the
+    /// text is written.
     Notification(String, Option<Params>),
     Done(Outcome),
 }
@@ -150,7 +150,7 @@ impl Running {
         Some(write_request(None, method, Some(&params)))
     }
 
-    /// Suspends the call until the client's next request.
+    /// Suspends the call until the client's retry.
     fn suspend(&self, call: Call, questions: Vec<Question>) -> Outcome {
         let entry = Entry::new(call, &self.method, &self.body, questions);
         let suspended = suspend(&self.waiting, &self.suspended_in_all, &self.metrics, entry);
@@ -180,7 +180,7 @@ impl Running {
 /// `Accept` lists event streams first.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
     match timeout(STREAM_AFTER, running.next()).await {
-        // An error may have a specific status, which a stream cannot have.
+        // An error may have another HTTP status than the 200 of a stream.
         Ok(Progress::Done(outcome)) if outcome.is_err() || !prefers_events(visit.headers()) => {
             return whole(visit, &running.id, &outcome);
         }

@@ -1,5 +1,5 @@
-//! Suspended calls: a server sent a question (a request to the client), which the client answers in
-//! its next request.
+//! Suspended calls: a server sent a question (a request to the client). The client answers the
+//! question in a retry, which repeats the client's request and adds the answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl Suspended {
     }
 }
 
-/// Digest of method and params, independent of the order of members.
+/// Digest of method and params without [`NOT_BOUND`], independent of the order of members.
 fn binding(method: &str, body: &Bytes) -> Digest {
     let message: Value = serde_json::from_slice(body).unwrap_or_default();
     let mut params = match message {

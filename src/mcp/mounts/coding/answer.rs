@@ -9,8 +9,8 @@ use super::super::MessageReservation;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
-/// Limit on a line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line, or
-/// 96 KiB as escaped JSON. Ten times as much leaves room for later versions.
+/// Limit on a line of a stream, in bytes. The sidecar sends at most 16 KiB of output on a line,
+/// which is at most 96 KiB as escaped JSON. Ten times as much leaves room for later versions.
 const MAX_LINE: usize = 1 << 20;
 /// Limit on the length of an error that is relayed, in characters; the rest is cut off.
 const MAX_ERROR: usize = 4096;
@@ -129,7 +129,7 @@ impl Lines {
     }
 
     /// The next line without its line feed; `None` at the end of the body. A last line without a
-    /// line feed is dropped. Fails if a line is longer than [`MAX_LINE`]. Cancel safe.
+    /// line feed is dropped. Fails if more than [`MAX_LINE`] bytes have no line feed. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             let new = self.held.iter().skip(self.searched);

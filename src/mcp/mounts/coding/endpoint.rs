@@ -98,7 +98,7 @@ impl SidecarEndpoint {
         })
     }
 
-    /// Whether requests carry a token.
+    /// Whether the settings have a token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn pending_output_is_sent_together_and_loses_its_beginning_over_the_bound() {
+    async fn pending_output_is_sent_together_and_its_beginning_is_cut_beyond_the_limit() {
         let (events, mut told) = Events::uncharged(8);
         let mut progress = Progress::new("7", events);
         assert_eq!(progress.due(), None);

@@ -223,7 +223,7 @@ fn find(found: FindResult) -> Option<Box<RawValue>> {
         let count = files.len();
         notes.push(match cut {
             Some(Truncation { max_bytes, .. }) => format!(
-                "[only the first {count} files: a result holds {max_bytes} bytes; name a folder or a narrower pattern]"
+                "[only the first {count} files: a result holds at most {max_bytes} bytes; name a folder or a narrower pattern]"
             ),
             None => format!("[only the first {count} files: the limit is {limit}]"),
         });
@@ -310,7 +310,7 @@ mod tests {
                 (json!(null), "[only the first 1 files: the limit is 1000]"),
                 (
                     cut,
-                    "[only the first 1 files: a result holds 51200 bytes; name a folder or a narrower pattern]",
+                    "[only the first 1 files: a result holds at most 51200 bytes; name a folder or a narrower pattern]",
                 ),
             ],
             |(truncation, note)| {

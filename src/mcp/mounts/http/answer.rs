@@ -181,7 +181,7 @@ pub fn drain(mut body: AnswerBody) {
 pub enum StreamEnd {
     /// The connection ended, or no byte arrived within the limit of [`EventStream::quiet_for`].
     Closed,
-    /// The stream violates the protocol or a bound.
+    /// The stream violates the protocol or a limit, or the proxy denied it.
     Failed(MountError),
 }
 

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Limit on the length of an event id, in bytes, since the id has to fit into a header field. A
 /// longer id resets the last event id, as an empty id does.
 const MAX_EVENT_ID: usize = 1024;
-/// The shortest and the longest reconnection time that a `retry` field can set.
+/// The shortest and the longest reconnection time. The value of a `retry` field is clamped to them.
 const RETRY_BOUNDS: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(60 * 60));
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

@@ -29,7 +29,7 @@ use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
 const MAX_ENDPOINT: usize = 4096;
-/// By how much the clock of a caller may be ahead of the clock of its call.
+/// The caller's timer starts at most this long before the call.
 const EARLIER: Duration = Duration::from_millis(100);
 
 /// A call that waits for its answer.
@@ -199,7 +199,7 @@ impl<'a> EndSilentOnDrop<'a> {
 
 impl Drop for EndSilentOnDrop<'_> {
     fn drop(&mut self) {
-        // The clock of the caller, who drops the call, began a moment earlier.
+        // The caller's timer, whose expiry drops the call, started a moment before `begun`.
         let waited = self.begun.elapsed().saturating_add(EARLIER);
         let received = self.peer.events_received.load(Ordering::Relaxed);
         let is_silent = waited >= self.timeout && received == self.received_before;
@@ -303,7 +303,7 @@ async fn endpoint(wire: &Wire, stream: &mut EventStream) -> Result<PathAndQuery,
     };
     if event.kind != "endpoint" || event.data.len() > MAX_ENDPOINT {
         return Err(protocol(
-            "the server's stream does not begin with an endpoint event",
+            "the server's stream does not begin with an endpoint event of at most 4096 bytes",
         ));
     }
     let data = std::str::from_utf8(&event.data);

@@ -160,7 +160,6 @@ impl LegacySession {
         if successor.peer.version != self.peer.version {
             return Err(ended());
         }
-        // Opening the session took time.
         permit.may_repeat().map_err(MountError::Denied)?;
         let called = Box::pin(successor.call(permit, events)).await;
         called.map_err(MountError::from)

@@ -12,7 +12,8 @@ use super::headers::mirrored;
 
 const ANNOTATION: &str = "x-mcp-header";
 const PREFIX: &str = "mcp-param-";
-/// The most mirrored arguments of one tool. Servers limit the length of the header section.
+/// Limit on the mirrored arguments of one tool, since servers limit the length of the header
+/// section. A tool with more is invalid.
 const MAX_MIRRORED: usize = 64;
 /// The largest integer on whose exact value JSON implementations agree (RFC 8259, section 6).
 const MAX_SAFE: u64 = (1 << 53) - 1;

@@ -38,7 +38,7 @@ pub struct CancelOnDrop<'a, P: Replies> {
     peer: &'a Arc<P>,
     session_ended: &'a CancellationToken,
     transport: &'a HttpTransport,
-    /// The id of the call, until the call is over.
+    /// The id of the call; `None` if the guard was disarmed.
     id: Option<Id>,
 }
 

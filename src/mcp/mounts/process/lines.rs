@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unfinished_line_waits_for_memory_and_fails_after_a_limit() {
+    async fn an_unfinished_line_waits_for_memory_and_fails_after_the_time_limit() {
         // A container may use a quarter of the 16 MiB. While `other` holds 2 MiB of its 4 MiB, the
         // line does not fit.
         const LONG: usize = 3 << 20;

@@ -83,7 +83,7 @@ impl Local {
         let egress = config.egress.as_deref();
         let begun = sandbox.begin(egress, &spec, ends_of_child);
         begun.map_err(refused)?;
-        // Closes the parent's copies, so that reads see the end of the child's output.
+        // Closes the parent's copies of the child's ends, so that reads see the end of the output.
         drop(ends);
         let sandbox = started(sandbox).await?;
         let (orders, receiver) = mpsc::channel(2);

@@ -140,7 +140,7 @@ mod tests {
         lines.into_inner()
     }
 
-    /// Reads a text in chunks of the given sizes, again and again.
+    /// Reads a text in chunks of these sizes.
     struct Chunks<'t, S> {
         rest: &'t [u8],
         sizes: S,
@@ -168,7 +168,7 @@ mod tests {
         /// of a secret. A long text before a secret moves the secret to the cut of the line.
         // Feature: unified-sidecar, Property 14: Secret Redaction in Logs
         #[test]
-        fn no_part_of_a_secret_is_logged(
+        fn at_most_three_bytes_of_a_secret_are_logged(
             secrets in prop::collection::vec("[0-9]{8,60}(\n[0-9]{8,60})?", 1..4),
             pieces in prop::collection::vec(
                 (prop_oneof![0..40_usize, MAX_LINE - 70..MAX_LINE + 70], 0..4_usize, any::<bool>()),

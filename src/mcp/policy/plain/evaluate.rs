@@ -244,7 +244,8 @@ impl<'e> Evaluation<'e> {
     }
 
     /// Calls a function of regorus. As in the interpreter, all arguments are evaluated, and the
-    /// value of a function that fails is undefined. Undefined also if an argument is not accepted.
+    /// value of a function that fails is undefined. An argument that the function does not accept
+    /// makes the value undefined, too.
     fn call(&self, call: &'e Call) -> Result<Value, Failure> {
         let arguments = call.arguments.iter();
         let arguments = arguments.map(|argument| self.value(argument).cloned());

@@ -72,7 +72,7 @@ enum Rule {
         definitions: Vec<Definition>,
         default: Value,
     },
-    /// A rule whose value is the set of the keys of all elements whose bodies hold.
+    /// A rule whose value is a set: the values of all branches whose bodies hold.
     Set(Vec<Branch>),
 }
 

@@ -272,7 +272,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn versions_change_with_the_files_that_are_read_and_with_the_reason_why_none_can_be() {
+fn versions_change_with_the_files_that_are_read_and_with_the_error_of_a_bundle() {
     let directory = directory(&[("authz.rego", POLICY), ("a/data.json", "{}")]);
     let file = directory.path().join("bundle.tar.gz");
     let paths = [directory.path().to_owned(), file.clone()];

@@ -232,7 +232,7 @@ async fn a_bundle_that_is_not_loaded_denies_unless_on_unavailable_is_allow() {
 }
 
 #[tokio::test]
-async fn failures_are_errors_without_the_text_of_the_policy() {
+async fn an_error_quotes_an_invalid_answer_and_no_other_text_of_the_policy() {
     let conflict =
         "decision := \"allow\" if input.arguments.to\ndecision := \"ask\" if input.arguments";
     let setting = Setting::new(&[("p", conflict, "tools/call")], OnUnavailable::Deny);
@@ -275,7 +275,7 @@ async fn an_endless_policy_times_out_and_others_are_still_evaluated() {
 }
 
 #[tokio::test]
-async fn inputs_that_are_too_large_or_not_json_are_errors() {
+async fn inputs_that_are_too_large_too_deep_or_not_json_are_errors() {
     let setting = Setting::new(
         &[(
             "p",
@@ -287,8 +287,8 @@ async fn inputs_that_are_too_large_or_not_json_are_errors() {
     let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
     let large = format!("\"{}\"", "x".repeat(MAX_INPUT_BYTES));
     for (input, expected) in [
-        ("{".to_owned(), "arguments is not JSON"),
-        (deep, "arguments is not JSON"),
+        ("{".to_owned(), "arguments cannot be parsed as JSON"),
+        (deep, "arguments cannot be parsed as JSON"),
         (large, "bytes long, the limit is 4194304"),
     ] {
         let result = setting
@@ -365,7 +365,7 @@ fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_l
     ];
     testkit::each_row(values, |value| {
         let list = |number| format!("[{}]", vec![&*value; number].join(","));
-        // The longest takes between half and all of the limit, by its bound.
+        // By its bound, the longest input takes between half and all of the limit.
         let inputs = (0..).map(|power| question(&list(1 << power)).input);
         let longest = inputs.take_while(|input| query.is_short(input, 0)).last();
         let longest = longest.unwrap();

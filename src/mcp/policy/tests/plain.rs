@@ -48,7 +48,7 @@ fn decided(program: &Program, input: &serde_json::Value) -> String {
 }
 
 #[test]
-fn a_policy_is_plain_if_all_rules_that_its_decision_needs_are() {
+fn a_policy_is_plain_if_all_rules_that_its_decision_needs_are_plain() {
     let ask = |condition: &str| format!("decision := \"ask\" if {condition}");
     let cases = [
         (ask("startswith(input.a, \"x\")"), true),

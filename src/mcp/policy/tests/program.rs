@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::mcp::policy::bundle::Manifest;
 
-/// A bundle of one policy in `mcp.authz`.
+/// A bundle with one policy, whose package is `mcp.authz`.
 fn bundle(rules: &str) -> Bundle {
     Bundle {
         policies: vec![(
@@ -33,7 +33,7 @@ fn parsed(input: &serde_json::Value) -> Value {
     serde_json::from_value(input.clone()).unwrap()
 }
 
-/// The result as `effect: reason`.
+/// The answer as `effect: reason`, or the error.
 fn decided(program: &Program, input: &serde_json::Value) -> String {
     match program.evaluate(
         &parsed(input),
@@ -110,7 +110,7 @@ fn each_value_of_the_entrypoint_has_its_decision_or_error() {
 }
 
 #[test]
-fn an_entrypoint_may_be_a_rule_with_an_object() {
+fn an_entrypoint_may_be_a_rule_whose_value_is_an_object() {
     let mut bundle = bundle("authz := {\"decision\": \"ask\", \"reason\": input.why}");
     bundle.policies[0].1 = bundle.policies[0].1.replace("mcp.authz", "mcp");
     let program = Program::compile(&bundle, "/mcp/authz").unwrap();
@@ -182,7 +182,7 @@ fn invalid_policies_are_refused_with_a_place_or_a_reason() {
 }
 
 #[test]
-fn calls_whose_result_may_grow_as_a_product_need_a_literal() {
+fn calls_whose_result_may_grow_faster_than_their_arguments_need_a_literal() {
     let first = "write the first argument of the call";
     let second = "write the second argument of the call";
     let first_or_second = "write the first or second argument of the call";
@@ -278,7 +278,7 @@ fn packages_outside_the_roots_and_the_reserved_package_are_refused() {
 }
 
 #[test]
-fn an_endless_policy_times_out_and_the_next_evaluation_works() {
+fn a_policy_that_takes_too_long_times_out_and_the_next_evaluation_works() {
     let program = program(
         "xs := [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]\n\
         n := count([1 | input.go; some a in xs; some b in xs; some c in xs; some d in xs;\
@@ -340,7 +340,7 @@ fn policies_that_may_decide_differently_on_a_response_are_recognised() {
         ),
         ("import input.result as r\ndecision := \"allow\" if r", true),
         ("import input as i\ndecision := \"allow\" if i.result", true),
-        // Not plain: any member may be read, and the time changes.
+        // Not plain, since they call `time.now_ns`: they count as reading every member.
         ("decision := \"allow\" if time.now_ns() > 0", true),
         (
             "decision := \"allow\" if format_int(time.now_ns() % 2, 10) in {\"9\"}",
@@ -385,7 +385,7 @@ fn time_now_ns_is_constant_within_an_evaluation() {
 }
 
 #[test]
-fn a_policy_that_calls_walk_has_a_lower_limit_on_inputs() {
+fn a_policy_that_calls_walk_accepts_only_smaller_inputs() {
     let walking = "decision := \"ask\" if { walk(input, [path, value]); value == 1 }\n";
     let both = [
         ("decision := \"ask\"", MAX_INPUT_BYTES),

@@ -62,7 +62,7 @@ async fn another_thread_replaces_one_whose_job_does_not_end() {
 }
 
 #[tokio::test]
-async fn the_threads_that_replace_others_are_bounded() {
+async fn the_number_of_threads_that_replace_others_is_limited() {
     let threads = PolicyThreads::with(1).unwrap();
     let mut stuck_ones = Vec::new();
     for _ in 0..MAX_STANDINS + 3 {
@@ -78,7 +78,7 @@ async fn the_threads_that_replace_others_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_and_cancelled_work_never_begins() {
+async fn a_full_queue_refuses_work_and_cancelled_work_never_begins() {
     let threads = Arc::new(PolicyThreads::with(1).unwrap());
     let (release, work) = stuck();
     let (began, mut begins) = tokio::sync::mpsc::unbounded_channel();

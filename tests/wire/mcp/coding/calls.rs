@@ -184,7 +184,7 @@ fn progress_arrives_before_the_command_ends() {
 }
 
 /// Calls a command that never ends; returns the connection of the call and the id of a process that
-/// the command started in a session of its own.
+/// the command started with `setsid`.
 fn never_ending(client: &Client<'_>, sidecar: &Sidecar, id: u32) -> (std::net::TcpStream, u32) {
     let file = sidecar.workspace().join("pid");
     let command = "setsid sleep 1000 & echo $! >pid.new; mv pid.new pid; wait";

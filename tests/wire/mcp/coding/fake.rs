@@ -18,7 +18,7 @@ pub struct Seen {
     /// Method and path.
     pub line: String,
     pub token: Option<String>,
-    /// The JSON body; null if it is empty.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 
@@ -80,7 +80,8 @@ enum Address {
     Tcp(SocketAddr),
 }
 
-/// A scripted sidecar. If its script returns `None` for a request, it gives its default answer.
+/// A scripted sidecar. If the script returns `None` for a request, the sidecar sends its default
+/// answer.
 pub struct FakeSidecar {
     at: Address,
     state: Arc<ServerState>,

@@ -132,7 +132,7 @@ fn a_malicious_sidecar_is_cut_off_and_other_servers_work() {
 }
 
 #[test]
-fn errors_of_any_length_and_status_are_reported_as_results() {
+fn the_sidecars_errors_become_results_and_its_invalid_results_become_errors() {
     let sidecar = FakeSidecar::tcp(|seen| match seen.body["path"].as_str()? {
         "long" => Some(Answer::error(400, &"ä".repeat(100_000))),
         "busy" => Some(Answer::error(503, "too many operations are under way")),

@@ -70,7 +70,7 @@ fn a_policy_denies_one_command_and_redacts_one_result() {
 }
 
 #[test]
-fn overrides_rename_tools_hide_and_set_fields_and_classify() {
+fn overrides_rename_tools_hide_fields_set_defaults_and_classify_results() {
     let sidecar = Sidecar::start(Transport::Unix);
     let gateway = Gateway::start(&json!({
         "mcpServers": { "coding": sidecar.mount() },
@@ -118,8 +118,8 @@ fn built_in_definitions_need_no_acceptance() {
     let mut gateway = Gateway::start(&json!({ "mcpServers": { "coding": other.mount() } }));
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
     text(&client.call("coding_bash", json!({})));
-    // The registry already has a pin of another definition, as if an older version of the proxy had
-    // stored it.
+    // The proxy now has a pin of another definition of `bash`, as if an older version had stored
+    // it.
     let mcp = json!({ "mcpServers": { "coding": sidecar.mount() } });
     std::fs::write(gateway.proxy.path("config/mcp.yaml"), mcp.to_string()).unwrap();
     gateway.proxy.crash_and_restart();

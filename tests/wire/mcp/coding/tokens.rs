@@ -29,7 +29,7 @@ fn gateway(sidecar: &FakeSidecar, auth: Value) -> Gateway {
 }
 
 #[test]
-fn a_missing_or_wrong_token_on_either_side_is_named() {
+fn a_missing_or_wrong_token_on_either_side_is_an_error_with_the_reason() {
     let requires = "the coding sidecar requires a token, and mcp.yaml has none";
     let refuses = "the coding sidecar refuses the token";
     let serves = "serves requests without a token: start it with SIDECAR_REQUIRE_AUTH=true";
@@ -111,7 +111,7 @@ fn a_restarted_sidecar_is_checked_before_the_next_call() {
         assert_eq!(
             looks(),
             before,
-            "a call on an open connection causes no check"
+            "the call on the open connection caused a check"
         );
         assert_eq!(text(&read("last")), "bye\n");
         eventually("the connections are closed", SOON, || sidecar.open() == 0);

@@ -20,7 +20,7 @@ fn message(answer: &Value) -> &str {
 }
 
 #[test]
-fn a_missing_sidecar_is_named_and_other_mounts_work() {
+fn calls_to_a_missing_sidecar_fail_with_its_address_and_other_mounts_work() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("c.sock");
     let kb = McpServer::start(vec![tool("look")]);
@@ -95,7 +95,7 @@ fn a_replaced_sidecar_is_checked_before_the_next_call() {
     assert!(gateway.proxy.log().contains("is not ready"));
     assert!(
         client.tools().contains(&"coding_read".to_owned()),
-        "the gateway still lists the last known tools"
+        "the gateway no longer lists the last known tools"
     );
     let second = FakeSidecar::unix(&socket, |_| None);
     eventually("calls reach the new sidecar", SOON, || {

@@ -249,7 +249,7 @@ fn an_ambiguous_json_body_is_refused() {
 }
 
 #[test]
-fn a_compressed_body_is_refused() {
+fn a_body_that_is_compressed_or_has_another_media_type_is_refused() {
     let server = McpServer::start(vec![tool("read")]);
     let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
     each_row(ERAS, |era| {

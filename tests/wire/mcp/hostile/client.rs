@@ -101,7 +101,7 @@ pub struct Client<'g> {
     next: AtomicU64,
 }
 
-/// The capabilities that clients declare.
+/// The capabilities that clients declare, apart from tasks.
 fn capabilities() -> Value {
     json!({ "elicitation": { "form": {} }, "sampling": {} })
 }

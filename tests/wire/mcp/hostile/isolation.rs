@@ -21,7 +21,7 @@ pub fn probing() -> Value {
     json!({ "command": "python3", "args": ["-c", PROBE], "env": { "API_KEY": "of-the-server" } })
 }
 
-/// The probe with Unix sockets, so that only the visible files decide which ones it reaches.
+/// The probe with `unix_sockets: true`, with which it could reach every Unix socket that it sees.
 fn with_sockets() -> Value {
     let mut mount = probing();
     mount["unix_sockets"] = true.into();
@@ -268,7 +268,7 @@ fn a_container_reaches_only_the_mounts_that_are_for_it() {
         "{}",
         refused.text()
     );
-    // A reload moves the servers to the other container.
+    // A reload exchanges the servers of the two containers.
     let path = gateway.proxy.path("config/mcp.yaml");
     std::fs::write(path, mounts(["second", SANDBOX]).to_string()).unwrap();
     assert_eq!(

@@ -74,7 +74,7 @@ fn a_raised_and_a_reset_level_are_announced_as_changes_of_the_list_of_tools() {
     let gateway = gateway(&server);
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_secrets", "kb_mail"]);
     let mut events = Events::new(client.send("GET", &[], b""));
-    // By now the gateway has remembered the list that the client knows.
+    // Waits until the gateway has remembered the list that the client knows.
     std::thread::sleep(Duration::from_millis(500));
     let mut announced = || {
         let (_, message) = events.next().unwrap();
@@ -175,7 +175,7 @@ fn a_servers_hints_tighten_the_operators_hints_but_never_loosen_them() {
 }
 
 #[test]
-fn open_flows_to_a_host_below_the_new_level_end_within_five_seconds() {
+fn flows_to_a_host_whose_max_level_is_below_the_new_level_end_within_five_seconds() {
     const PASSTHROUGH: &str = "other.example.com";
     let origin = Origin::start();
     let server = McpServer::start(vec![closed("secrets")]);

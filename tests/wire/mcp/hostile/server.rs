@@ -17,7 +17,7 @@ pub struct Seen {
     /// The HTTP method.
     pub http: String,
     pub headers: Vec<(String, String)>,
-    /// The JSON body; null without a body.
+    /// The body; null if it is not JSON.
     pub message: Value,
 }
 

@@ -215,7 +215,7 @@ fn a_call_is_cancelled_only_by_its_own_session() {
 
 /// The gateway keeps the judged messages of a stream, not those that the server sent.
 #[test]
-fn a_resumed_stream_holds_no_result_that_was_denied_or_redacted() {
+fn a_resumed_stream_holds_no_denied_result_and_no_text_that_was_redacted() {
     let rules = r#"package mcp.authz
 
 default decision := "allow"

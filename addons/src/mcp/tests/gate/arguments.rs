@@ -121,7 +121,7 @@ async fn params_pass_byte_for_byte_and_an_override_keeps_the_notation_of_numbers
 }
 
 #[test]
-fn ambiguous_params_and_invalid_calls_are_refused() {
+fn ambiguous_or_invalid_params_are_refused_but_missing_arguments_pass() {
     let large = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(100_000));
     let large = format!("{{\"name\":\"fetch\",\"arguments\":{large}}}");
     let gate = gate(settings());

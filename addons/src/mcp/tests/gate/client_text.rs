@@ -48,7 +48,7 @@ fn texts() -> Vec<Frame> {
     frames
 }
 
-/// Messages that carry none.
+/// Messages that carry no text of the client.
 fn others() -> Vec<Frame> {
     let methods = [
         "tools/list",
@@ -84,7 +84,7 @@ fn at(level: Level, settings: McpSettings) -> Gate {
 }
 
 #[tokio::test]
-async fn a_clients_text_reaches_only_servers_without_open_world_tools_from_confidential_on() {
+async fn from_confidential_on_client_text_reaches_only_servers_whose_tools_are_all_closed_world() {
     for level in LEVELS {
         let gate = at(level, settings());
         for (tools, is_closed) in [
@@ -120,7 +120,7 @@ async fn a_clients_text_reaches_only_servers_without_open_world_tools_from_confi
 }
 
 #[tokio::test]
-async fn overrides_decide_whether_a_server_reaches_the_open_world_unless_it_is_stricter() {
+async fn overrides_decide_whether_a_server_reaches_the_open_world_unless_its_hint_is_stricter() {
     let said_open = r#"{"name":"open","annotations":{"openWorldHint":true}}"#;
     for (name, definition, hint, passes) in [
         ("open", OPEN, false, true),

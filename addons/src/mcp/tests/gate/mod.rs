@@ -52,7 +52,7 @@ impl Evaluator for Policies {
         question: PolicyQuestion,
     ) -> BoxFuture<'a, Result<Decisions, EvaluatorError>> {
         Box::pin(async move {
-            // Not ready at once, like an evaluation on another thread.
+            // Pending at its first poll, like an evaluation on another thread.
             tokio::task::yield_now().await;
             let members = question.input.members();
             let members =

@@ -139,7 +139,7 @@ async fn on_unavailable_allow_applies_only_to_bundles_that_cannot_be_loaded() {
 }
 
 #[tokio::test]
-async fn a_person_decides_on_ask() {
+async fn a_person_decides_if_the_policies_decide_ask() {
     for (answered, expected) in [
         (Answered::Approved, None),
         (Answered::Rejected, Some("a person rejected it")),
@@ -221,7 +221,7 @@ async fn a_stricter_decision_counts_before_and_after_a_redaction() {
 }
 
 #[tokio::test]
-async fn redacted_arguments_are_sent_byte_for_byte() {
+async fn redacted_arguments_are_sent_byte_for_byte_if_they_are_an_unambiguous_object() {
     let gate = deciding(vec![redact("c", r#"{"q":"***","n":1.0}"#)]);
     let (mut flow, mut frame) = (gate.flow(), fetch(&json!({ "q": "secret" })));
     gate.request(&mut flow, &mut frame).await.unwrap();

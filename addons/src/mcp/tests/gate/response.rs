@@ -542,6 +542,6 @@ async fn only_the_first_evaluation_for_a_message_may_run_on_its_thread() {
     let (_, judged) = gate.answer(ok(json!({ "inputRequests": requests }))).await;
     judged.unwrap();
     let in_place = gate.policies.in_place.lock().clone();
-    // Two evaluations for the request; for its response, one and one for each question.
+    // Two evaluations for the request, one for the result, and one for each of its two questions.
     assert_eq!(in_place, [true, false, true, false, false]);
 }

@@ -74,9 +74,10 @@ impl Bridge {
     }
 
     /// Reads the stream of a request up to the response. If the connection ends before the
-    /// response, resumes the stream over another connection. Fails if there is no session, if the
-    /// gateway sent no event id, if the stream cannot be opened again, or after [`MAX_FRUITLESS`]
-    /// consecutive reconnections without an event. Also fails if an event is too long.
+    /// response, resumes the stream over another connection. This fails if there is no session, if
+    /// the gateway sent no event id, if the stream cannot be opened again, or after
+    /// [`MAX_FRUITLESS`] consecutive reconnections without an event. An event that is too long is a
+    /// failure at any time.
     async fn follow(
         &self,
         mut answer: Answer,

@@ -132,7 +132,8 @@ impl Bridge {
         tokio::spawn(async move {
             let listening = bridge.read_own_stream(&session);
             if ended.run_until_cancelled(listening).await == Some(true) {
-                // Renewed without a request: the client may only be waiting for messages.
+                // Renewed although no request needs a session, since the client may only be
+                // waiting for messages.
                 if let Err(failure) = bridge.renew(Some(&session)).await {
                     warn(format_args!("the session cannot be renewed: {failure}"));
                 }
