@@ -195,7 +195,7 @@ impl Shared {
                 return;
             }
         };
-        tracing::warn!("an evaluation of a policy does not end; another thread takes over");
+        tracing::warn!("an evaluation of a policy does not end; starting another thread");
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread for policies");
             // The stuck thread takes further jobs once its job ends. If the job has ended

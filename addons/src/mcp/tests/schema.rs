@@ -142,7 +142,7 @@ fn circular_references_and_long_chains_terminate() {
         "B": { "allOf": [{ "$ref": "#/$defs/A" }] },
     } });
     assert!(!edited(&circle).to_string().contains("\"h\""));
-    let mut chain = json!({ "$ref": "#/$defs/n0", "$defs": {} });
+    let mut chain = json!({ "$ref": "#/$defs/n0", "properties": { "h": {} }, "$defs": {} });
     for n in 0..5000 {
         let next = json!({ "$ref": format!("#/$defs/n{}", n + 1) });
         chain["$defs"][format!("n{n}")] = next;
