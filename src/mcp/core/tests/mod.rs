@@ -3,6 +3,7 @@ mod changes;
 mod double;
 mod fixture;
 mod levels;
+mod memory;
 mod properties;
 mod routing;
 mod sessions;
