@@ -3,5 +3,6 @@ mod changes;
 mod double;
 mod fixture;
 mod properties;
+mod refusals;
 mod routing;
 mod sessions;
