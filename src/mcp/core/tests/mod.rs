@@ -5,5 +5,6 @@ mod fixture;
 mod levels;
 mod memory;
 mod properties;
+mod refusals;
 mod routing;
 mod sessions;
