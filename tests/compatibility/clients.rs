@@ -322,4 +322,4 @@ pub const CLIENTS: [Client; 29] = [
 ];
 
 /// The versions of Node.js that read the proxy variables, in the words of the table.
-const NODE: &str = "Node.js 24, or 22 from 22.21 on";
+const NODE: &str = "Node.js from 24.5 on, or 22 from 22.21 on";

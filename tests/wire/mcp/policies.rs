@@ -79,7 +79,8 @@ fn archive(text: &str) -> Vec<u8> {
 
 #[test]
 fn a_reload_with_a_policy_that_does_not_load_is_refused_and_the_policy_in_force_decides() {
-    let breakages: [(&str, fn(&Gateway), &str); 3] = [
+    type Damage = fn(&Gateway);
+    let breakages: [(&str, Damage, &str); 3] = [
         (
             "it does not compile",
             |gateway| fs::write(policy(gateway), BROKEN).unwrap(),

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::double::{Server, notification, parsed, raw, tool};
-use super::fixture::{Fixture, MEMORY, error, settings_of};
+use super::fixture::{Fixture, error, settings_of};
 use crate::mcp::{Event, Events, Filter, Interest, LogLevel, MAX_SUBSCRIPTIONS, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
@@ -484,45 +484,4 @@ async fn messages_of_a_shared_session_reach_only_subscribed_clients() {
         received(&mut events).await,
         ["notifications/resources/updated"]
     );
-}
-
-#[tokio::test]
-async fn a_long_list_is_charged_and_the_last_list_is_kept_if_memory_is_exhausted() {
-    const PIECE: usize = 100_000;
-    let server = Server::new(LEGACY);
-    let list = |count: usize| {
-        let tools = (0..count).map(|number| {
-            let mut tool = tool(&format!("t{number}"));
-            tool["description"] = "d".repeat(PIECE).into();
-            tool
-        });
-        *server.tools.lock() = tools.collect();
-    };
-    let fixture = Fixture::sole(&server);
-    let client = fixture.client(LEGACY);
-    let expected = [(2, 2), (10, 10), (2 * MEMORY / PIECE, 10), (1, 1)];
-    for (readings, (listed, known)) in expected.into_iter().enumerate() {
-        list(listed);
-        let changed = "notifications/tools/list_changed";
-        if readings > 0 {
-            server.notify(changed, json!({})).await;
-        }
-        let is_read = async {
-            while server.sent("tools/list").len() <= readings {
-                sleep(Duration::from_millis(20)).await;
-                fixture.names(&client, "tools/list").await;
-            }
-        };
-        timeout(Duration::from_secs(10), is_read).await.unwrap();
-        let names = fixture.names(&client, "tools/list").await;
-        assert_eq!(names.len(), known, "{listed} tools");
-        let reserved = fixture.memory.reserved();
-        // The lists of one and two tools are short.
-        let charged = if known > 2 { known * PIECE } else { 0 };
-        assert!(reserved >= charged, "{reserved} bytes for {known} tools");
-        assert!(
-            reserved <= charged * 6 / 5,
-            "{reserved} bytes for {known} tools"
-        );
-    }
 }

@@ -3,6 +3,8 @@ mod changes;
 mod double;
 mod fixture;
 mod levels;
+mod memory;
 mod properties;
+mod refusals;
 mod routing;
 mod sessions;
