@@ -138,15 +138,25 @@ impl Reservation {
     /// would hold more than 1 MiB is denied as soon as all together would hold more than three
     /// quarters.
     pub fn grow(&self, bytes: usize) -> Verdict {
-        let quarter = self.limit / 4;
+        self.grow_within(bytes, self.limit)
+    }
+
+    /// As [`Self::grow`], but within half of the memory and half of the container's quarter: the
+    /// rest is left to bodies that cannot be dropped.
+    pub fn grow_droppable(&self, bytes: usize) -> Verdict {
+        self.grow_within(bytes, self.limit / 2)
+    }
+
+    fn grow_within(&self, bytes: usize, limit: usize) -> Verdict {
+        let quarter = limit / 4;
         let mut all = self.inspection.reserved.lock();
         let own = self.share.reserved.load(Ordering::Relaxed);
         let (all_after, own_after) = (all.saturating_add(bytes), own.saturating_add(bytes));
         let small = own_after <= SMALL_HOLDER.min(quarter);
-        if own_after > quarter || all_after > self.limit {
+        if own_after > quarter || all_after > limit {
             return Err(busy());
         }
-        if all_after > self.limit - quarter && !small {
+        if all_after > limit - quarter && !small {
             return Err(busy());
         }
         *all = all_after;
@@ -276,6 +286,16 @@ mod tests {
         drop(held);
         assert_eq!(inspection.memory.get(), 0);
         assert_eq!(fill(&inspection, &containers[4]).len(), 4);
+    }
+
+    #[test]
+    fn bytes_that_can_be_dropped_get_half_of_a_quarter() {
+        let inspection = inspection();
+        let container = container();
+        let messages = inspection.begin(&container, LIMIT).unwrap();
+        messages.grow_droppable(2 * MB - BODY_OVERHEAD).unwrap();
+        assert!(messages.grow_droppable(1).is_err());
+        assert_eq!(fill(&inspection, &container).len(), 2);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::message::Outcome;
-use super::message_memory::MessageMemory;
+use super::message_memory::{MessageMemory, MessageReservation};
 use crate::http::Reservation;
 
 /// Capacity of an event queue. Each call, each stream of a client and each session with a server
@@ -80,6 +80,23 @@ impl Events {
         }
     }
 
+    /// Charges an outcome that waits for its receiver, unless it is short, to the memory of the
+    /// queue. The outcome is charged until the reservation is dropped. Denies if memory is exhausted.
+    pub fn hold(&self, outcome: Outcome) -> Result<(Outcome, MessageReservation), Denial> {
+        let mut reservation = MessageReservation::default();
+        if let Some(memory) = &self.memory {
+            let bytes = match &outcome {
+                Ok(result) => result.get().len(),
+                Err(error) => {
+                    let data = error.data.as_ref().map_or(0, |data| data.get().len());
+                    data.saturating_add(error.message.len())
+                }
+            };
+            reservation.grow_to(&**memory, bytes)?;
+        }
+        Ok((outcome, reservation))
+    }
+
     /// Charges the params of an event. Returns the event as the error if memory is exhausted or the
     /// method is too long.
     fn charge(&self, mut event: Event) -> Result<Event, Event> {
@@ -136,7 +153,7 @@ impl Params {
         self.memory = None;
         if bytes > UNCHARGED {
             let reservation = memory.reserve()?;
-            reservation.grow(bytes)?;
+            reservation.grow_droppable(bytes)?;
             self.memory = Some(reservation);
         }
         Ok(())
@@ -170,6 +187,9 @@ impl fmt::Debug for Params {
 
 #[cfg(test)]
 mod tests {
+    use addons::contract::RpcError;
+
+    use super::super::error::rpc_error;
     use super::super::message_memory::Account;
     use super::*;
 
@@ -188,7 +208,8 @@ mod tests {
     #[tokio::test]
     async fn a_queued_event_is_charged_until_its_params_are_dropped() {
         const LONG: usize = 100_000;
-        let account = Account::of(5 * LONG / 2);
+        // Events get half of the account.
+        let account = Account::of(5 * LONG);
         let (events, mut receiver) = Events::charged(Arc::clone(&account) as _);
         events.try_send(event(LONG)).unwrap();
         events.try_send(event(LONG)).unwrap();
@@ -207,7 +228,17 @@ mod tests {
         assert!(is_full(&events.try_send(event(LONG))));
         drop(params);
         events.try_send(event(LONG)).unwrap();
-        drop(receiver);
+        // The other half holds an outcome.
+        let outcome = || serde_json::value::to_raw_value(&"x".repeat(2 * LONG)).unwrap();
+        let held = events.hold(Ok(outcome())).unwrap();
+        assert!(account.reserved() > 4 * LONG, "{}", account.reserved());
+        let data = Some(outcome());
+        let error = RpcError {
+            data,
+            ..rpc_error(&Denial::internal())
+        };
+        assert!(events.hold(Err(error)).is_err());
+        drop((receiver, held));
         assert_eq!(account.reserved(), 0);
     }
 

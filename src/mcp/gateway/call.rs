@@ -3,15 +3,20 @@
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use super::super::event::Event;
+use super::super::error::rpc_error;
+use super::super::event::{Event, Events};
 use super::super::message::Outcome;
+use super::super::message_memory::MessageReservation;
 
 /// A request under way. Dropping this cancels the request at its server.
 pub struct Call {
-    outcome: BoxFuture<'static, Outcome>,
+    outcome: BoxFuture<'static, Held>,
     events: mpsc::Receiver<Event>,
-    done: Option<Outcome>,
+    done: Option<Held>,
 }
+
+/// An outcome, and its memory while the events before it are delivered.
+type Held = (Outcome, MessageReservation);
 
 /// The next event or the outcome of a call.
 pub enum Step {
@@ -21,9 +26,17 @@ pub enum Step {
 
 impl Call {
     /// Creates a call from the future of its outcome and the queue of its events.
-    pub fn new(outcome: BoxFuture<'static, Outcome>, events: mpsc::Receiver<Event>) -> Self {
+    pub fn new(
+        outcome: impl Future<Output = Outcome> + Send + 'static,
+        sender: Events,
+        events: mpsc::Receiver<Event>,
+    ) -> Self {
+        let held = async move {
+            let held = sender.hold(outcome.await);
+            held.unwrap_or_else(|denial| (Err(rpc_error(&denial)), MessageReservation::default()))
+        };
         Self {
-            outcome,
+            outcome: Box::pin(held),
             events,
             done: None,
         }
@@ -44,7 +57,7 @@ impl Call {
             return Step::Event(event);
         }
         match self.done.take() {
-            Some(outcome) => Step::Done(outcome),
+            Some((outcome, _held)) => Step::Done(outcome),
             None => std::future::pending().await,
         }
     }
@@ -61,7 +74,7 @@ impl Call {
     pub fn pending() -> Self {
         Self {
             outcome: Box::pin(std::future::pending()),
-            events: super::super::event::Events::uncharged(1).1,
+            events: Events::uncharged(1).1,
             done: None,
         }
     }
@@ -71,28 +84,27 @@ impl Call {
 mod tests {
     use serde_json::value::RawValue;
 
-    use super::super::super::event::Events;
-    use super::super::super::message::Outcome;
+    use std::sync::Arc;
+
+    use super::super::super::message_memory::Account;
     use super::*;
 
+    const LONG: usize = 100_000;
+
     fn call(sender: Events, events: mpsc::Receiver<Event>) -> Call {
+        let of_server = sender.clone();
         let outcome = async move {
             for number in ["1", "2"] {
                 let params = RawValue::from_string(number.to_owned()).unwrap();
-                let method = "notifications/progress".into();
                 let event = Event::Notification {
-                    method,
+                    method: "notifications/progress".into(),
                     params: Some(params.into()),
                 };
-                sender.send(event).await;
+                of_server.send(event).await;
             }
-            Outcome::Ok(RawValue::from_string("{}".to_owned()).unwrap())
+            Ok(serde_json::value::to_raw_value(&"x".repeat(LONG)).unwrap())
         };
-        Call {
-            outcome: Box::pin(outcome),
-            events,
-            done: None,
-        }
+        Call::new(outcome, sender, events)
     }
 
     #[tokio::test]
@@ -108,5 +120,22 @@ mod tests {
             }
         }
         assert!(matches!(call.next().await, Step::Done(Ok(_))));
+    }
+
+    #[tokio::test]
+    async fn an_outcome_is_charged_while_it_waits_and_replaced_if_memory_is_exhausted() {
+        let account = Account::of(2 * LONG);
+        let queue = || Events::charged(Arc::clone(&account) as _);
+        let ((one, of_one), (two, of_two)) = (queue(), queue());
+        let (mut one, mut two) = (call(one, of_one), call(two, of_two));
+        assert!(matches!(one.next().await, Step::Event(_)));
+        assert!(matches!(one.next().await, Step::Event(_)));
+        assert!(account.reserved() > LONG, "{}", account.reserved());
+        for _ in ["1", "2"] {
+            assert!(matches!(two.next().await, Step::Event(_)));
+        }
+        assert!(matches!(two.next().await, Step::Done(Err(_))));
+        assert!(matches!(one.next().await, Step::Done(Ok(_))));
+        assert_eq!(account.reserved(), 0);
     }
 }

@@ -70,6 +70,15 @@ impl Charge {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 impl Memory {
+    /// The memory of a container that gets `bytes` bytes.
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self {
+            container: crate::http::unregistered_container().map(Arc::new),
+            limit: bytes * 4,
+            ..Self::uncounted()
+        }
+    }
+
     /// Memory without a container: nothing is charged.
     pub fn uncounted() -> Self {
         let registry = prometheus::Registry::new();

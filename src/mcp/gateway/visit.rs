@@ -92,9 +92,9 @@ impl<'a> Visit<'a> {
         params: Option<Box<RawValue>>,
     ) -> Call {
         let (sender, events) = self.events();
-        let request = self.client_request(caller, method, params, sender);
+        let request = self.client_request(caller, method, params, sender.clone());
         let core = Arc::clone(&self.gateway.core);
-        Call::new(Box::pin(core.request(request)), events)
+        Call::new(core.request(request), sender, events)
     }
 
     /// Creates a queue of events that are charged to the container's memory.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::each_row_async;
 use tokio::sync::broadcast;
-use unified_proxy::mcp::{MountError, Version};
+use unified_proxy::http::Reservation;
+use unified_proxy::mcp::{MessageMemory, MountError, Version};
 
 use super::server::*;
 use super::*;
@@ -243,6 +244,38 @@ async fn log_messages_and_requests_go_to_the_only_call_unless_the_session_is_sha
         assert!(of_call.try_recv().is_err());
     })
     .await;
+}
+
+/// Memory that is exhausted.
+struct Exhausted;
+
+impl MessageMemory for Exhausted {
+    fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+        Err(Denial::new(Code::InspectionBusy, "busy"))
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_needs_memory_while_it_waits_for_its_call() {
+    let server = Sse::start("/messages?session=1", |message| {
+        match message["method"].as_str() {
+            Some("tools/call") => {
+                let result = json!({"text": "x".repeat(100_000)});
+                vec![json!({"jsonrpc": "2.0", "id": message["id"], "result": result})]
+            }
+            _ => answers(message),
+        }
+    })
+    .await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, _events) = fixture.open(Version::V2025_11_25).await;
+    let permit = fixture.permit("tools/call", json!({"name": "a"})).await;
+    let (events, _receiver) = Events::charged(Arc::new(Exhausted));
+    let outcome = session.request(permit, events).await;
+    let Err(MountError::Denied(denial)) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(denial.code(), Code::InspectionBusy);
 }
 
 #[tokio::test]

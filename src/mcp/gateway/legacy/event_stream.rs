@@ -91,17 +91,19 @@ impl EventStream {
 
     /// Writes a message. Waits while a connected client has too many unread events. Without a
     /// connected client, drops the oldest events over a limit instead. Fails if the memory for
-    /// buffered bodies is exhausted.
+    /// buffered bodies is exhausted. The
+    /// message is charged while it waits, too.
     pub async fn push(&self, json: &str, memory: &Memory) -> Verdict {
+        let charge = memory.reserve(json.len())?;
         loop {
             let changed = self.changed.notified();
             if self.has_room(json.len()) {
-                let charge = memory.reserve(json.len())?;
-                self.write(|id| charge.hold(sse::message(id, json)));
-                return Ok(());
+                break;
             }
             changed.await;
         }
+        self.write(|id| charge.hold(sse::message(id, json)));
+        Ok(())
     }
 
     /// Writes an event without waiting.

@@ -204,7 +204,7 @@ mod tests {
     #[tokio::test]
     async fn messages_that_wait_for_the_client_stay_charged() {
         const LONG: usize = 100_000;
-        let account = Account::of(3 * LONG);
+        let account = Account::of(6 * LONG);
         let (events, receiver) = Events::charged(Arc::clone(&account) as _);
         let params = || {
             let text = serde_json::value::to_raw_value(&"x".repeat(LONG)).unwrap();
@@ -223,7 +223,7 @@ mod tests {
         events.try_send(question).unwrap();
         events.try_send(log).unwrap();
         let mut running = Running {
-            call: Some(Call::new(Box::pin(std::future::pending()), receiver)),
+            call: Some(Call::new(std::future::pending(), events, receiver)),
             ready: VecDeque::new(),
             id: Id::number(1),
             method: "tools/call".into(),

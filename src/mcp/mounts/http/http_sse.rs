@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, CallPermit};
+use addons::contract::{BoxFuture, CallPermit, Denial};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::mounts::handshake::{initialize_params, read_initialized, refused};
 use crate::mcp::mounts::related::Related;
-use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
+use crate::mcp::mounts::{Described, MessageReservation, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
 /// The longest URL of an endpoint, in bytes.
@@ -35,7 +35,8 @@ const EARLIER: Duration = Duration::from_millis(100);
 /// A call that waits for its answer.
 struct Waiting {
     events: Events,
-    answer: oneshot::Sender<Outcome>,
+    /// Takes the outcome and its memory.
+    answer: oneshot::Sender<Result<(Outcome, MessageReservation), Denial>>,
     /// Its progress token, as JSON.
     progress: Option<Box<str>>,
 }
@@ -109,7 +110,7 @@ impl Peer {
         let waiting = id.and_then(|id| self.waiting.lock().remove(&id));
         match waiting {
             // The caller may have stopped waiting.
-            Some(waiting) => drop(waiting.answer.send(outcome)),
+            Some(waiting) => drop(waiting.answer.send(waiting.events.hold(outcome))),
             None => self.inbox.drop_one(Reason::UnknownId),
         }
     }
@@ -158,7 +159,11 @@ impl Peer {
         self.post(message).await?;
         tokio::select! {
             biased;
-            outcome = answered => outcome.map_err(|_| MountError::Died { exit: None }),
+            held = answered => match held {
+                Ok(Ok((outcome, _memory))) => Ok(outcome),
+                Ok(Err(denial)) => Err(MountError::Denied(denial)),
+                Err(_gone) => Err(MountError::Died { exit: None }),
+            },
             () = self.inbox.ended.cancelled() => Err(MountError::Died { exit: None }),
         }
     }

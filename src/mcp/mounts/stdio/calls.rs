@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::mcp::event::Events;
 use crate::mcp::message::Outcome;
 use crate::mcp::mounts::related::Related;
-use crate::mcp::mounts::{MAX_CALLS, MountError};
+use crate::mcp::mounts::{MAX_CALLS, MessageReservation, MountError};
 
 /// The method of a subscription, which lasts until the server answers the request.
 const LISTEN: &str = "subscriptions/listen";
@@ -21,8 +21,11 @@ pub(super) type Answer = Result<Outcome, MountError>;
 #[derive(Default)]
 pub(super) struct Calls(Mutex<HashMap<u64, Call>>);
 
+/// An answer, and its memory until its caller takes it.
+type Held = Result<(Outcome, MessageReservation), MountError>;
+
 struct Call {
-    reply: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<Held>,
     events: Events,
     /// The progress token in the params of the request, as JSON.
     progress: Option<Box<str>>,
@@ -40,7 +43,7 @@ impl Calls {
         method: &str,
         params: Option<&RawValue>,
         events: Events,
-    ) -> Result<oneshot::Receiver<Answer>, MountError> {
+    ) -> Result<oneshot::Receiver<Held>, MountError> {
         let (reply, answer) = oneshot::channel();
         let meta = Related::read(params).meta;
         let call = Call {
@@ -63,11 +66,15 @@ impl Calls {
         self.0.lock().remove(&id).is_some()
     }
 
-    /// Answers a request; returns `false` if it is unknown or its caller was dropped.
+    /// Answers a request; returns `false` if it is unknown or its caller was dropped. The request
+    /// fails if memory is exhausted.
     pub fn answer(&self, id: u64, answer: Answer) -> bool {
         let call = self.0.lock().remove(&id);
         // The caller may have stopped waiting.
-        call.is_some_and(|call| call.reply.send(answer).is_ok())
+        call.is_some_and(|call| {
+            let hold = |outcome| call.events.hold(outcome).map_err(MountError::Denied);
+            call.reply.send(answer.and_then(hold)).is_ok()
+        })
     }
 
     /// Fails all requests with this error.
@@ -122,9 +129,33 @@ fn only(calls: &HashMap<u64, Call>) -> Option<&Call> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use testkit::each_row;
 
+    use crate::mcp::message_memory::Account;
+
     use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_charged_until_its_caller_takes_it() {
+        const LONG: usize = 100_000;
+        let account = Account::of(2 * LONG);
+        let calls = Calls::default();
+        let begin = |id| {
+            let (events, _receiver) = Events::charged(Arc::clone(&account) as _);
+            calls.add(id, "tools/call", None, events).unwrap()
+        };
+        let (one, two) = (begin(1), begin(2));
+        let answer = || serde_json::value::to_raw_value(&"x".repeat(LONG)).unwrap();
+        for id in [1, 2] {
+            assert!(calls.answer(id, Ok(Ok(answer()))));
+        }
+        assert!(account.reserved() > LONG, "{}", account.reserved());
+        assert!(matches!(two.await.unwrap(), Err(MountError::Denied(_))));
+        drop(one);
+        assert_eq!(account.reserved(), 0);
+    }
 
     const QUIET: &str = "{\"_meta\":{}}";
     const LOGGED: &str = "{\"_meta\":{\"io.modelcontextprotocol/logLevel\":\"info\"}}";

@@ -72,7 +72,8 @@ impl Shared {
         if self.writer.send(text, Some(id)).await.is_none() {
             return Err(self.failure());
         }
-        answer.await.unwrap_or_else(|_| Err(self.failure()))
+        let held = answer.await.unwrap_or_else(|_| Err(self.failure()));
+        held.map(|(outcome, _memory)| outcome)
     }
 
     /// Sends a notification.

@@ -120,3 +120,22 @@ async fn a_reader_ends_when_the_process_stops() {
     stopping.cancel();
     assert!(reader.next().await.is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_message_is_charged_while_it_waits_for_a_slow_reader() {
+    let long = "x".repeat(100_000);
+    let memory = Memory::of_bytes(150_000);
+    let stream = stream(false);
+    let mut reader = stream.read(None, token());
+    for _ in 0..MAX_EVENTS {
+        push(&stream, "{}").await;
+    }
+    let waiting = async { timeout(SOON, stream.push(&long, &memory)).await };
+    let meanwhile = async {
+        tokio::task::yield_now().await;
+        assert!(memory.reserve(long.len()).is_err());
+        read(&mut reader).await;
+    };
+    let (pushed, ()) = tokio::join!(waiting, meanwhile);
+    pushed.unwrap().unwrap();
+}
