@@ -94,7 +94,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -s h -
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "add" -d 'Register a container, replacing a lease with the same id or address'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "rm" -d 'Unregister a container; its connections end'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "reset" -d 'Clear a container\'s security level and its abort latch'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "reset" -d 'Lower a container\'s security level to Public, and lift the block of a deny_abort'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "list" -d 'List the registered containers'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "show" -d 'Show one container'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l ip -d 'The source address of the container\'s flows' -r

@@ -72,9 +72,10 @@ pub struct Reloader {
     source: Source,
     builder: Builder,
     snapshots: Arc<SnapshotStore>,
-    /// The MCP servers, which get their settings after every reload.
+    /// The MCP servers, which get their settings after every successful reload.
     servers: Arc<Mounts>,
-    /// The files of the policies as they were last read, whether or not that reload succeeded.
+    /// The versions of the policies' files when they were last read: at the start, by a reload (even
+    /// one that failed), or by `policies_changed`.
     policy_files: Mutex<BundleFiles>,
     generation: AtomicU64,
     flag: HealthFlag,
@@ -115,8 +116,8 @@ impl Reloader {
         })
     }
 
-    /// Loads the files and puts the new configuration into force. If there are errors, returns all
-    /// of them and keeps the present configuration.
+    /// Loads the files and puts the new configuration into force. If there are errors, returns them
+    /// and keeps the present configuration.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut current = self.current.lock();
         // Loading blocks this thread, so Tokio moves its other tasks to another thread.

@@ -25,7 +25,7 @@ pub enum ContainerCommand {
     Add(Box<Add>),
     /// Unregister a container; its connections end
     Rm(One),
-    /// Clear a container's security level and its abort latch
+    /// Lower a container's security level to Public, and lift the block of a deny_abort
     Reset(One),
     /// List the registered containers
     List(Output),
