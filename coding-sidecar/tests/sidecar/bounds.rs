@@ -41,7 +41,7 @@ fn a_thousand_connections_cost_little_and_do_not_block_other_clients() {
             .unwrap()
             .count()
     };
-    until("the oldest connections are closed", || {
+    until("the connections over the limit are closed", || {
         descriptors() < CONNECTIONS + 50
     });
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
@@ -116,7 +116,7 @@ fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
     assert_eq!(sidecar.post("/ls", &json!({})).status, 200);
     drop(running);
     until("all commands have ended", || processes(&mark).is_empty());
-    // A further command is refused until the last supervisor has ended.
+    // A place is free slightly later, once the sidecar has reaped the supervisor of the command.
     until("a further command is accepted", || {
         sidecar.post("/bash", &json!({ "command": "true" })).status == 200
     });
@@ -294,7 +294,7 @@ fn searches_that_keep_the_processor_busy_leave_threads_to_other_operations() {
 }
 
 #[test]
-fn file_operations_have_their_threads_when_the_process_table_is_full() {
+fn file_operations_have_their_threads_when_the_users_process_limit_is_reached() {
     // A separate user, since the limit counts the threads of a user and does not apply to root.
     let user = 100_000 + std::process::id();
     let folder = tempfile::tempdir().unwrap();

@@ -146,7 +146,7 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
 }
 
 #[test]
-fn github_apps_get_the_api_of_their_host_and_oauth_logins_keep_the_configured_entry() {
+fn github_apps_get_the_api_of_their_host_and_opencode_logins_the_service_that_entry_names() {
     let config = load_files(&[
         (
             "policy.yaml",

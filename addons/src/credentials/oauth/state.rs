@@ -154,8 +154,8 @@ impl LoginState {
         waits.then_some(&failed.why)
     }
 
-    /// The secrets to scrub from responses once another token is in use: the current access token
-    /// and the replaced ones, without those that have expired.
+    /// The access tokens that a new token must also scrub from responses: the current one, which the
+    /// new one is about to replace, and those replaced before, without the expired ones.
     pub fn earlier(&self) -> Vec<Zeroizing<String>> {
         let now = OffsetDateTime::now_utc();
         let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);
