@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Chain, Containers, OwnAddresses};
+use addons::git::LFS_CREDENTIAL;
 use addons::mcp::{McpPorts, NoApprovals, OnUnavailable};
 use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
@@ -82,9 +83,10 @@ impl Builder {
         let state = &self.long_lived.addons;
         state.breakers.name_upstreams(labels);
         let credentials = config.addons.credentials.active.iter();
+        let credentials = credentials.map(|entry| entry.name.as_str());
         state.metrics.create_configured(
             entries().map(|entry| &*entry.label),
-            credentials.map(|entry| entry.name.as_str()),
+            credentials.chain([LFS_CREDENTIAL]),
         );
         let network = Network {
             generation,

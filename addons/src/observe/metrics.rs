@@ -5,7 +5,6 @@ use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
-use crate::git::LFS_CREDENTIAL;
 
 /// Upper bounds of the buckets of durations, in seconds: from a cached answer to a long completion.
 const DURATION_BUCKETS: [f64; 12] = [
@@ -99,7 +98,6 @@ impl Metrics {
         for code in Code::ALL {
             metrics.denials.with_label_values(&[code.as_str()]);
         }
-        metrics.injected.with_label_values(&[LFS_CREDENTIAL]);
         for record_type in RECORD_TYPES.iter().chain(&["other"]) {
             for outcome in Outcome::LABELS {
                 let labels = [*record_type, outcome];
