@@ -138,25 +138,26 @@ impl Reservation {
     /// would hold more than 1 MiB is denied as soon as all together would hold more than three
     /// quarters.
     pub fn grow(&self, bytes: usize) -> Verdict {
-        self.grow_within(bytes, self.limit)
+        self.grow_within(bytes, self.limit / 4)
     }
 
-    /// As [`Self::grow`], but within half of the memory and half of the container's quarter: the
-    /// rest is left to bodies that cannot be dropped.
+    /// As [`Self::grow`], but the container gets only half of a quarter: the rest is left to bodies
+    /// that cannot be dropped. Counts a denial.
     pub fn grow_droppable(&self, bytes: usize) -> Verdict {
-        self.grow_within(bytes, self.limit / 2)
+        let grown = self.grow_within(bytes, self.limit / 8);
+        grown.inspect_err(|denial| self.inspection.count(denial))
     }
 
-    fn grow_within(&self, bytes: usize, limit: usize) -> Verdict {
-        let quarter = limit / 4;
+    fn grow_within(&self, bytes: usize, most: usize) -> Verdict {
+        let quarter = self.limit / 4;
         let mut all = self.inspection.reserved.lock();
         let own = self.share.reserved.load(Ordering::Relaxed);
         let (all_after, own_after) = (all.saturating_add(bytes), own.saturating_add(bytes));
         let small = own_after <= SMALL_HOLDER.min(quarter);
-        if own_after > quarter || all_after > limit {
+        if own_after > most || all_after > self.limit {
             return Err(busy());
         }
-        if all_after > limit - quarter && !small {
+        if all_after > self.limit - quarter && !small {
             return Err(busy());
         }
         *all = all_after;
@@ -295,7 +296,11 @@ mod tests {
         let messages = inspection.begin(&container, LIMIT).unwrap();
         messages.grow_droppable(2 * MB - BODY_OVERHEAD).unwrap();
         assert!(messages.grow_droppable(1).is_err());
+        let rejected = inspection.rejected.with_label_values(&["memory"]);
+        assert_eq!(rejected.get(), 1);
         assert_eq!(fill(&inspection, &container).len(), 2);
+        let other = inspection.begin(&self::container(), LIMIT).unwrap();
+        other.grow_droppable(2 * MB - BODY_OVERHEAD).unwrap();
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Events {
     }
 
     /// Queues an event. Fails with [`TrySendError::Full`] if the queue is full, memory is exhausted
-    /// or the method is longer than [`MAX_METHOD`].
+    /// or the method is longer than `MAX_METHOD`.
     pub fn try_send(&self, event: Event) -> Result<(), TrySendError<Event>> {
         let place = match self.queue.try_reserve() {
             Ok(place) => place,

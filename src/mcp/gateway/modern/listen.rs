@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Denial, LiveFlow};
+use addons::contract::Denial;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use serde::Deserialize;
@@ -13,13 +13,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::super::caller::Caller;
-use super::super::super::core::{Attachment, Filter, Interest, MAX_SUBSCRIPTIONS};
+use super::super::super::core::{Filter, Interest, MAX_SUBSCRIPTIONS};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::Event;
 use super::super::super::message::Id;
 use super::super::answer::Answered;
 use super::super::legacy::count_stream;
-use super::super::limits::{Counted, MAX_URI};
+use super::super::limits::MAX_URI;
 use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
@@ -71,9 +71,7 @@ pub async fn open(
         stopping: visit.session().service.stopping.clone(),
         memory: visit.memory.clone(),
         acknowledged: false,
-        _attachment: attachment,
-        _live: live,
-        _counted: counted,
+        _guards: (attachment, live, counted),
     };
     let pieces = unfold(Some(listening), |listening| async {
         let mut listening = listening?;
@@ -104,20 +102,18 @@ fn granted(requested: RequestedFilter, capabilities: &RawValue) -> Filter {
     }
 }
 
-struct Listening {
+struct Listening<Guards> {
     id: Id,
     filter: Filter,
     events: mpsc::Receiver<Event>,
     stopping: CancellationToken,
     memory: Memory,
     acknowledged: bool,
-    _attachment: Attachment,
-    /// Writes the record of the flow when the stream ends.
-    _live: LiveFlow,
-    _counted: Counted,
+    /// Dropped when the stream ends. The guard of the flow then writes its record.
+    _guards: Guards,
 }
 
-impl Listening {
+impl<Guards> Listening<Guards> {
     /// The next piece, and whether it is the last.
     async fn piece(&mut self) -> (Bytes, bool) {
         if !self.acknowledged {
@@ -202,4 +198,47 @@ fn acknowledgment(filter: &Filter) -> Map<String, Value> {
         notifications.insert("resourceSubscriptions".to_owned(), uris.into());
     }
     Map::from_iter([("notifications".to_owned(), notifications.into())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::event::Events;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_notification_is_charged_until_it_is_sent_and_dropped_without_memory() {
+        const LONG: usize = 100_000;
+        let memory = Memory::of_bytes(3 * LONG / 2);
+        let (sender, events) = Events::uncharged(8);
+        for _ in ["sent", "dropped"] {
+            let params = json!({ "uri": "a", "x": "x".repeat(LONG) });
+            let params = serde_json::value::to_raw_value(&params).unwrap();
+            let event = Event::Notification {
+                method: "notifications/resources/updated".into(),
+                params: Some(params.into()),
+            };
+            sender.try_send(event).unwrap();
+        }
+        drop(sender);
+        let filter = Filter {
+            uris: vec!["a".into()],
+            ..Filter::default()
+        };
+        let mut listening = Listening {
+            id: Id::number(1),
+            filter,
+            events,
+            stopping: CancellationToken::new(),
+            memory: memory.clone(),
+            acknowledged: true,
+            _guards: (),
+        };
+        let (piece, is_last) = listening.piece().await;
+        assert!(piece.len() > LONG && !is_last);
+        assert!(memory.reserve(LONG).is_err());
+        let (end, is_last) = listening.piece().await;
+        assert!(end.len() < LONG && is_last);
+        drop(piece);
+        assert!(memory.reserve(LONG).is_ok());
+    }
 }
