@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::each_row;
 
-use super::super::library::{URI, library};
+use super::super::library::{TOOLS, URI, library};
 use super::client::{Client, DENIED, ERAS, Era, Events, Gateway, SECOND, assert_code, text};
 use super::server::{McpServer, tool};
 use crate::rules::{ends, streaming};
@@ -107,7 +107,7 @@ fn a_clients_text_reaches_only_closed_world_servers_after_the_level_rose() {
             let server = library(Some(spoken));
             let hints = json!({ "openWorldHint": !is_closed });
             let mut overrides = json!({ "kb:echo": { "classification": "Confidential" } });
-            for tool in ["echo", "ask", "sample", "work", "never"] {
+            for tool in TOOLS {
                 overrides[format!("kb:{tool}")]["annotations"] = hints.clone();
             }
             let mut gateway = Gateway::start(&json!({
