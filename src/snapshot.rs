@@ -56,8 +56,8 @@ impl SnapshotStore {
         self.generation.send_replace(generation);
     }
 
-    /// Waits until the snapshot's generation differs from `generation`, and returns it. Cancel
-    /// safe.
+    /// Waits until the snapshot in force has another generation than `generation`, and returns that
+    /// snapshot. Cancel safe.
     pub async fn wait_for_change(&self, generation: u64) -> Arc<Snapshot> {
         let mut generations = self.generation.subscribe();
         // Fails only after the sender was dropped; `self` owns it.

@@ -83,8 +83,8 @@ impl Identify for Identity {
             };
         };
         let verdict = match principal.lease() {
-            // Flows without a container are the appliance's own. They pass the phases `system`,
-            // `dial` and `response`, none of which calls `identify`.
+            // Flows without a container are the proxy's own. They pass the phases `system`, `dial`
+            // and `response`, none of which calls `identify`.
             None => Err(unknown_source()),
             Some(_) if !self.containers.available() => Err(registry_unavailable()),
             Some(lease) => self.admit(flow, lease, claimed.as_deref()),

@@ -204,8 +204,8 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
             state.git_metrics,
         ))),
         // Last: a secret is added only after every other addon has passed the request. The addons
-        // see a response in reverse order, so this one redacts secrets that the upstream returns
-        // before another addon sees them.
+        // see a response in reverse order, so this one redacts the secrets in it before another
+        // addon sees it.
         Link::from(Arc::new(Credentials::new(credentials))),
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);

@@ -1,8 +1,8 @@
 //! Reads JSON and refuses ambiguous texts.
 //!
 //! Parsers differ on duplicate keys, invalid UTF-8 and deep nesting, for which RFC 8259 prescribes
-//! no behaviour. An upstream parses a judged text again, so a text that two parsers could read
-//! differently is refused.
+//! no behaviour. An upstream parses a judged text again and could read it differently, so texts
+//! with any of these are refused.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -48,7 +48,7 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
 }
 
 /// Checks, without building a tree, that a text is not ambiguous and has at most `most` values.
-/// Returns the text. For JSON that is passed on as received.
+/// Returns the text. Used for JSON that is passed on as received.
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<&str, StrictJsonError> {
     let text = utf8(bytes)?;
     let left = Cell::new(Some(most));

@@ -92,7 +92,7 @@ impl std::error::Error for ConfigErrors {}
 
 impl Config {
     /// Reads the configuration; `variable` returns the value of a variable. An empty value counts
-    /// as unset, since compose files set a variable without a value to the empty string.
+    /// as unset, since Compose replaces a variable that is not set by the empty string.
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use coding_sidecar::{VERSION, report, run, supervise};
 
 /// Exit code for unknown arguments (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
-/// Exit code for a socket or a workspace that cannot be opened (`EX_UNAVAILABLE`).
+/// Exit code if the sidecar cannot serve, for example because the socket or the workspace cannot be
+/// opened (`EX_UNAVAILABLE`).
 const UNAVAILABLE: u8 = 69;
 /// Exit code for invalid environment variables (`EX_CONFIG`).
 const CONFIG: u8 = 78;

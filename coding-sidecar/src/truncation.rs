@@ -27,8 +27,8 @@ pub struct Truncation {
     pub truncated: bool,
     /// The bound that was exceeded first; `None` if the text was not cut.
     pub truncated_by: Option<TruncatedBy>,
-    /// The number of lines of the text before the cut. For `read`, these are the requested lines.
-    /// `find` and `grep` may end early; for them, these are the lines that were found until then.
+    /// The number of lines of the uncut text. For `read`, these are the requested lines. `find` and
+    /// `grep` may end early; for them, these are the lines that were found until then.
     pub total_lines: u64,
     /// The number of bytes of the lines in `total_lines`.
     pub total_bytes: u64,

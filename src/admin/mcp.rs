@@ -22,7 +22,7 @@ use super::json;
 use super::socket::Peer;
 use crate::mcp::{Message, write_response};
 
-/// Limit on the JSON values in a request.
+/// Limit on the number of JSON values in a request. A request with more is answered with 400.
 const MAX_VALUES: usize = 100_000;
 
 /// One MCP request on behalf of a container.
@@ -160,8 +160,8 @@ pub(super) async fn definition(
     }))
 }
 
-/// Accept the changed definition of a tool, so that clients see the tool again. Without a body, the
-/// definition is accepted that the server listed last.
+/// Accept the changed definition of a tool, so that clients see the tool again. Without a digest,
+/// accepts the definition that the server listed most recently.
 #[utoipa::path(
     post,
     path = "/internal/mcp/definitions/{server}/{tool}/accept",

@@ -41,7 +41,7 @@ use crate::telemetry::FlowLog;
 
 /// Limit on the size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// How long open requests may take to finish, counted from the shutdown.
+/// How long open requests may take to finish, counted from the shutdown. Then they are aborted.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An asynchronous function that another part of the server provides to the handlers.

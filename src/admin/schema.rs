@@ -39,8 +39,8 @@ pub struct ContainerEntry {
     pub registration: RegistrationBody,
     /// The beginning of the lease, RFC 3339.
     pub created_at: String,
-    /// The highest level of the results that the container has received since the last reset:
-    /// `Public`, `Confidential` or `Secret`.
+    /// The level of the most confidential data that the container may have read since the beginning
+    /// of the lease or since the last reset: `Public`, `Confidential` or `Secret`.
     pub security_level: String,
     /// Whether every tool call is denied until a reset, because a policy decided `deny_abort`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

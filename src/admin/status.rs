@@ -158,8 +158,8 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }
 
-/// The flows that ended last, newest first; with `Accept: text/event-stream`, every flow when it
-/// ends. If a client reads too slowly, an event `missed` has the number of flows that it missed. A
+/// The flows that ended most recently, newest first; with `Accept: text/event-stream`, every flow
+/// when it ends. If a client reads too slowly, an event `missed` has the number of missed flows. A
 /// record of kind `lost` means that the audit log lacks `count` lines, dropped between `since` and
 /// `until`.
 #[utoipa::path(

@@ -43,9 +43,9 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Builds a snapshot. `before` is the snapshot in force; `None` at the start. Its resolver is
-    /// reused, with the cache, unless the section `upstream` of proxy.yaml has changed. `bundles`
-    /// are the policies of `config`; those that could not be loaded are logged. Fails if
+    /// Builds a snapshot. `before` is the snapshot in force; `None` at the start. The resolver of
+    /// `before` is reused, with the cache, unless the section `upstream` of proxy.yaml has changed.
+    /// `bundles` are the policies of `config`; those that could not be loaded are logged. Fails if
     /// `tls.upstream_ca`, the nameservers or the settings of the chain cannot be used.
     pub fn build(
         &self,

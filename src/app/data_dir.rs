@@ -18,8 +18,8 @@ pub struct DataDir {
 
 impl DataDir {
     /// Creates the directory if it is missing, checks that this process can write to it, and locks
-    /// it. If another server holds the lock, the error is [`Failure::InUse`] with that server's
-    /// process id.
+    /// it. If another server holds the lock, the error is [`Failure::InUse`], with that server's
+    /// process id if the lock file contains it.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |source| Failure::DataDir {
             path: path.to_owned(),

@@ -15,7 +15,7 @@ const SPARE: usize = 24;
 /// The assumed number of open descriptors at start if /proc is not mounted.
 const OPEN_AT_START: usize = 64;
 
-/// The sockets that a look-up uses at most: it repeats an unanswered question from a second socket.
+/// The descriptors assumed for a look-up: the resolver may repeat a question from a second socket.
 const PER_QUESTION: usize = 2;
 
 /// At most one eighth of the free descriptors is for look-ups of DNS clients, one eighth for
@@ -63,8 +63,8 @@ impl DescriptorShares {
 }
 
 /// Raises the soft limit on open files to the hard limit. The soft limit is usually 1024, for
-/// programs that use `select`, which cannot handle higher descriptors. Warns if the hard limit is
-/// too low for `max_connections`.
+/// programs that use `select`, which cannot handle higher descriptors. Warns if the soft limit
+/// cannot be raised, and if it is then too low for `max_connections`.
 pub fn raise_limit(max_connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

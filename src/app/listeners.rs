@@ -37,8 +37,9 @@ pub struct Listeners {
 
 impl Listeners {
     /// Opens all listeners, and removes the sockets of leases and MCP servers that a killed proxy
-    /// left. With `dns_may_move`, DNS takes a free port if another process has the configured one.
-    /// Fails if a listener cannot be opened; the error names that listener.
+    /// left. With `dns_may_move`, if another process has a configured port of DNS, DNS takes a free
+    /// port at each configured IP address. Fails if a listener cannot be opened; the error names
+    /// that listener.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
         let bind_all = |addresses: &[SocketAddr]| {
             let bound = addresses.iter().map(|at| bind_tcp(*at));

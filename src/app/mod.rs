@@ -80,8 +80,8 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
         tracing::warn!("{warning}");
     }
     descriptors::raise_limit(config.proxy.limits.max_connections);
-    // Bound before the data directory is opened: if another server already listens on an address,
-    // the error names that address.
+    // The listeners are bound before the data directory is opened. If another server is running,
+    // the error then names the address that is in use.
     let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
     if let Some(dev) = &dev {
         dev.set_ports(&mut config.proxy.listen);
@@ -353,7 +353,7 @@ impl Running {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 _ = hangup.recv() => {
-                    // `reload` logs errors, and the check `configuration_current` fails.
+                    // After an error, which `reload` logs, the check `configuration_current` fails.
                     let _ = self.app.reloader.reload();
                 }
                 _ = first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
@@ -375,7 +375,7 @@ impl Running {
         // least `DRAIN_STEP_LIMIT`.
         let left = limit.saturating_sub(begun.elapsed()).max(DRAIN_STEP_LIMIT);
         self.app.operator.core.mounts().stop(left).await;
-        // The last flows may have started more refreshes of tokens.
+        // Flows may have started more refreshes of tokens since the first `token_sources.drain`.
         let _ = tokio::time::timeout(DRAIN_STEP_LIMIT, token_sources.drain()).await;
         self.shutdown.cancel();
         self.tasks.close();

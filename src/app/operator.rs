@@ -125,8 +125,8 @@ impl Operator {
         Ok(report(snapshot, &flow, verdict.err()))
     }
 
-    /// Returns the definition of a tool from the server's last list of tools. If that list lacks
-    /// the tool, gets the list over a session with the server.
+    /// Returns the definition of a tool from the known list of the server's tools. If no list is
+    /// known, or the list lacks the tool, gets the list over a session with the server.
     async fn definition(
         &self,
         container: &Arc<Container>,

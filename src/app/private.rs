@@ -1,5 +1,5 @@
-//! The private appliance of one `run` command. It has its own state directory, and listens on the
-//! admin socket and on the Unix sockets of registered containers, but not on TCP or for DNS.
+//! The private appliance of one `run` command. It has its own state directory and admin socket. It
+//! also listens on the Unix sockets of registered containers, but not on TCP or for DNS.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum PrivateStart {
 
 /// Starts the appliance, reports the result as a [`PrivateStart`] over `channel`, and runs it until
 /// the launcher closes `channel`, or until SIGTERM or SIGINT. If the start fails, the message
-/// carries the error and this returns `Ok`.
+/// carries the error and the function returns `Ok`.
 pub async fn run_private(
     options: PrivateOptions,
     channel: &Channel<BorrowedFd<'static>>,
@@ -43,11 +43,12 @@ pub async fn run_private(
     let socket = channel.watch().map_err(internal)?;
     tokio::select! {
         signalled = running.until_signalled() => signalled?,
-        // The launcher sends nothing more, so the socket becomes readable only when it is closed.
+        // The launcher sends nothing more, so the socket becomes readable only when the launcher
+        // closes its end.
         _ = socket.readable() => {}
     }
     running.drain().await;
-    // The launcher removes the directory too, but not if it was killed.
+    // The launcher removes the directory too, unless the launcher was killed.
     let _ = std::fs::remove_dir_all(state);
     Ok(())
 }

@@ -74,8 +74,8 @@ pub struct Reloader {
     snapshots: Arc<SnapshotStore>,
     /// The MCP servers, which get their settings after every successful reload.
     servers: Arc<Mounts>,
-    /// The versions of the policies' files when they were last read: at the start, by a reload (even
-    /// one that failed), or by `policies_changed`.
+    /// The versions of the policies' files when they were last read: at the start, by a reload
+    /// (even one that failed), or by `policies_changed`.
     policy_files: Mutex<BundleFiles>,
     generation: AtomicU64,
     flag: HealthFlag,
@@ -131,7 +131,8 @@ impl Reloader {
                 // After `replace`: clients that are notified of a changed list ask for it at once,
                 // and must get an answer under the new settings.
                 self.servers.apply(&settings.servers);
-                // Dropping the old guard clears the flag, so it is dropped before the flag is set.
+                // Dropping the old guard clears the flag, so the guard is dropped before the flag
+                // is set.
                 *current = None;
                 *current = Some(self.flag.on());
                 tracing::info!("the configuration was reloaded");
@@ -243,7 +244,8 @@ impl Reloader {
             let now = self.versions();
             if self.policies_changed() || now != seen {
                 seen = now;
-                // `reload` logs errors, and the check `configuration_current` fails.
+                // After an error, which `reload` logs, the check `configuration_current` fails
+                // until a reload succeeds.
                 let _ = self.reload();
             }
         }
@@ -260,8 +262,8 @@ impl Reloader {
         (is_readable, FILES.iter().map(version).collect())
     }
 
-    /// Whether a file of a policy has changed since the policies were last loaded or this was last
-    /// called.
+    /// Whether a file of a policy has changed since the policies were last loaded, or since the
+    /// previous call if that was later.
     fn policies_changed(&self) -> bool {
         let mut files = self.policy_files.lock();
         // Blocks this thread, as in `reload`, since a policy may have thousands of files.

@@ -34,7 +34,7 @@ impl WaysOut {
     }
 
     pub fn serve_with(&self, engine: &Arc<Engine>) {
-        // Cannot fail: this is called once.
+        // Cannot fail: `serve_with` is called once.
         let _ = self.engine.set(Arc::downgrade(engine));
     }
 }

@@ -1,5 +1,5 @@
-//! `audit verify`: checks the hash chain of the audit log, and prints the gaps that the log itself
-//! records.
+//! `audit verify`: checks the hash chain of the audit log, and prints how many lines were folded or
+//! lost.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{ConfigDir, load};
 use crate::telemetry::{Verified, verify_audit};
 
 /// Verifies the audit log of the server on this machine. Fails if the hash chain is broken, but not
-/// because of lost lines that the log records.
+/// because of lines that the server reports as lost.
 pub fn verify(dir: &ConfigDir) -> Result<(), Failure> {
     let path = load(dir)?.1.proxy.audit.path;
     let verified = verify_audit(&path).map_err(Failure::internal)?;

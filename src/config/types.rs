@@ -88,7 +88,7 @@ pub struct Limits {
     pub max_header_bytes: usize,
     /// Limit on the buffered bytes of one body.
     pub inspect_body_bytes: usize,
-    /// Limit on the JSON values of a buffered body.
+    /// Limit on the number of JSON values in a buffered body.
     pub inspect_values: usize,
     /// Limit on the time from a message's head to the last byte of its body, if the body must be
     /// buffered.

@@ -7,7 +7,7 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tokio::sync::Semaphore;
 
 /// The most responses a second to all unknown sources together, so that the server cannot be used
-/// to flood a forged source address. Further questions get no response.
+/// to flood a forged source address. Further questions get no DNS response.
 const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 /// The most questions a second that are parsed for one lease. Further questions are not parsed and
@@ -20,9 +20,9 @@ const QUESTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(2_000).unwrap();
 /// may hold several sockets, because the resolver repeats it.
 const WAITING_PER_LEASE: usize = 64;
 
-/// How many TCP connections one lease may have, and all unknown sources together; further
-/// connections are closed. If half of `Limits::connections`, rounded up, is less, that is the
-/// limit.
+/// How many TCP connections each lease may have, and how many all unknown sources may have
+/// together; further connections are closed. If half of `Limits::connections`, rounded up, is less,
+/// that is the limit.
 const CONNECTIONS_PER_LEASE: usize = 32;
 const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 

@@ -24,7 +24,7 @@ pub struct Service {
 
 /// The decision about a packet.
 pub(super) enum Admission {
-    /// Drop the packet without a response.
+    /// Send no DNS response.
     Silence(Unanswered),
     /// Send this response.
     Refusal(Vec<u8>),
@@ -32,7 +32,7 @@ pub(super) enum Admission {
     Question(Question),
 }
 
-/// Why a packet is not answered.
+/// Why a packet gets no DNS response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unanswered {
     /// The packet is too short for a header, or is itself a response.
@@ -133,8 +133,9 @@ impl Service {
         })
     }
 
-    /// Refuses an unknown source, or any source while the registry cannot be read. A packet without
-    /// a response is not recorded either, so that a flood costs no more than receiving it.
+    /// Refuses an unknown source, or any source while the registry cannot be read. Over the limit
+    /// on such responses, neither responds nor records a flow, so that a flood costs little more
+    /// than receiving it.
     fn refuse_unknown(
         &self,
         snapshot: &Snapshot,

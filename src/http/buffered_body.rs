@@ -144,9 +144,9 @@ async fn read_request(
     Ok((judged, reservation))
 }
 
-/// Reads until the judges have enough. Returns the bytes of the last chunk that did not fit into
-/// the buffer; `None` if the body ended first. Denies a body that exceeds the limit before the
-/// judges have enough.
+/// Reads until the judges have enough. Returns the read bytes that did not fit into the buffer,
+/// which may be none; `None` if the body ended first. Denies a body that exceeds the limit before
+/// the judges have enough.
 async fn plain(
     exchange: &Exchange,
     body: &mut Incoming,
@@ -308,7 +308,7 @@ struct Buffer {
 
 impl Buffer {
     /// Makes a buffer for `most` bytes, or for `limits.inspect_body_bytes` if that is less. Denies
-    /// if the memory for buffered bodies is used up.
+    /// as [`Inspection::begin`](super::inspection::Inspection::begin) does.
     fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
         let limits = &exchange.snapshot.config.proxy.limits;
         let inspection = &exchange.session.service.inspection;

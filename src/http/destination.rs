@@ -30,7 +30,8 @@ impl Ingress {
 }
 
 /// Returns the destination of a request. Denies the request if the tunnel, the request target and
-/// `Host` name different authorities, or if the request target names another scheme.
+/// `Host` name different authorities, if the request target names another scheme, and as
+/// [`host_field`] does.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {

@@ -79,7 +79,7 @@ impl Filtering {
         self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
     }
 
-    /// Passes a piece of the body through the filters. If the body is encoded, passes only the
+    /// Passes a piece of the body through the filters. If the body is decoded, passes only the
     /// first 64 KiB that the piece decodes to. Before the next piece, call [`Filtering::advance`]
     /// until it returns `false`.
     pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
@@ -90,8 +90,8 @@ impl Filtering {
         self.advance().map(drop)
     }
 
-    /// Decodes up to 64 KiB more of the last piece and passes them through the filters. Returns
-    /// `false` if nothing was left.
+    /// Decodes up to 64 KiB more of the piece that was fed, and passes them through the filters.
+    /// Returns `false` if nothing was left.
     pub fn advance(&mut self) -> Result<bool, Denial> {
         let Some(decoder) = &mut self.decoder else {
             return Ok(false);

@@ -133,7 +133,7 @@ fn frame_body(request: &mut Request<upstream::RequestBody>) {
 /// connection's idle timeout is suspended meanwhile.
 ///
 /// An HTTP/1.1 connection keeps its timer for the next request. The timer may still be set for the
-/// earlier deadline of the last request. It is then reset only when it fires, which is rare. A
+/// earlier deadline of the previous request. It is then reset only when it fires, which is rare. A
 /// reset for each request would take the lock of the timer wheel twice.
 pub async fn within(
     exchange: &Exchange,

@@ -32,9 +32,9 @@ use crate::upstream::{LeasePool, SocketPermit};
 ///
 /// Each request is a separate flow; the client follows no redirects. `upstream.response_timeout`
 /// limits the wait for a response head. A body has no timeout here, since only its reader knows how
-/// long it may be silent. A flow ends when its body has been read to the end, or when the future of
-/// [`OwnClient::send`] or the body is dropped. Once the lease has ended or the shutdown has aborted
-/// requests under way, [`OwnClient::send`] and [`AnswerBody::chunk`] fail.
+/// long it may be silent. A flow ends when the response body has been read to the end, or when the
+/// future of [`OwnClient::send`] or the body is dropped. Once the lease has ended or the shutdown
+/// has aborted requests under way, [`OwnClient::send`] and [`AnswerBody::chunk`] fail.
 #[derive(Clone)]
 pub struct OwnClient {
     service: Arc<Service>,
@@ -235,8 +235,8 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// Returns the next bytes; `None` at the end. Fails once [`OwnClient::ended`] returns. Cancel
-    /// safe.
+    /// Returns the next bytes; `None` at the end. Fails if the body breaks off or is denied, and
+    /// once [`OwnClient::ended`] returns. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let frame = poll_fn(|context| Pin::new(&mut *self.body).poll_frame(context));

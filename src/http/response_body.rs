@@ -142,8 +142,8 @@ impl ResponseBody {
         self.size_hint().exact()
     }
 
-    /// Passes one more piece through the filters: the next 64 KiB decoded from the last frame,
-    /// otherwise the next frame, otherwise the end of the body.
+    /// Passes one more piece through the filters: up to 64 KiB more decoded from the frame that was
+    /// read most recently, otherwise the next frame, otherwise the end of the body.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         match self.filtering.as_mut().map(Filtering::advance) {
             Some(Ok(false)) | None => {}

@@ -38,7 +38,7 @@ impl Session {
                 .is_some_and(is_outdated),
         };
         loop {
-            // Before the judgement, so that a change during it is not missed.
+            // Made before the judgement, so that a change during the judgement is not missed.
             let level_changed = container.level_changed();
             if is_due && !self.is_still_permitted(permitted).await {
                 return;

@@ -20,7 +20,7 @@ pub struct HelloReader {
 }
 
 impl HelloReader {
-    /// Parses the bytes that are new since the last call; `bytes` must hold all bytes since the
+    /// Parses the bytes that are new since the previous call; `bytes` must hold all bytes since the
     /// start. Returns `None` if more bytes are needed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
         let invalid = |reason, alert| NoHello { reason, alert };

@@ -22,7 +22,7 @@ pub const FILE_NAME: &str = "mcp-definitions.json";
 /// The most tools of one server that are stored. A further tool counts as changed.
 const MAX_TOOLS_PER_SERVER: usize = 10_000;
 /// The largest file that is read, in bytes: enough for about 90 servers with the most tools and the
-/// longest names.
+/// longest names. A larger file counts as unreadable.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// The accepted and changed digests of one server's tools, by name.
@@ -74,8 +74,8 @@ pub struct Digests {
 /// The digests, in memory and on disk.
 pub struct DefinitionFile {
     path: PathBuf,
-    /// `None` if the file cannot be read: no server's tools can be listed then. Locked while the
-    /// file is written, on a blocking thread.
+    /// `None` if the file could not be read: then no tools can be listed, except those of coding
+    /// sidecars, which are built in. Locked while the file is written, on a blocking thread.
     servers: Mutex<Option<BTreeMap<String, Tools>>>,
 }
 
@@ -110,8 +110,8 @@ impl DefinitionFile {
         })
     }
 
-    /// Accepts the changed definition of a tool, and returns its digest. Fails if `seen` is another
-    /// digest. Blocks until the acceptance is on disk.
+    /// Accepts the changed definition of a tool, and returns its digest. Fails if `seen` is given
+    /// and differs from this digest. Blocks until the acceptance is on disk.
     pub fn accept(
         &self,
         server: &str,
@@ -147,8 +147,8 @@ impl DefinitionFile {
     }
 
     /// Compares the digests of tools with the stored ones, and stores the digests of new tools.
-    /// Blocks. Also returns the number of definitions that changed, without those that already wait
-    /// to be accepted. Fails if the file could not be read at the start or cannot be written.
+    /// Blocks. Also returns the number of changed definitions whose digest did not yet wait to be
+    /// accepted. Fails if the file could not be read at the start or cannot be written.
     fn compare(
         &self,
         server: &str,

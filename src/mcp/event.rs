@@ -19,7 +19,8 @@ use crate::http::Reservation;
 pub const EVENT_QUEUE: usize = 256;
 /// The longest params that are not charged, in bytes: a full queue of such events takes 256 KiB.
 const UNCHARGED: usize = 1024;
-/// The longest method of an event, in bytes. Methods are not charged.
+/// The longest method of an event, in bytes. Methods are not charged, so an event with a longer one
+/// is not queued.
 const MAX_METHOD: usize = 256;
 
 /// Sender of a queue of events.

@@ -21,9 +21,9 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 const HUNG_AFTER: Duration = Duration::from_secs(5);
 /// How long another process may lock the store before the registry becomes unavailable.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// Minimum time between the expiry of a lease and its deletion by pruning. A lease that a flow
-/// finds expired is deleted in the next round, and the start of the server deletes all expired
-/// leases. Also the time that the system clock must run without a jump before leases are pruned.
+/// Pruning deletes leases that expired at least this long ago, and only if the system clock has run
+/// this long without a jump. Without this delay, a lease that a flow finds expired is deleted in
+/// the next round, and all expired leases are deleted when the server starts.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
 /// If the system clock and the monotonic clock advance by amounts that differ by more than this,
 /// the system clock has jumped.
@@ -198,9 +198,9 @@ impl Registry {
 
 /// Compares the system clock with the monotonic clock, to decide whether leases may be pruned.
 struct Clock {
-    /// The system clock at the last comparison.
+    /// The system clock at the previous comparison.
     wall: OffsetDateTime,
-    /// The monotonic clock at the last comparison.
+    /// The monotonic clock at the previous comparison.
     steady: Instant,
     /// Leases may be pruned from this instant.
     trusted_from: Instant,
@@ -217,8 +217,7 @@ impl Clock {
     }
 
     /// Whether leases may be pruned: `false` for an hour after the start and after each jump of the
-    /// system clock. If a wrong clock is corrected within that hour, the leases that expired by the
-    /// wrong clock were not pruned meanwhile.
+    /// system clock. So if a wrong clock is corrected within that hour, it has pruned no lease.
     fn is_steady(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }

@@ -44,8 +44,8 @@ pub struct NewRegistration {
 }
 
 impl NewRegistration {
-    /// Begins a lease with a new lease id. Its times are truncated to milliseconds, the resolution
-    /// of the store, so that the lease that is read back after a restart is equal.
+    /// Returns the registration with a new lease id. Truncates the times to milliseconds, the
+    /// resolution of the store, so that the row that is read from the store is equal.
     fn begin(self, now: OffsetDateTime) -> Registration {
         Registration {
             id: self.id,
@@ -65,8 +65,7 @@ impl NewRegistration {
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the registration extended the container's live lease, from which it differs in
-    /// nothing but the expiry.
+    /// Whether the registration extended the container's live lease instead of beginning a new one.
     pub extended: bool,
     /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
@@ -91,7 +90,8 @@ impl From<Unavailable> for ChangeError {
     }
 }
 
-/// The registry. While its store cannot be read, look-ups and changes return [`Unavailable`].
+/// The registry. While it is unavailable, look-ups fail with [`Unavailable`], and changes with
+/// [`ChangeError::Unavailable`].
 pub struct Registry {
     view: View,
     /// Locked on blocking threads, for one operation at a time. The view is changed under the same
@@ -231,8 +231,8 @@ impl Registry {
     }
 
     /// Changes the store and the view on a blocking thread. First syncs with the store, so that
-    /// changes by other processes are read and a damaged store is not written to. The change
-    /// completes even if the caller drops the future.
+    /// changes by other processes are read first, and a store that cannot be read is not written
+    /// to. The change completes even if the caller drops the future.
     async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self, &mut TrackedStore) -> Result<T, StoreError> + Send + 'static,
@@ -258,8 +258,9 @@ pub struct RegistryRecords(pub Arc<Registry>);
 impl RegistryRecords {
     /// Raises a container's security level to the level of `reached`, unless it is that high
     /// already. Sets the abort latch if it is set in `reached`. After success, the change is in
-    /// force and on disk. If it could not be written, it is in force, and the next round of
-    /// maintenance tries to write it. If the registry is unavailable, nothing has changed.
+    /// force and on disk. [`Unavailable`] has two meanings: if the store could not be read, nothing
+    /// has changed. If it could be read but not written, the change is in force, and the next round
+    /// of maintenance tries to write it.
     async fn reach(
         &self,
         container: &Arc<Container>,
@@ -271,7 +272,7 @@ impl RegistryRecords {
             container.reach(reached);
             tracked.set_standing(container.lease, container.standing())
         });
-        // The reason is logged in `change`.
+        // `change` has logged the error if the write failed.
         written.await.map_err(|_| Unavailable)
     }
 }

@@ -14,9 +14,10 @@ pub(super) struct TrackedStore {
     /// A copy of the standings in the store. A lease without an entry counts as having the default
     /// standing.
     standings: HashMap<LeaseId, Standing>,
-    /// When the store was first found locked by another process; `None` if it is not locked.
+    /// The time of the first [`TrackedStore::sync`] that found the store locked by another process,
+    /// since the latest one that succeeded; `None` if there is none.
     pub(super) busy_since: Option<Instant>,
-    /// The error of the last deferred writes; `None` if they succeeded.
+    /// The error of the latest deferred writes; `None` if they succeeded.
     pub(super) unwritten: Option<String>,
 }
 

@@ -240,7 +240,7 @@ fn is_same_lease(container: &Container, row: &Registration) -> bool {
         && is_same_body(container, row)
 }
 
-/// Whether two leases have equal registrations, apart from the expiry.
+/// Whether two leases have equal registrations, apart from lease id, times and standing.
 pub(super) fn is_same_body(container: &Container, new: &Registration) -> bool {
     container.id == new.id
         && container.source == new.source

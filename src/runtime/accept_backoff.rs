@@ -13,8 +13,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The shortest interval between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Waits after each failure: 10 ms at first, then twice as long each time, up to 1 s. Logs failures
-/// at most once a minute.
+/// Waits after each failure that no peer caused: 10 ms at first, then twice as long each time, up
+/// to 1 s, until a success. Logs these failures at most once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
@@ -76,7 +76,7 @@ impl AcceptBackoff {
         self.next = (self.next * 2).min(LONGEST);
     }
 
-    /// The number of failures since the last log line, if another line is due.
+    /// The number of failures since the previous log line, if another line is due.
     fn due_log(&mut self) -> Option<u64> {
         if self
             .last_logged

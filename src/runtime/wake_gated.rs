@@ -19,7 +19,7 @@ pub struct WakeGated<'a, T> {
     call: Arc<Call>,
     /// The waker that the future is polled with; it wakes `call`.
     caller: Waker,
-    /// The waker that was last stored in `call`.
+    /// The waker that is stored in `call`.
     registered: Option<Waker>,
 }
 
@@ -60,8 +60,8 @@ impl<T> Future for WakeGated<'_, T> {
             *this.call.task.lock() = Some(waker.clone());
             this.registered = Some(waker.clone());
         }
-        // `called` is read after the waker was stored, so that no wake-up is lost. The swap runs
-        // only after a wake-up.
+        // `called` is read after the waker was stored, so that no wake-up is lost. The load comes
+        // first since it is cheaper than the swap, which writes.
         if !this.call.called.load(Ordering::Acquire)
             || !this.call.called.swap(false, Ordering::AcqRel)
         {

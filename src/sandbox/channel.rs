@@ -21,10 +21,10 @@ use tokio::net::UnixStream;
 
 /// The longest message, in bytes. A longer one arrives truncated, and fails as invalid JSON.
 const MAX_MESSAGE: usize = 32 << 10;
-/// The most descriptors of one message.
+/// The most descriptors of one message; [`Channel::send`] refuses more.
 const MAX_DESCRIPTORS: usize = 4;
-/// The largest memfd that is read, in bytes: far above the kernel's limit for the arguments and
-/// environment of a command.
+/// The largest memfd that is read, in bytes; a larger one is an error. Far above the kernel's limit
+/// for the arguments and environment of a command.
 const MAX_FILE: u64 = 64 << 20;
 
 /// One end of a connection between two processes of a sandbox.

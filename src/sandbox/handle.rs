@@ -18,9 +18,10 @@ use super::spec::Spec;
 use super::{FORWARDER, SUPERVISOR};
 use crate::exit_code as code;
 
-/// How long the forwarder may take to end after its PID 1.
+/// How long the forwarder may take to end after its PID 1. After that, it is killed.
 const END_LIMIT: Duration = Duration::from_millis(500);
-/// How long a supervisor may take to kill the processes that its command left.
+/// How long a supervisor may take to kill the processes that its command left. After that, it goes
+/// on, but the launcher no longer waits for it.
 const SUPERVISOR_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a sandbox could not be made or was ended, with the exit code for it.
@@ -186,7 +187,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Makes the forwarder connect new connections to another Unix listener.
+    /// Makes the forwarder connect new connections to another Unix listener. If [`Sandbox::begin`]
+    /// was called without a listener, the ports stay closed.
     pub fn forward_to(&self, listener: Option<&Path>) {
         let listener = listener.map(Path::to_owned);
         let serve = ToForwarder::Serve { listener };

@@ -14,12 +14,13 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// The last call whose number differs between architectures.
+/// The highest number below the range that all architectures share.
 #[cfg(target_arch = "x86_64")]
 const LAST_OWN: i64 = libc::SYS_rseq;
 #[cfg(target_arch = "aarch64")]
 const LAST_OWN: i64 = 294; // kexec_file_load
-/// The range of calls whose numbers are the same on all architectures.
+/// The range of numbers that mean the same call on all architectures. It ends at the newest call
+/// that was reviewed.
 const FIRST_COMMON: i64 = libc::SYS_pidfd_send_signal;
 const LAST_COMMON: i64 = libc::SYS_mseal;
 

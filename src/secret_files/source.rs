@@ -27,7 +27,8 @@ pub struct InFile {
     fresh_until: AtomicU64,
     /// The number of times that `seen` changed.
     version: AtomicU64,
-    /// The last content of the file; `None` before the first read and after a failed one.
+    /// The content of the file at the latest read; `None` before the first read and after a failed
+    /// one.
     seen: Mutex<Option<Seen>>,
 }
 

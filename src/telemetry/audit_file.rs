@@ -10,7 +10,7 @@ use super::audit_head::AuditHead;
 use super::lost::Lost;
 use crate::config::AuditConfig;
 
-/// The most bytes that are gathered before they are written.
+/// Appended lines are gathered and written together once they have this many bytes, or at a flush.
 const GATHERED: usize = 64 * 1024;
 
 /// The log, open for appending.
@@ -21,7 +21,7 @@ pub struct AuditFile {
     gathered: Vec<u8>,
     /// The length of the file, including the gathered lines.
     length: u64,
-    /// The hash of the last line.
+    /// The hash of the last appended line; [`GENESIS`] before the first.
     previous: Digits,
 }
 
@@ -45,7 +45,7 @@ impl AuditFile {
     }
 
     /// Appends a JSON object as a line, with the hash of the previous line as its last member.
-    /// Rotates first if the line would make the file longer than `max_bytes`.
+    /// Rotates first if the file has lines and this one would make it longer than `max_bytes`.
     pub fn append(&mut self, object: &[u8]) -> io::Result<()> {
         let start = self.gathered.len();
         let members = object.strip_suffix(b"}").unwrap_or(object);

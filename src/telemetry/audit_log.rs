@@ -13,8 +13,8 @@ use super::flow_log::FlowLog;
 use super::health_flag::{HealthFlag, HealthGuard};
 use crate::config::AuditConfig;
 
-/// While the disk works, a line is written at most this long plus [`GATHERING`] after its flow
-/// ended.
+/// While the disk works, a line is written at most this long plus a few times [`GATHERING`] after
+/// its flow ended.
 const FLUSH: Duration = Duration::from_millis(200);
 /// The pause in which the writer lets lines gather, so that not every flow wakes it.
 const GATHERING: Duration = Duration::from_millis(10);
@@ -28,7 +28,7 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Starts the thread. `flag` is on while the log can be written. A loss that the last process
+    /// Starts the thread. `flag` is on while the log can be written. A loss that an earlier process
     /// could not record is recorded by this one.
     pub fn start(
         config: AuditConfig,
@@ -127,8 +127,8 @@ impl Writer {
         }
     }
 
-    /// Opens the log again after a failure, and records the lost lines. The log counts as healthy
-    /// once that record is written.
+    /// Opens the log if it is not open, and records lost lines if there are any. If both succeed,
+    /// the log counts as healthy.
     fn recover(&mut self) {
         let recovered = self.open().and_then(|()| self.record_loss());
         match recovered {
@@ -147,7 +147,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends and writes a record of the lines that were lost since the last record, if any.
+    /// Appends and writes a record of the lines that were lost since the previous record, if any.
     fn record_loss(&mut self) -> io::Result<()> {
         let Some(file) = self
             .file
@@ -174,7 +174,7 @@ impl Writer {
     }
 
     /// Logs the first error of an outage, and counts the appended lines that are lost with it.
-    /// Flows continue: if a failed audit blocked them, a full disk would stop the appliance.
+    /// Flows continue: if a failed audit blocked them, a full disk would stop every flow.
     fn fail(&mut self, error: &io::Error) {
         if !self.has_failed {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");

@@ -1,7 +1,9 @@
 //! The lines of ended flows, on their way to the audit log and to live readers.
 //!
-//! A flow writes its line once, when it ends. The writer of the audit log takes the lines that wait
-//! for the disk; the admin API reads the newest flows.
+//! A line arrives when its flow ends. If the container's budget for audit lines is used up, the
+//! line goes only to live readers, and the log later gets one folded line for several flows. The
+//! writer of the audit log takes the lines that wait for the disk; the admin API reads the newest
+//! flows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +19,8 @@ use super::newest_flows::{Line, NewestFlows};
 /// The most bytes of lines that wait for the disk. Lines beyond the limit are dropped from the log
 /// and counted. A writer whose disk hangs may hold as many bytes again.
 const MAX_WAITING_BYTES: usize = 16 * 1024 * 1024;
-/// The most lines that wait for the disk. This bounds the memory that the lines need besides their
-/// text.
+/// The most lines that wait for the disk; lines beyond this limit are dropped and counted, too. It
+/// bounds the memory that the lines need besides their text.
 const MAX_WAITING_LINES: usize = 64 * 1024;
 
 /// The lines of ended flows: written by flows, read by the audit log and the admin API.
@@ -77,7 +79,7 @@ impl FlowLog {
         self.lines.lock().newest.subscribe()
     }
 
-    /// Counts lines that are lost to the log, in the metric and for its next record of lost lines.
+    /// Counts lines that the log has lost: in the metric, and for the next record of lost lines.
     pub(super) fn count_dropped(&self, lines: u64) {
         if lines > 0 {
             self.dropped.inc_by(lines);

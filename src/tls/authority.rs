@@ -89,8 +89,8 @@ impl Authority {
         })
     }
 
-    /// Reads the CA's files again: a rotated CA takes over at the end of its grace period, and the
-    /// cache is emptied. On an error the loaded CA stays in use.
+    /// Reads the CA's files again. If the grace period of a rotation has ended, the new CA takes
+    /// over and the cache is emptied. On an error the loaded CA stays in use.
     pub fn refresh(&self) -> Result<(), CaError> {
         let ca = self.files.load_or_create(OffsetDateTime::now_utc())?;
         if ca.pem != self.ca.load().pem {

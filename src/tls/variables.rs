@@ -29,8 +29,8 @@ const PROXY: [&str; 8] = [
     "YARN_HTTPS_PROXY",
 ];
 
-/// Variables whose value is a file that replaces the tool's roots: the system's roots and the
-/// proxy's CA.
+/// Variables with the path of a file that replaces the tool's roots. The file has the system's
+/// roots and the proxy's CA.
 const BUNDLE: [&str; 15] = [
     // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv,
     // Composer.
@@ -66,7 +66,8 @@ const BUNDLE: [&str; 15] = [
     "SYSTEM_CERTIFICATE_PATH",
 ];
 
-/// Variables whose value is a file that is added to the tool's roots: the proxy's CA only.
+/// Variables with the path of a file that the tool adds to its roots. The file has only the proxy's
+/// CA.
 const ADDED: [&str; 2] = [
     // Node.js (npm, pnpm, Yarn, Electron's main process), Bun.
     "NODE_EXTRA_CA_CERTS",

@@ -25,13 +25,13 @@ use super::{Driver, Http1, Http2, Network, Upstream};
 /// HTTP/2 receive windows in bytes: enough for a fast download at usual round-trip times.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
-/// Silence of a connection with open streams before an HTTP/2 PING, and the limit for its answer.
-/// Without the PING, every further request to the endpoint would be sent on a connection that died
-/// without a FIN.
+/// Silence of a connection with open streams before an HTTP/2 PING, and the limit for its answer,
+/// after which the connection is closed. Without the PING, every further request to the endpoint
+/// would be sent on a connection that died without a FIN.
 const PING_AFTER: Duration = Duration::from_secs(20);
 const PING_ANSWER: Duration = Duration::from_secs(20);
-/// The most bytes of a response's header list, equal to the default of `limits.max_header_bytes`
-/// for requests.
+/// The most bytes of a response's header list over HTTP/2, equal to the default of
+/// `limits.max_header_bytes` for requests. A request whose response exceeds it fails.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// Why a connection cannot be used.

@@ -38,7 +38,7 @@ const REST: Duration = Duration::from_secs(5);
 const QUESTIONS_PER_PORT: u8 = 64;
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
 
-/// Limit on the idle ports that are kept for the next questions.
+/// Limit on the idle ports that are kept for the next questions; further ones are closed.
 const IDLE_PORTS: usize = 64;
 
 /// The EDNS payload size, which needs no fragmentation on today's networks (DNS flag day 2020).

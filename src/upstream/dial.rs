@@ -15,8 +15,8 @@ use super::socket::{SocketBudget, SocketPermit, UpstreamSocket};
 /// section 5).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// The most addresses tried for one connection, so that a DNS answer cannot make the proxy send
-/// SYNs to hundreds of hosts.
+/// The most addresses tried for one connection; further ones are ignored, so that a DNS answer
+/// cannot make the proxy send SYNs to hundreds of hosts.
 const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first permitted address that accepts, within `limit`.

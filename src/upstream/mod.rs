@@ -71,7 +71,8 @@ pub struct Http1 {
     /// The thread whose runtime watches the socket. If another thread uses the connection, each
     /// event of the socket costs a wake-up across cores.
     pub home: ThreadId,
-    /// Timer of its last request, kept for the next one on the same client connection.
+    /// Timer of the previous request. The next request uses it again if it comes from the same
+    /// client connection.
     pub timer: Option<Timer>,
 }
 

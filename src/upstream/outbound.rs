@@ -28,7 +28,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Limit for the whole exchange of a look-up at a git forge. It is below the chain's deadline
 /// (`PHASE_DEADLINE`), since the hook that waits for the look-up must not exceed that deadline.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
-/// The longest response body in bytes: tokens and answers of APIs are far shorter.
+/// The longest response body in bytes; a longer one fails the request. Tokens and answers of APIs
+/// are far shorter.
 const MAX_ANSWER: usize = 1 << 20;
 
 /// Returns the network of the configuration in force; `None` once the snapshots have been dropped,

@@ -25,7 +25,7 @@ const MAX_IDLE: usize = 32;
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
 const SHARED_LIFETIME: Duration = Duration::from_secs(120);
-/// How long a connection may take to be ready for its next request. The last response has been
+/// How long a connection may take to be ready for its next request. The previous response has been
 /// read to its end, so one poll of the driver is normally enough.
 const READY: Duration = Duration::from_millis(100);
 
@@ -69,7 +69,7 @@ struct Idle {
     serves_several: bool,
 }
 
-/// The HTTP/2 connection to an endpoint, if there is one, and the failure of the last attempt.
+/// The HTTP/2 connection to an endpoint, if there is one, and the latest failure to dial it.
 struct Shared {
     /// Locked while dialling, so that requests that begin together share one connection.
     state: tokio::sync::Mutex<State>,
@@ -235,9 +235,9 @@ impl LeasePool {
         idle.is_some_and(|idle| idle.connections.iter_mut().any(is_open))
     }
 
-    /// Returns a connection to the pool after its last response was read. Closes it if the upstream
-    /// has closed it, if it was dialled under another configuration, if the pool is full or if the
-    /// lease has ended.
+    /// Returns a connection to the pool once its current response has been read. Closes it if the
+    /// upstream has closed it, if it was dialled under another configuration, if the pool is full
+    /// or if the lease has ended.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
         if connection.sender.is_closed() || self.generation != connection.generation {

@@ -27,15 +27,16 @@ use super::datagram::{ANSWER_TIMEOUT, Datagrams};
 use super::watch::NameserverWatch;
 use crate::config::{StaticAddress, UpstreamConfig};
 
-/// Limit for one question to one nameserver. A question and its retry fit into [`LOOKUP_LIMIT`].
+/// Limit for one question to one nameserver, and for one attempt to ask all nameservers. The first
+/// attempt and its retry fit into [`LOOKUP_LIMIT`].
 const TRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Limit for a whole look-up with its retries and CNAMEs. Stub resolvers give up after five
 /// seconds, so they still receive the error.
 const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 
-/// How long the answer of one address family waits for the other. Some nameservers never answer
-/// AAAA questions. That must not slow down every connection.
+/// How long an answer with records of one address family waits for the other family. Some
+/// nameservers never answer AAAA questions, but they must not slow down every connection.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
 /// Bounds of the time to live of an answer, here and at DNS clients. The upper bound is short
@@ -49,15 +50,17 @@ const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// Time to live of a static host's record, in seconds: a reload may change the record.
 const STATIC_TTL: u32 = 30;
 
-/// Limit on the concurrent questions to the nameservers, of all flows together.
+/// Limit on the concurrent questions to the nameservers, of all flows together. A question beyond
+/// it is denied.
 const MAX_QUESTIONS: usize = 1024;
 
-/// The most questions in flight on one TCP connection to a nameserver.
+/// The most questions in flight on one TCP connection to a nameserver. hickory-resolver tries a
+/// question beyond it again for less than a second; then the question is denied.
 const MAX_TCP_QUESTIONS: usize = 256;
 
-/// The most CNAMEs followed from one name.
+/// The most CNAMEs followed from one name. If the chain is longer, the answer has only CNAMEs.
 const MAX_CNAMES: usize = 8;
-/// The most records kept of one answer: far more than a client tries.
+/// The most records kept of one answer, far more than a client tries; the others are dropped.
 const MAX_RECORDS: usize = 256;
 
 /// Why no resolver can be built.

@@ -12,7 +12,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(60);
 /// Records the outcome of each question to the nameservers. One instance is kept over reloads.
 pub struct NameserverWatch {
     failures: IntCounter,
-    /// Whether the last question failed. Read with each answer, so it is outside the lock.
+    /// Whether the latest question failed. Read with each answer, so it is outside the lock.
     failing: AtomicBool,
     outage: Mutex<Outage>,
 }
@@ -63,7 +63,7 @@ impl NameserverWatch {
         })
     }
 
-    /// Whether the last question was answered; true before the first.
+    /// Whether the latest question was answered; true before the first.
     pub fn is_well(&self) -> bool {
         !self.failing.load(Ordering::Relaxed)
     }

@@ -439,8 +439,8 @@ fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<Fixture> {
     Some(fixture)
 }
 
-/// The output without control sequences and spaces: programs may move the cursor instead of
-/// printing a space.
+/// The output without control sequences, backslashes and white space: programs may move the cursor
+/// instead of printing a space.
 fn visible(output: &str) -> String {
     let mut said = String::new();
     let mut rest = output.chars().peekable();

@@ -16,7 +16,7 @@ over TLS, against a stand-in for the server that the client uses, and fails when
 
 The response to a denied CONNECT has the sentence of the denial as its reason phrase, `Domain not allowed: NAME`. A client that shows only the
 status hides the reason; `unified-proxy tail --denied` shows it for every client. The response to a request that is denied inside a tunnel
-has the sentence in a JSON body, which every client passes on.
+has the sentence in its body.
 
 | client | an allowed host | a denied host |
 | --- | --- | --- |

@@ -51,7 +51,7 @@ impl Listeners {
         })
     }
 
-    /// Waits 300 ms, then returns the packets and connections that arrived since the last call.
+    /// Waits 300 ms, then returns the packets and connections that arrived since the previous call.
     pub fn received(&self) -> Vec<String> {
         std::thread::sleep(TIMEOUT);
         let mut received = Vec::new();

@@ -71,7 +71,7 @@ fn docker_is_called_with_options_for_a_container_that_reaches_only_the_proxy() {
         "{errors}"
     );
 
-    // The container was registered, and the firewall rules were set, before it started.
+    // Before the container started, it was registered and the firewall rules were set.
     assert!(
         read("containers").contains("198.18.9.2"),
         "{}",

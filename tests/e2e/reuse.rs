@@ -8,8 +8,7 @@ use crate::support::{SOON, eventually};
 
 const ADDRESS: &str = "198.18.7.2";
 const BURST: usize = 60;
-/// More requests than the bucket admits: [`BURST`], plus one for each token that is refilled while
-/// they are sent.
+/// More requests than the bucket admits: it holds [`BURST`] tokens and gets one each second.
 const REQUESTS: usize = 150;
 
 #[test]

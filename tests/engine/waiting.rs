@@ -280,7 +280,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A request with its whole body. The proxy does not read the body while the chain waits.
+/// A request with its whole body.
 fn post(target: &str, host: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
 }

@@ -236,8 +236,8 @@ impl Upstreams {
         ]
     }
 
-    /// The filesystem server. It serves one directory, which is its argument and which its sandbox
-    /// must show.
+    /// The filesystem server. It serves one directory: the one in `args`. `read` makes that
+    /// directory visible in the server's sandbox.
     fn filesystem(&self, mut definition: Value) -> Mount {
         let directory = self.directory.path().display().to_string();
         for list in ["args", "read"] {

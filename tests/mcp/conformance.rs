@@ -49,7 +49,8 @@ fn bare(tools: &Tools, revision: &str) -> Checks {
     bare.checks
 }
 
-/// Compares with the suite as the client, for each revision.
+/// For each revision, compares the suite's results for a server with both eras and no gateway with
+/// those for `mount` behind the gateway. The suite is the client.
 fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
     each_row(revisions, |revision| {
         let bare = bare(tools, revision);
@@ -118,8 +119,8 @@ fn a_modern_server_passes_the_scenarios_of_a_legacy_one() {
 /// Time limit for the client in a scenario, longer than that of the suite, which is 20 s.
 const CLIENT_ENDS: Duration = Duration::from_secs(40);
 
-/// Shows that the comparison finds differences: without a gateway, each scenario in which a check
-/// succeeds with the bare server has one.
+/// Shows that the comparison finds differences: if nothing listens at the gateway's address, each
+/// scenario in which a check succeeds with the bare server differs.
 #[test]
 fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     let Some(tools) = Tools::install("conformance of an address without a gateway") else {
@@ -183,8 +184,8 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let gateway = Gateway::start(&origin, &over_http(&server));
     appear(&at("gateway"), &gateway.url("/mcp"));
     eventually("the client ends", CLIENT_ENDS, || at("done").exists());
-    // The suite's server ends only when no client is connected, but the gateway keeps its session
-    // open. So the gateway is stopped first.
+    // The suite's server ends only when no client is connected, but the gateway stays connected to
+    // it. So the gateway is stopped first.
     drop(gateway);
     run.end("through").checks
 }
@@ -196,7 +197,8 @@ fn appear(path: &Path, text: &str) {
     fs::rename(part, path).unwrap();
 }
 
-/// Compares with the suite as the mounted server.
+/// Compares the suite's results for a client without the gateway with those through the gateway,
+/// which mounts the suite's server.
 fn compare_client(revision: &str) {
     let test = format!("conformance of a client, {revision}");
     let Some(tools) = Tools::install(&test) else {

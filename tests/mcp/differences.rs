@@ -1,5 +1,6 @@
 //! Compares the results of the conformance suite with and without the gateway. Each difference
-//! needs a line in `expected-differences.txt`. No line may excuse a scored scenario that is lost.
+//! needs a line in `expected-differences.txt`. No line excuses a scored scenario that does not pass
+//! with the gateway.
 
 use crate::suite::{Check, Checks};
 

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::support::{Origin, Proxy, Setup, eventually, free_address, read_reply};
 
-/// Time limit for servers to start, which is slow on a busy machine. The gateway responds to
-/// `tools/list` without waiting for the servers, so [`Gateway::wait_for`] repeats the request.
+/// Time limit for servers to start, which is slow on a busy machine. The response to `tools/list`
+/// leaves out a server that does not answer within 10 s, so [`Gateway::wait_for`] repeats the
+/// request.
 const STARTUP: Duration = Duration::from_secs(60);
 
 pub struct Gateway {

@@ -1,4 +1,4 @@
-//! Third-party programs as child processes, which are killed on drop.
+//! Third-party programs as child processes. A [`Server`] is killed on drop.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server that `command` runs at a free address, and waits until it listens.
+    /// Starts the command that `command` makes for a free address, and waits until the server
+    /// listens there.
     pub fn start(command: impl FnOnce(SocketAddr) -> Command) -> Self {
         let address = free_address();
         let mut command = command(address);

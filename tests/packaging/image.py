@@ -4,8 +4,8 @@
 
 Makes the image's root directory with packaging/image/root, enters new namespaces, and starts `serve` in
 that root. Runs `health` until it succeeds, for at most 15 s. Registers a container, sends requests to DNS
-and the proxy, and ends the server with SIGTERM. Prints a line for each step; exits with 0, or prints which
-step failed. Works for every user who may make user namespaces.
+and the proxy, and ends the server with SIGTERM. Prints a line for each step. Exits with 0, or, if a
+step fails, prints the failure and exits with 1. Works for every user who may make user namespaces.
 
 If the binary is linked dynamically, its libraries are copied into the root, and the output says so.
 """

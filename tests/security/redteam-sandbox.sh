@@ -471,7 +471,7 @@ system_calls() {
     done
 }
 
-# Listed before this script opens a descriptor. Number 255 is bash's descriptor of its script.
+# The inherited descriptors, listed before this script opens one. Number 255 is bash's descriptor of its script.
 descriptors=''
 for descriptor in "/proc/$$/fd"/*; do
     number="${descriptor##*/}"

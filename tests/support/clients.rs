@@ -63,7 +63,7 @@ pub struct Curl {
     pub status: u16,
     /// Status of the response to the CONNECT; 0 if there was none.
     pub connect: u16,
-    /// HTTP version of the response: `1.1` or `2`.
+    /// HTTP version of the response: `1.1` or `2`; `0` if there was none.
     pub version: String,
     pub body: Vec<u8>,
     pub stderr: String,

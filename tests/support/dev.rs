@@ -14,9 +14,9 @@ use super::{Origin, eventually};
 
 const STARTUP: Duration = Duration::from_secs(20);
 
-/// A running `unified-proxy dev`, killed on drop. Its configuration is the shipped one with free
-/// ports, and with the test origin as the address of github.com, api.github.com and
-/// api.anthropic.com.
+/// A running `unified-proxy dev`, killed on drop. Its configuration is the shipped one, except that
+/// it listens at the test's addresses, and that the test origin is the address of github.com,
+/// api.github.com and api.anthropic.com.
 pub struct Dev {
     pub address: SocketAddr,
     pub dns: SocketAddr,

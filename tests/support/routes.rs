@@ -271,8 +271,8 @@ fn websocket(request: Request<Incoming>) -> Response<Body> {
 }
 
 /// Echoes the credential that arrived in `X-Api-Key` or `Authorization`. `how` names the encoding
-/// of the echo or its part of the response, or is `split` for a body in pieces of 3 bytes. For any
-/// other value, the echo is in the plain body.
+/// of the echo or the part of the response that has the echo, or is `split` for a body in pieces of
+/// 3 bytes. For any other value, the echo is in the plain body.
 fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
     let secret = ["x-api-key", "authorization"]
         .iter()

@@ -1,4 +1,5 @@
-//! Client connections that were idle for so long that the proxy dropped their buffers.
+//! Client connections that were idle for longer than 2 s. By then, the proxy has dropped the
+//! buffers of each connection whose latest request had no body.
 
 use std::io::{Read, Write};
 use std::thread::sleep;
@@ -8,7 +9,7 @@ use crate::support::{Origin, Proxy, assert_closes, handshake, read_connect_reply
 
 const HOST: &str = "api.example.com";
 const PLAIN: &str = "plain.example.com";
-/// Longer than 2 s, after which the proxy drops the buffers of an idle connection.
+/// Longer than the 2 s after which the proxy drops buffers.
 const IDLE: Duration = Duration::from_secs(3);
 
 /// A client connection, with the prefix of request targets and the `Host` of requests on it.

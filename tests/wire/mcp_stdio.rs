@@ -20,7 +20,7 @@ struct ReceivedRequest {
     message: Value,
 }
 
-/// Answers a request on its stream. The number is that of the earlier requests.
+/// Answers a request on its stream. The number is the count of earlier requests.
 type Script = fn(&ReceivedRequest, &mut TcpStream, usize);
 
 /// A gateway that calls a script for each request.
@@ -128,7 +128,8 @@ impl Bridge {
         self.lines.recv_timeout(SOON).expect("a line of the bridge")
     }
 
-    /// Closes the bridge's standard input, waits for its end, and returns its exit code.
+    /// Closes the bridge's standard input, waits until the bridge has ended, and returns its exit
+    /// code.
     fn end(mut self) -> Option<i32> {
         self.stdin = None;
         let mut code = None;

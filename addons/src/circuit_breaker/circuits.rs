@@ -12,7 +12,7 @@ use crate::contract::Endpoint;
 
 /// Maximum number of circuits in one map (the shared map or a lease's). A wildcard entry matches an
 /// unlimited number of hosts, so the map must be bounded. A circuit over the limit replaces the
-/// closed circuit with the oldest `touched`, or the open one if all are open.
+/// circuit with the oldest `touched`: a closed one, or an open one if all are open.
 const MAX_CIRCUITS: usize = 1024;
 
 /// How long a circuit is kept after `touched`.

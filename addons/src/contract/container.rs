@@ -270,8 +270,9 @@ impl Container {
         self.lease_state().level_changed.notified()
     }
 
-    /// Whether the abort latch is set. While it is, the MCP addon denies every tool call, and every
-    /// answer of the client to a server's request.
+    /// Whether the abort latch is set. While it is, the MCP addon denies every tool call, every
+    /// other request of the client that may carry text, and every answer of the client to a
+    /// server's request.
     pub fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Acquire)
     }

@@ -25,8 +25,8 @@ impl Level {
         }
     }
 
-    /// Whether a container of this level may send nothing to tools and servers that reach the open
-    /// world.
+    /// Whether a container of this level must not send text to tools and servers that reach the
+    /// open world.
     #[must_use]
     pub const fn excludes_open_world(self) -> bool {
         match self {
@@ -49,8 +49,8 @@ impl Level {
 pub struct Standing {
     /// The highest level of the data that the container may have read.
     pub level: Level,
-    /// The abort latch: a policy decided `deny_abort` on a message, so every later tool call, and
-    /// every answer of the client to a server's request, is denied.
+    /// The abort latch, set when a policy decides `deny_abort` on a message: see
+    /// [`Container::is_aborted`](super::Container::is_aborted).
     pub aborted: bool,
 }
 

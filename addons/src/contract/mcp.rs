@@ -266,7 +266,7 @@ impl CallPermit {
     }
 
     /// Denies sending the message once more if the container's security level has risen or its
-    /// abort latch was set since the chain passed the message.
+    /// abort latch was set since the chain passed the message, or if no container is known.
     pub fn may_repeat(&self) -> Verdict {
         let is_as_before = |(container, before): &(Arc<Container>, Standing)| {
             before.and(container.standing()) == *before

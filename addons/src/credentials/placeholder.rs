@@ -31,8 +31,9 @@ pub fn is_placeholder(text: &str) -> bool {
     is_in(text.as_bytes())
 }
 
-/// Denies a request that carries a placeholder: no secret will replace it, and the upstream must
-/// not see it.
+/// Denies a request that has a placeholder in its path, its query or a header field. Must be called
+/// for each request to which no credential applies: no secret would replace the placeholder, and
+/// the upstream must not see it.
 pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
     if !carries_one(request) {
         return Ok(());

@@ -27,9 +27,9 @@ pub(super) struct Scrubber {
 impl Scrubber {
     pub(super) fn new(forms: Forms) -> Result<Self, String> {
         let (forms, names): (Vec<_>, Vec<_>) = forms.0.into_iter().unzip();
-        // Leftmost-longest, so that matches do not depend on the order of the forms. Not the DFA:
-        // it takes a few hundred kilobytes per host, and this automaton with its prefilter is as
-        // fast.
+        // Leftmost-longest, so that matches do not depend on the order of the forms. A DFA would
+        // take a few hundred kilobytes per host and be no faster than this automaton with its
+        // prefilter.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
@@ -56,7 +56,7 @@ impl Scrubber {
         })
     }
 
-    /// The length of the shortest form; a shorter text holds no secret. `usize::MAX` without
+    /// The length of the shortest form; a shorter text holds no echo. `usize::MAX` if there are no
     /// secrets.
     pub(super) fn shortest(&self) -> usize {
         self.shortest
@@ -176,7 +176,7 @@ impl BodyFilter for ScrubBody {
     }
 }
 
-/// Scrubs the trailers of a response whose body is empty, or too short for a secret.
+/// Scrubs the trailers of a response whose body is empty, or too short for an echo.
 pub(super) struct ScrubTrailers(pub(super) Arc<Scrubber>);
 
 impl BodyFilter for ScrubTrailers {

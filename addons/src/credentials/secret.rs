@@ -16,18 +16,20 @@ use super::wiped::Wiped;
 use super::{Credential, CredentialKind};
 use crate::contract::SecretSource;
 
-/// Limit on the length of a secret, in bytes: longer than any key or token. Percent-encoded, a
-/// secret is three times as long, which is below the 64 KiB that a body filter may hold back.
+/// The most bytes that a secret may have; a longer one is unusable. No known key or token is as
+/// long. Percent-encoded, a secret has at most 48 KiB, so it fits into the 64 KiB that a body
+/// filter may hold back.
 const MAX_SECRET: usize = 16 * 1024;
 
-/// The credentials of one host as last read. It has no `Debug` on purpose.
+/// The secrets of one host's credentials, as read by [`Prepared::read`]. It has no `Debug` on
+/// purpose.
 pub(super) struct Prepared {
     /// The version of each source, taken before the read, so that a change during the read causes
     /// another read.
     versions: Vec<u64>,
-    /// The fields of each credential, in the order of the entries.
+    /// The fields of each credential, in the order of the slice given to [`Prepared::read`].
     pub(super) fields: Vec<Fields>,
-    /// Scrubs every secret that could be read.
+    /// Scrubs every secret that could be read and passed [`checked`].
     pub(super) scrubber: Arc<Scrubber>,
 }
 
@@ -35,8 +37,8 @@ pub(super) struct Prepared {
 pub(super) type Fields = Result<Vec<(HeaderName, HeaderValue)>, String>;
 
 impl Prepared {
-    /// Reads every secret. A secret that cannot be read makes only its own credential unusable.
-    /// Fails if no scrubber can be built for the secrets.
+    /// Reads every secret. An unusable secret makes only its own credential unusable. Fails if no
+    /// scrubber can be built for the secrets.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
         let mut fields = Vec::new();
@@ -61,7 +63,7 @@ impl Prepared {
         })
     }
 
-    /// Whether responses must be scrubbed.
+    /// Whether responses must be scrubbed of these secrets.
     pub(super) fn has_secrets(&self) -> bool {
         self.scrubber.shortest() < usize::MAX
     }
@@ -75,7 +77,7 @@ impl Prepared {
 }
 
 impl CredentialKind {
-    /// The fields it sets, and the sources of their values; none for tokens.
+    /// The fields that this kind sets, each with the source of its secret; none for tokens.
     pub(super) fn sources(&self) -> impl Iterator<Item = (&HeaderName, &Arc<dyn SecretSource>)> {
         let (list, one) = match self {
             Self::SetHeaders(headers) => (headers.as_slice(), None),
@@ -107,7 +109,8 @@ impl CredentialKind {
     fn add_forms(&self, secret: &str, name: &str, forms: &mut Forms) {
         forms.add_secret(secret.as_bytes(), name);
         match self {
-            // If the whole value is `Bearer …`, the text after the scheme is a secret too.
+            // The value may begin with a scheme, such as `Bearer …`, so the text after the first
+            // space is a secret too.
             Self::SetHeaders(_) => {
                 if let Some((_scheme, bare)) = secret.split_once(' ') {
                     forms.add_secret(bare.as_bytes(), name);
@@ -127,7 +130,7 @@ pub(super) fn bearer_value(secret: &str) -> Result<HeaderValue, String> {
     sensitive(joined("Bearer ", secret))
 }
 
-/// The field value `Basic …` with the pair in base64, marked as sensitive.
+/// The field value `Basic …` with `username:password` in base64, marked as sensitive.
 pub(super) fn basic_value(username: &str, password: &str) -> Result<HeaderValue, String> {
     let pair = user_and_password(username, password);
     let mut text = Zeroizing::new(String::new());

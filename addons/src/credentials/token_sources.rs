@@ -12,8 +12,8 @@ use super::{
 };
 use crate::contract::{Host, SystemPorts};
 
-/// The OAuth logins and GitHub Apps. An entry that a reload did not change keeps its tokens, so
-/// that no two refreshes of a login overlap.
+/// The OAuth logins and GitHub Apps. A reload keeps the source, with its tokens, of each entry
+/// whose name and `oauth` or `github_app` settings are unchanged.
 pub struct TokenSources {
     ports: SystemPorts,
     refreshes: IntCounterVec,
@@ -38,9 +38,9 @@ impl TokenSources {
         })
     }
 
-    /// Builds the credentials of the entries. `is_git` tells git hosts from their APIs. A git host
-    /// takes an App's token as a basic password, an API takes it as a bearer token. Reads token
-    /// files, so it may block.
+    /// Builds the credentials of the entries. `is_git` says whether a host serves git, and not an
+    /// API. A git host takes an App's token as a basic password, an API takes it as a bearer token.
+    /// Reads token files, so it may block.
     pub fn credentials(
         &self,
         entries: &[CredentialEntry],
@@ -125,8 +125,8 @@ impl TokenSources {
         login.account()
     }
 
-    /// Whether the file of every login could be read, and its last refresh succeeded. Drops sources
-    /// that are no longer configured and that no flow uses.
+    /// Whether, for every login, the file could be read at the latest check and the latest refresh
+    /// did not fail. Drops sources that are no longer configured and that no flow uses.
     pub fn are_valid(&self) -> bool {
         let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;
         self.logins.lock().retain(is_used);

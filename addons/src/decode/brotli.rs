@@ -13,8 +13,8 @@ const MAX_REQUEST_WINDOW_BITS: u8 = 22;
 /// The largest window of a response: 2^24 bytes (16 MiB), the maximum of RFC 7932, section 9.1.
 const MAX_WINDOW_BITS: u8 = 24;
 
-/// Bytes of the tables: three groups of at most 256 prefix codes, each with a table of the largest
-/// size, and some smaller tables.
+/// An upper bound on the bytes of the tables: three groups of at most 256 prefix codes, each with a
+/// table of the largest size, and some smaller tables.
 const TABLES: usize = (3 * 256 + 8) * 1080 * size_of::<HuffmanCode>() + 128 * 1024;
 
 type State = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;

@@ -25,7 +25,7 @@ const MAX_PIECE: usize = 16 * 1024;
 /// Limit on the encoded bytes that the decoder reads between two checks of the share of padding.
 const MAX_STEP: usize = 16 * 1024;
 
-/// The encoded bytes that may be padding in a body of any size: headers and flushes need far less.
+/// The number of encoded bytes that may be padding in a body of any size: headers need far less.
 /// Limiting padding limits CPU time: decoding an empty deflate block of 10 bits builds tables,
 /// which takes 2 µs in a test build (`a_padded_bomb_takes_less_than_a_second_of_cpu_time`).
 const FREE_BYTES: u64 = 64 * 1024;
@@ -76,8 +76,8 @@ struct Progress {
 trait Encoding: Send {
     /// Decodes from `input` to the front of `out`, which is not empty.
     ///
-    /// It may stop at any point. If it neither reads nor writes, `input` is empty and all output of
-    /// the input so far has been written.
+    /// It may stop at any point. If it neither reads nor writes, `input` is empty, and all output
+    /// of the input so far has been written, except up to [`Self::holds_back`] bytes.
     fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault>;
 
     /// Whether the input so far is a complete encoding.
@@ -138,9 +138,9 @@ impl Decoder {
     /// less. `None` when all output of the input so far has been returned.
     ///
     /// A `most` of 0 counts as 1, so that a caller without room learns that the body is too long.
-    /// Flushed data is returned at once, except for zstd, which delays up to a window until its
-    /// frame ends. A body that is corrupt or mostly padding is denied with `unsupported_encoding`.
-    /// Each later call returns the same denial.
+    /// Data that the sender flushed is returned at once, except for zstd, which delays up to a
+    /// window until its frame ends. A body that cannot be decoded or is mostly padding is denied
+    /// with `unsupported_encoding`. Each later call returns the same denial.
     pub fn next(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
         loop {
             let Progress { read, written } = self.step(most)?;
@@ -185,7 +185,7 @@ impl Decoder {
         let out = self.out.get_mut(..room).unwrap_or_default();
         let step = self.encoding.decode(input, out)?;
         if step.read == 0 && step.written == 0 && !input.is_empty() {
-            // Decoding would never end.
+            // The decoder is stuck: the rest of the input would never be decoded.
             return Err(CORRUPT);
         }
         self.read = self.read.saturating_add(step.read as u64);
@@ -200,8 +200,8 @@ impl Decoder {
     fn most_encoded(&self) -> u64 {
         let for_each_byte = match self.side {
             Side::Request => 2,
-            // Enough for a stream that flushes after each event, or sends each event as a gzip
-            // member, which adds about 20 bytes.
+            // Enough for a stream that flushes after each event, or sends each event as its own
+            // gzip member. A flush or a member adds at most about 20 bytes.
             Side::Response => 16,
         };
         let held_back = self.encoding.holds_back() as u64;

@@ -203,7 +203,7 @@ fn every_part_of_a_gzip_header_is_read_and_its_checksums_are_verified() {
     let plain = encoded("gzip", b"content");
     let end = plain.len();
     let mut failures = Vec::new();
-    // The magic number, the method, the reserved flags, the checksum, the length.
+    // Damage to the magic number, the method, the reserved flags, the checksum and the length.
     let damages = [
         (0, 1),
         (2, 1),

@@ -6,8 +6,8 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// Limit on the refs that one push may update. The list stays in memory until the push is judged.
-/// Real pushes update fewer refs.
+/// Limit on the refs that one push may update. A push that updates more is denied. The list stays
+/// in memory until the push is judged. Real pushes update fewer refs.
 const MAX_REFS: usize = 10_000;
 
 /// The longest ref name in bytes, four times what forges accept. The limit also keeps each line of
@@ -75,7 +75,8 @@ impl Commands {
             return Err(refused("a signed push", "push without --signed"));
         }
         if let Some(capabilities) = capabilities {
-            // Some servers read the capabilities of later commands too, others ignore them.
+            // Some servers read the capabilities of later commands too, others ignore them: such a
+            // push could not be judged as the server reads it.
             if !self.list.is_empty() || memchr(0, capabilities).is_some() {
                 return Err(Denial::malformed(
                     "capabilities are only allowed on the first command",

@@ -13,7 +13,8 @@ const LFS: &str = "info/lfs/";
 /// A repository, and the path within it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RepoPath<'a> {
-    /// `OWNER/REPO` as the client wrote it, without `.git`; longer for a nested repository.
+    /// `OWNER/REPO` as the client wrote it, without `.git`. For a nested repository, a longer text
+    /// that may contain `.git`.
     pub repo: String,
     /// The path after its first two segments, without the leading slash.
     pub rest: &'a str,

@@ -59,7 +59,8 @@ pub(super) struct Node {
 /// Client of a forge's API. Looks up repositories and nodes with the container's credential, within
 /// the container's policy and budgets. Caches answers in the lease. A look-up returns `None` if
 /// policy denies it, or if the forge does not return the object: the caller then denies the
-/// container's request. It returns an error if the forge responds with 5xx or the proxy fails.
+/// container's request. It returns an error if the forge responds with 5xx, or if the look-up fails
+/// in the proxy, for example at the container's rate limit.
 pub struct Forge {
     outbound: Arc<dyn Outbound>,
 }
@@ -94,7 +95,8 @@ impl Forge {
         Ok(repo)
     }
 
-    /// The nodes with these ids, at most 100, in the order of the ids.
+    /// The nodes with these ids, in the order of the ids; `None` for an unknown id. A call may have
+    /// at most 100 ids.
     pub(super) async fn nodes(
         &self,
         requester: &Requester,

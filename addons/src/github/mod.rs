@@ -179,7 +179,7 @@ impl Github {
         let forge = Arc::clone(&self.forge);
         let judge = move |body: Buffered| async move {
             let (container, rules) = (Arc::clone(&requester.container), Arc::clone(&mentions));
-            // Computed on another thread: fragments make a small query as expensive as a large one.
+            // On another thread: fragments can make a small query as expensive as a large one.
             let named_nodes = body
                 .compute(move |body| graphql::judge(body, &mutations, &rules, &container))
                 .await?;

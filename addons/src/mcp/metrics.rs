@@ -117,7 +117,8 @@ impl McpMetrics {
             .observe(execution.duration.as_secs_f64());
     }
 
-    /// Creates the time series of a server in `proxy_mcp_definition_changes_total`, with the value 0.
+    /// Creates the time series of a server in `proxy_mcp_definition_changes_total`, with the value
+    /// 0.
     pub fn name_server(&self, server: &str) {
         self.changes.with_label_values(&[server]);
     }

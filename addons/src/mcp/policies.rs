@@ -18,8 +18,8 @@ impl Mcp {
     /// Evaluates every bundle that covers the question's method; records and enforces the decision.
     /// If the message passes, returns the replacement of its arguments, params, result or error;
     /// `None` if no policy redacts it. For the decision `ask`, a person sees `frame` and decides.
-    /// The message is denied instead in a dry run, and if `frame` is `None`, as it is for one of
-    /// several questions in a message.
+    /// The message is denied instead in a dry run, and if `frame` is `None`, as it is for a
+    /// question in a server's answer.
     pub(super) async fn ask_about(
         &self,
         flow: &mut Flow,
@@ -61,7 +61,7 @@ impl Mcp {
     }
 
     /// Evaluates the bundles and combines their decisions. Each bundle sees the redactions of the
-    /// earlier ones. `is_whole` is false for one of several questions in a message.
+    /// earlier ones. `is_whole` is false for a question in a server's answer.
     async fn rule_on(
         &self,
         flow: &mut Flow,

@@ -49,7 +49,7 @@ impl Ruling {
         ruling
     }
 
-    /// The ruling if policies cannot be loaded and `on_unavailable` is `allow`.
+    /// The ruling if no bundle for the message could be loaded and `on_unavailable` is `allow`.
     pub(super) fn unavailable() -> Self {
         Self {
             decision: ALLOW,

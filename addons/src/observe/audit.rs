@@ -14,12 +14,13 @@ use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, names};
 
-/// The audit log. Made once and kept over reloads. Each container has a budget of lines. Unknown
-/// sources share one, and the appliance has one. Lines are folded only if their budget is used up.
+/// The audit log. Made once and kept over reloads. Each lease has a budget of lines and bytes. All
+/// unknown sources share one budget, and the proxy's own flows share another. Lines are folded only
+/// if their budget is used up.
 pub struct Audit {
     limits: Arc<BudgetLimits>,
     unknown_sources: Budget,
-    /// The budget of the appliance's own flows, which clients can cause.
+    /// The budget of the proxy's own flows, which clients can cause.
     own: Budget,
     /// The budgets that the leases own, so that `tick` writes their folded lines.
     leases: Mutex<Vec<Weak<Budget>>>,
@@ -50,8 +51,8 @@ impl Audit {
         })
     }
 
-    /// Writes the line of an operator's act. No budget limits it: otherwise, a container could cause
-    /// the line to be folded.
+    /// Writes the line of an operator's act. No budget limits it: otherwise, a container could
+    /// cause the line to be folded.
     pub fn operated(&self, act: &Flow, outcome: &Outcome) {
         let line = AuditLine::of(act, outcome).encode();
         self.limits.sink.write(&line.json, Destination::Both);

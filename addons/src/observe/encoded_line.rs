@@ -51,7 +51,8 @@ impl FoldKey {
         self.head.len() + self.rest.len() + LONGEST_NUMBERS
     }
 
-    /// Encodes the line for `count` flows with the given cost in total.
+    /// Encodes the line for `count` flows. `cost` has the sums of their bytes, and the duration of
+    /// the first.
     pub(super) fn encode(&self, cost: Cost, count: u64) -> Vec<u8> {
         let (before, after) = self.rest.split_at(self.cost_at);
         let mut out = [&self.head, before].concat();

@@ -6,15 +6,16 @@ use std::time::SystemTime;
 
 use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
-/// Limits on the bytes of a path and of a method in a line. A client chooses both, and must not
-/// fill the log with one line.
+/// Limits on the bytes of a path and of a method in a line; the rest is cut. A client chooses both,
+/// and must not fill the log with one line.
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
 
-/// Limit on the bytes of an MCP method in a line. The longest known method has 40 bytes.
+/// Limit on the bytes of an MCP method in a line; the rest is cut. The longest known method has 40
+/// bytes.
 const MAX_MCP_METHOD: usize = 64;
 
-/// Limit on the bytes of a tool's name in a line. A server chooses the name.
+/// Limit on the bytes of a tool's name in a line; the rest is cut. A server chooses the name.
 const MAX_TOOL: usize = 128;
 
 /// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]
@@ -33,7 +34,8 @@ pub(super) struct AuditLine<'a> {
     /// The flow's host; `None` in a coarse line: see [`AuditLine::coarse`].
     pub(super) host: Option<&'a Host>,
     pub(super) port: u16,
-    /// The path without its query.
+    /// The path without its query. For an MCP message about a resource or a prompt, the URI without
+    /// its query, or the prompt's name.
     pub(super) path: Option<Excerpt<'a>>,
     /// [`Outcome::status`]; `None` for 0.
     pub(super) status: Option<u16>,
@@ -133,9 +135,10 @@ impl<'a> AuditLine<'a> {
         }
     }
 
-    /// The coarse form: equal for all flows of a container with the same kind, outcome and code.
-    /// Flows are folded into it once too many different lines are held. It omits everything that a
-    /// client or an upstream chooses, the status included, so that coarse lines are few and short.
+    /// The coarse form: equal for all flows of a container with the same kind, outcome and code. A
+    /// line is held in this form if its budget has no space for another line in full. The form
+    /// omits everything that a client or an upstream chooses, the status included, so that coarse
+    /// lines are few and short.
     pub(super) fn coarse(self) -> Self {
         Self {
             client: None,

@@ -1,4 +1,5 @@
-//! The budget of one lease in the audit log, and the folding of lines beyond it.
+//! The budget of a lease, of unknown sources or of the proxy's own flows in the audit log, and the
+//! folding of lines beyond it.
 //!
 //! Three quarters of the bytes are for lines that are written as their flows end. A line beyond
 //! this share, or beyond the limit on lines, is held for up to a minute. Held lines are folded:
@@ -7,7 +8,7 @@
 //! held in full, a further line is held in its coarse form, which has hardly more than the flow's
 //! kind, outcome and code.
 //!
-//! A lease writes at most its budget of bytes in any minute. Coarse lines come on top: at most
+//! In any minute, at most the bytes of the budget are written. Coarse lines come on top: at most
 //! 128 KiB each time that the held lines are written.
 
 use std::collections::HashMap;
@@ -48,8 +49,8 @@ impl BudgetLimits {
     }
 }
 
-/// The budget of one lease, of all unknown sources together, or of the appliance's own flows.
-/// Dropping it writes the held lines.
+/// The budget of one lease, of all unknown sources together, or of the proxy's own flows. Dropping
+/// it writes the held lines.
 pub(super) struct Budget {
     state: Mutex<State>,
     limits: Arc<BudgetLimits>,

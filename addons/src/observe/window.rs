@@ -64,7 +64,8 @@ impl Window {
         self.sum.add(amount);
         let now = self.second(now);
         match self.seconds.back_mut() {
-            // Flows end on several threads, so `now` may be earlier than in the last call.
+            // Flows end on several threads, so `now` may be earlier than in a previous call. The
+            // lines then count in the newest second.
             Some((second, newest)) if *second >= now => newest.add(amount),
             _ => self.seconds.push_back((now, amount)),
         }

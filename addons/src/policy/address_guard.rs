@@ -48,8 +48,8 @@ const PRIVATE: [IpNet; 7] = [
     v6([0xfc00_0000, 0, 0, 0], 7),
 ];
 
-/// Metadata services of clouds within the private ranges. Such a service returns a machine's
-/// credentials.
+/// Metadata services of clouds within the private ranges. They return a machine's credentials, so
+/// [`AddressGuard::is_trusted_private`] leaves them out.
 const METADATA: [IpNet; 3] = [
     v4([100, 100, 100, 200], 32),
     v6([0xfd00_0ec2, 0, 0, 0], 32),

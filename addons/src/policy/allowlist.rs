@@ -8,7 +8,8 @@ use crate::contract::settings::METHODS;
 use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
 
 /// Permits a flow if its host is on the allowlist and the container's level does not exceed the
-/// entry's `max_level`. If the container has `allowed_domains`, the host must match them as well.
+/// entry's `max_level`. If the container has `allowed_domains`, the host must match one of them as
+/// well.
 pub(super) fn permit(flow: &mut Flow, guard: &AddressGuard) -> Verdict {
     let entry = listed(flow).map_err(|denial| match is_guarded(flow, guard) {
         true => denial,

@@ -79,8 +79,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Judges a flow of the appliance itself by its principal's list of hosts. Denies with an
-    /// internal error if the principal is missing, a container or a delegation.
+    /// Judges a flow of the proxy itself by its principal's list of hosts. Denies with an internal
+    /// error if the principal is missing, a container or a delegation.
     fn judge_system(flow: &mut Flow) -> Verdict {
         let Some(Principal::System(system)) = &flow.principal else {
             return Err(Denial::internal().rule("system principal"));

@@ -10,7 +10,7 @@ use crate::contract::{Code, Denial, EntryMap, Flow, Host, HostPattern, Origin, R
 /// The effect of a rule on the requests that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The request passes this list; other addons may still deny it.
+    /// The request passes the rules; other addons may still deny it.
     Allow,
     /// The request is denied.
     Deny,

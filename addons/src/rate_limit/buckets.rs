@@ -145,8 +145,8 @@ impl Buckets {
         }
     }
 
-    /// Inserts a bucket that is new, or whose rate a reload changed. If several threads insert the
-    /// same bucket at once, the first insertion wins, and all of them get its bucket.
+    /// Adds a bucket that is new, or whose rate a reload changed. If several threads add a bucket
+    /// of the same name and rate at once, all of them get the one that was added first.
     fn add(&self, name: &str, bucket: Bucket) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut present = Arc::clone(&bucket);

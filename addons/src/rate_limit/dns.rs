@@ -86,7 +86,7 @@ impl DnsUsage {
 /// The names that count towards the limit.
 #[derive(Default)]
 struct Names {
-    /// The last counted name, and the time of its look-up in `seen`.
+    /// The last counted name, and its time in `seen`.
     last: Option<(Host, Instant)>,
     /// The time of the last use of each name. A name whose last use was more than a minute ago is
     /// removed only when the map is full.

@@ -60,9 +60,9 @@ impl RequestLimits {
         }
     }
 
-    /// The name and rate of the bucket that a request draws from. This is the entry's bucket,
-    /// unless the limit of the host has a narrower pattern than the entry. Such a limit has its own
-    /// bucket.
+    /// The name and rate of the bucket that a request draws from. Without an entry, this is
+    /// [`UNLISTED`]. Otherwise it is the entry's bucket, unless the limit of the host has a
+    /// narrower pattern than the entry. Such a limit has its own bucket.
     pub(super) fn bucket_of<'a>(
         &'a self,
         host: &Host,

@@ -100,7 +100,7 @@ fn scalar_length(text: &str) -> usize {
     text.bytes().position(ends).unwrap_or(text.len())
 }
 
-/// The text of a JSON string; `None` for any other value.
+/// The text of a JSON string; `None` for any other value or a string with an unpaired surrogate.
 pub(super) fn decode(json: &str) -> Option<Cow<'_, str>> {
     let inside = json.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inside.as_bytes()).is_none() {

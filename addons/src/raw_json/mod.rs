@@ -72,7 +72,8 @@ impl<'a> Members<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// The text of a member that is a string; `None` if it is absent or another value.
+    /// The text of a member that is a string; `None` if it is absent, another value, or a string
+    /// with an unpaired surrogate.
     pub fn text(&self, key: &str) -> Option<Cow<'a, str>> {
         cursor::decode(self.get(key)?)
     }

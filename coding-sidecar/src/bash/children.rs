@@ -62,8 +62,8 @@ fn parse(id: &str) -> Option<Pid> {
     Pid::from_raw(id.parse().ok()?)
 }
 
-/// Kills a child that was not reaped yet, and the process group that it leads, if any. The group
-/// includes a process that the child has started since it was listed.
+/// Kills a child that was not reaped yet, and the process group that it leads, if any. A process
+/// that the child has started since it was listed is usually in this group.
 pub fn kill(child: Pid) {
     // These fail if the child leads no group or belongs to another user.
     let _ = kill_process_group(child, Signal::KILL);

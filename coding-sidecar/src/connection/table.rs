@@ -37,8 +37,8 @@ struct Entry {
     /// The number of running requests. It may briefly exceed 1, if the next request arrives before
     /// the previous command has been cleaned up.
     requests: usize,
-    /// The value of `clock` when the connection was accepted, its last body began or ended, or its
-    /// last request ended.
+    /// The value of `clock` at the latest of these events: the connection was accepted, a body
+    /// began or ended, or a request ended.
     since: u64,
     close: Arc<Notify>,
 }

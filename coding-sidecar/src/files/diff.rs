@@ -14,7 +14,7 @@ const CONTEXT_LINES: usize = 3;
 /// The most bytes of both texts together for a comparison line by line. A diff of larger texts
 /// removes every old line and adds every new line.
 const COMPARED_BYTES_MAX: usize = 256 * 1024;
-/// The time limit of the comparison. A diff that exceeds it is valid but not minimal.
+/// The time limit of the comparison. Beyond it, the diff is valid, but may not be minimal.
 const COMPARE_TIME: Duration = Duration::from_millis(500);
 /// The most lines of a diff.
 const LINES_MAX: usize = 1_000;

@@ -35,7 +35,7 @@ pub struct LsResult {
     /// One entry on each line; a folder ends with `/`.
     pub output: String,
     /// Present if entries are missing from `output`. Its totals count the whole folder. The `/`
-    /// after a link to a folder is counted only if `output` has the link.
+    /// after a link to a folder is counted only for the first entries, up to the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
 }

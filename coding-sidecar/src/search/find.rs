@@ -43,9 +43,10 @@ pub struct FindResult {
     /// Present if the bounds of a result cut the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncation: Option<Truncation>,
-    /// The number of folders that were not searched or whose ignore files were not applied, and the
-    /// first of these folders with the reason. A folder is not searched if it cannot be read or
-    /// exceeds the bound on depth or number. Absent if there is no such folder.
+    /// The number of folders that were not searched, were searched only in part, or had ignore
+    /// files that were too large or too complex to be applied; and the first of them, with the
+    /// reason. A folder is not searched if it cannot be read or is nested too deep, or if too many
+    /// folders already wait to be searched. Absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }

@@ -137,7 +137,7 @@ struct Results {
     failure: Option<Failure>,
 }
 
-/// The results of one batch: the files with matches.
+/// The results of one batch: the files with matches, and the skipped files.
 #[derive(Default)]
 struct Batch {
     files: Vec<FileLines>,
@@ -161,7 +161,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Searches the next batch. Returns false if it is the last one or the result is full.
+    /// Searches the next batch, unless the result is full. Returns whether there may be another.
     fn search_batch(&self, searcher: &mut Searcher) -> Result<bool, Failure> {
         if self.enough.load(Ordering::Relaxed) {
             return Ok(false);

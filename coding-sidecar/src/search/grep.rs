@@ -19,9 +19,9 @@ const LIMIT_DEFAULT: u64 = 100;
 const CONTEXT_MAX: u64 = 100;
 /// The most bytes of a pattern.
 const PATTERN_BYTES_MAX: usize = 4_096;
-/// The most bytes of a compiled pattern; `(\w{100}){100}` exceeds them. The limit bounds the time
-/// for one line: each byte may cost a step for each state of the automaton, so `a[ab]{10000}c`
-/// takes up to half a minute for the longest line.
+/// The most bytes of a compiled pattern. A larger one, such as `(\w{100}){100}`, is refused. The
+/// limit bounds the time for one line: each byte may cost a step for each state of the automaton,
+/// so `a[ab]{10000}c` takes up to half a minute for the longest line.
 const COMPILED_BYTES_MAX: usize = 1024 * 1024;
 /// The most bytes of each thread's cache of automaton states.
 const CACHE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -71,8 +71,8 @@ pub struct GrepDetails {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lines_truncated: Option<bool>,
     /// The number of files and folders that were not searched, were searched only in part, or had
-    /// ignore files that were not applied; and the first one with the reason. Absent if there are
-    /// none.
+    /// ignore files that were too large or too complex to be applied; and the first of them, with
+    /// the reason. Binary files below a searched folder do not count. Absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }

@@ -1,9 +1,9 @@
 //! Walks a folder tree by descriptors: first the files of a folder, then its folders, both sorted
 //! by name.
 //!
-//! Each folder is opened relative to the searched folder's descriptor, without following symbolic
-//! links, so a folder that is replaced by a link during the walk is left out. At most one folder is
-//! being listed at a time.
+//! Each folder is opened by its path relative to the searched folder's descriptor. If operations
+//! are confined to the root, no symbolic link in this path is followed, so a folder that is
+//! replaced by a link during the walk is skipped. At most one folder is being listed at a time.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -23,9 +23,9 @@ use crate::workspace::{Links, Workspace, WorkspacePath};
 /// The maximum number of entries of a folder that are read at once. The files of a larger folder
 /// are returned in several runs, each sorted.
 const RUN_ENTRIES: usize = 4_096;
-/// The deepest nesting of folders below the searched one.
+/// The deepest nesting of folders below the searched one. Deeper folders are skipped.
 const DEPTH_MAX: usize = 256;
-/// The most folders that wait to be listed.
+/// The most folders that wait to be listed. Further ones are skipped.
 const WAITING_MAX: usize = 100_000;
 
 /// An entry that is not a folder.

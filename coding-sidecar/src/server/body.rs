@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::reply::{Refusal, overloaded};
 
-/// The most bytes of a body of `/write` or `/edit`: its texts may be as long as a file.
+/// The most bytes of a body of `/write` or `/edit`, which may hold the text of a whole file.
 pub const FILE_BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The most bytes of any other body: enough for the longest command as JSON.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;

@@ -103,8 +103,8 @@ pub struct Operations {
     searches: Arc<Semaphore>,
 }
 
-/// Cancels an operation when dropped, because its client has disconnected or it is overdue. Has no
-/// effect after the operation has ended.
+/// Cancels an operation when dropped: the client has disconnected, the operation is overdue, or the
+/// sidecar shuts down. Has no effect after the operation has ended.
 struct CancelOnDrop(Arc<Work>);
 
 impl Drop for CancelOnDrop {

@@ -93,8 +93,9 @@ impl Workspace {
         WorkspacePath::parse(self, requested)
     }
 
-    /// Opens a regular file for reading. Refuses an object of another kind without opening it. If
-    /// such an object replaces the file after this check, it is opened and then refused.
+    /// Opens a regular file for reading. Checks the kind first, so that an object of another kind
+    /// is refused without being opened. If such an object replaces the file after this check, it
+    /// is opened and then refused.
     pub(crate) fn file(&self, path: &WorkspacePath) -> Result<OpenFile, Failure> {
         self.expect_kind(path, FileType::RegularFile)?;
         OpenFile::new(

@@ -13,8 +13,8 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// The path of a request, in the form that the kernel resolves relative to the root.
 ///
-/// Only the text of the path was checked. When the path is opened, the kernel checks whether it
-/// stays below the root.
+/// Only the text of the path was checked. When the path is opened with [`Resolver::Beneath`], the
+/// kernel checks whether it stays below the root.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkspacePath {
     requested: String,

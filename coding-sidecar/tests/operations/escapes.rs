@@ -315,7 +315,8 @@ fn a_mount_below_the_root_is_within_it_and_its_mount_point_cannot_be_replaced() 
     assert_eq!(fixture.text("mounted/secret").unwrap(), SECRET);
     let found = fixture.find(json!({"pattern": "secret"})).unwrap();
     assert_eq!(found.files, ["mounted/secret"]);
-    // `..` from within the mount leads back below the root, not to the mount's source.
+    // `mounted/..` is the root and not the parent of the mount's source, so this path leaves the
+    // root.
     let failure = message(fixture.read(json!({"path": "mounted/../../outside/secret"})));
     assert!(failure.contains("outside the workspace"), "{failure}");
     assert_eq!(fixture.text("file").unwrap(), SECRET);

@@ -35,8 +35,8 @@ impl Accept {
             let shown = format!("definition of {tool} of {server}: SHA-256 {new}, was {old}");
             print(printable(&shown))?;
         }
-        // Refused if the definition changes after its digest was shown. Without a change, the
-        // server's answer says so.
+        // With the digest, the server refuses the request if the definition changes again after
+        // the digest was shown. If there is no changed definition, the server's error says so.
         let body = digest("changed").map(|digest| json!({ "digest": digest }));
         let path = format!("{path}/accept");
         let done = |_: &Value| printable(&format!("accepted {tool} of {server}"));

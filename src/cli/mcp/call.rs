@@ -43,8 +43,8 @@ impl CallTool {
     }
 }
 
-/// Formats a result: its text, and the type of any other content; `structuredContent` if there is
-/// no content.
+/// Formats a result: the text of text blocks, and the types of other blocks with their MIME type or
+/// URI. Without content, formats `structuredContent`.
 fn lines(result: &Value) -> String {
     let content = result.get("content").and_then(Value::as_array);
     let blocks = content.into_iter().flatten().map(|block| {

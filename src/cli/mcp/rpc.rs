@@ -40,7 +40,7 @@ pub fn next_cursor(result: &RawValue) -> Option<String> {
     text_member(result, "nextCursor")
 }
 
-/// Makes the params that request a page of a list, with the `_meta` of the request `like`.
+/// Makes the params that request a page of a list, with the `_meta` of the params `like`.
 pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<RawValue>> {
     let like = like.and_then(|params| Members::read(params).ok());
     let meta = like.as_ref().and_then(|params| params.get("_meta"));

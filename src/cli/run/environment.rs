@@ -133,12 +133,12 @@ const KEPT: [&str; 4] = [
 /// Builds the environment of the command from these variables. A later variable replaces an earlier
 /// one of the same name.
 ///
-/// - the variables of this process, with placeholders for secrets
+/// - the variables of this process that are not dropped, with placeholders for secrets
 /// - `HOME` and `TMPDIR`
 /// - `proxy`
 /// - `keys`: placeholders for credentials that the proxy injects
 ///
-/// Appends [`OWN_PROGRAMS`] to `PATH` if `PATH` is set. Returns the variables sorted by name.
+/// Appends [`OWN_PROGRAMS`] to `PATH` if `PATH` is not empty. Returns the variables sorted by name.
 pub fn environment(
     home: &Path,
     proxy: impl IntoIterator<Item = (String, String)>,

@@ -124,7 +124,7 @@ impl Logins {
         }
     }
 
-    /// Describes the logins and keys that are used, for the user.
+    /// Describes the logins and keys that were found, for the user, without those left out.
     pub fn names(&self) -> Vec<String> {
         let files = self.files.iter();
         let files = files.map(|(login, path)| format!("{} ({})", login.provider, path.display()));
@@ -173,7 +173,7 @@ impl Logins {
     }
 }
 
-/// Gets the token from gh, which may keep it in a keyring; `None` if gh has none.
+/// Gets the token from gh, which may keep it in a keyring; `None` if gh has no token or fails.
 fn gh_token(gh: &Path) -> Option<String> {
     let output = Command::new(gh)
         .args(["auth", "token"])

@@ -48,7 +48,7 @@ const OBEYED_IF_THERE: [&str; 12] = [
 ];
 /// The settings directory of OpenCode, to which OpenCode writes.
 const WRITTEN: &str = ".opencode";
-/// Limit on the bytes that are copied from `.git/info/exclude`.
+/// Limit on the bytes that are copied from `.git/info/exclude`. The rest is left out.
 const MAX_EXCLUDES: u64 = 1 << 20;
 
 /// Whether a name is in one of the lists.
@@ -78,7 +78,7 @@ fn is_directory(path: &Path) -> bool {
 }
 
 /// Returns a replacement of `.git/info/exclude` that also lists the placeholder files; `None` if
-/// there are none, or the work tree has no such file.
+/// there are no placeholder files, or the work tree has no `.git/info/exclude`.
 fn excluded_in(root: &Path) -> Option<Entry> {
     let git = root.join(".git");
     let at = git.join("info/exclude");

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::obeyed::NO_SETTINGS;
 
-/// Limit on the bytes that are read of a record.
+/// Limit on the bytes that are read of a record. A longer record counts as empty.
 const MAX_RECORD: u64 = 16 << 20;
 /// Limit on the bytes that are read of a placeholder file. All of [`TEXTS`] are shorter.
 const MAX_TEXT: u64 = 16;

@@ -114,8 +114,9 @@ impl Protected {
     }
 
     /// Protects files and directories whose names the host obeys, at any depth of a writable
-    /// directory. Directly in that directory, protects `.git` and the names of [`OBEYED`] even if
-    /// they are missing.
+    /// directory. Directly in that directory, protects the names of [`OBEYED`] even if they are
+    /// missing; also `.git` and `HEAD`, unless the directory has a repository or is itself a git
+    /// directory.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {

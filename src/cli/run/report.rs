@@ -23,9 +23,8 @@ pub struct Report {
     /// The number of denials that are not counted in `denied`, which has at most [`MAX_LINES`]
     /// entries.
     others: u64,
-    /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]; flows that come after the
-    /// last of these are ignored. The value says whether at least one flow to the pair was not
-    /// denied.
+    /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]; flows to further pairs are
+    /// ignored. The value says whether at least one flow to the pair was not denied.
     asked: BTreeMap<(String, u64), bool>,
     /// Files that the command created and that the host would execute or obey.
     pub made: Vec<PathBuf>,
@@ -35,8 +34,8 @@ pub struct Report {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Denied {
-    /// The host, with its port if that is unusual or was denied, and with its repository if that
-    /// was denied.
+    /// The host; with the port if the port was denied, or if the host was denied and the port is
+    /// unusual; with the repository if the repository was denied.
     what: String,
     /// The flag that would have allowed the flow, or the code of the denial.
     remedy: String,

@@ -51,7 +51,7 @@ pub enum Violation {
     #[error("a continuation frame continues no message")]
     NothingToContinue,
     /// A text or binary frame arrived before the end of the previous message.
-    #[error("a message begins before the last one has ended")]
+    #[error("a message begins before the previous one has ended")]
     Interrupted,
     /// A control frame has no FIN bit.
     #[error("a control frame is fragmented")]

@@ -50,7 +50,8 @@ impl ClientPreferences {
         uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri)
     }
 
-    /// Adds a URI; `false` if the session has [`MAX_SUBSCRIPTIONS`] others.
+    /// Adds a URI. Returns `false`, without adding it, if the session has [`MAX_SUBSCRIPTIONS`]
+    /// others.
     pub fn subscribe(&self, uri: &Arc<str>) -> bool {
         let mut uris = self.uris.lock();
         let is_allowed = uris.len() < MAX_SUBSCRIPTIONS || uris.contains(uri);

@@ -28,7 +28,7 @@ pub(super) struct KnownSession {
     pub updating: tokio::sync::Mutex<()>,
     /// The resources that a legacy server has a subscription for.
     pub subscribed: Mutex<BTreeSet<Arc<str>>>,
-    /// The level of the last successful `logging/setLevel`.
+    /// The level of the most recent successful `logging/setLevel`.
     pub level: Mutex<Option<LogLevel>>,
     /// The resources of the `subscriptions/listen` stream; `None` without a stream.
     pub filter: watch::Sender<Option<Uris>>,

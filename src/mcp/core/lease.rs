@@ -37,11 +37,12 @@ pub(super) struct Lease {
     slow: Mutex<HashSet<Arc<str>>>,
     learned: Mutex<Learned>,
     calls: Arc<Semaphore>,
-    /// Wakes the task that compares lists with those that clients last saw.
+    /// Wakes the task that compares the lists with those that clients saw most recently.
     pub changed: Changed,
 }
 
-/// Lists that may have changed although no mount announced it, such as after a slow server answered.
+/// Lists that may have changed although no mount announced it, such as after a slow server
+/// answered.
 #[derive(Default)]
 pub(super) struct Changed {
     lists: Mutex<Vec<List>>,

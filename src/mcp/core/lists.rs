@@ -45,7 +45,7 @@ pub(super) struct ServerList<T: ?Sized> {
     list: List,
     /// Requests the list, or returns it from the session's cache.
     read: fn(Catalog) -> BoxFuture<'static, Result<Arc<T>, MountError>>,
-    /// The list that was last read.
+    /// The list that was read most recently; `None` if none was read.
     last: fn(Known) -> Option<Arc<T>>,
 }
 

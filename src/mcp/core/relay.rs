@@ -17,8 +17,8 @@ use super::{
     protocol_error, record_end, rpc_error,
 };
 
-/// The most requests of servers that may wait for the client at once, in one call or outside calls.
-/// A further one is answered with an error.
+/// The most requests of servers that may wait for the client in one call, or outside its calls. A
+/// further request is answered with an error.
 const MAX_OPEN_QUESTIONS: usize = 16;
 
 /// Relays from one server to one client.

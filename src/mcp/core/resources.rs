@@ -1,5 +1,6 @@
 //! Requests for resources and completions. A request with a URI goes to the server that has the
-//! resource. URIs are not rewritten, since results and links contain them too.
+//! resource. The gateway does not rewrite URIs, since it would have to rewrite those within results
+//! as well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
 use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_params, members};
 
-/// Limit on the servers to which a request for an unlisted URI is sent, one after the other.
-/// Further servers are not tried.
+/// The most servers to which a read of an unlisted URI is sent, one after the other. Further
+/// servers are not tried.
 const MAX_TRIED: usize = 8;
-/// The most links of one result that are remembered.
+/// The most URIs of one result whose server is remembered; further URIs are ignored.
 const MAX_LINKS: usize = 64;
 
 impl Core {
@@ -73,7 +74,8 @@ impl Core {
         // Concurrent requests may have reached the limit meanwhile.
         let is_subscribed = preferences.subscribe(&uri);
         lease.learn(&uri, &owner.name);
-        // If the limit was reached, this unsubscribes at the server again.
+        // If the limit was reached, this also unsubscribes at the server, unless another client is
+        // subscribed or the session is shared.
         self.interest_changed(lease, caller, Duration::ZERO);
         match is_subscribed {
             true => object(caller.version, &[], false),
@@ -86,7 +88,7 @@ impl Core {
         let uri = uri(request)?;
         let lease = Lease::of(&caller.container);
         lease.preferences(caller).uris.lock().remove(&uri);
-        // Unsubscribes at the server unless another client is subscribed to the resource.
+        // Unsubscribes at the server, unless another client is subscribed or the session is shared.
         self.interest_changed(lease, caller, Duration::ZERO);
         let done = async { object(caller.version, &[], false) };
         self.answer(request, done).await
@@ -125,7 +127,7 @@ impl Core {
         self.forward(request, &target, change.as_slice()).await
     }
 
-    /// Sets the level of a session's log messages.
+    /// Sets the lowest severity of log messages that the client's session gets.
     pub(super) async fn set_log_level(self: &Arc<Self>, request: &ClientRequest) -> Outcome {
         let caller = &request.caller;
         let members = members(request)?;
@@ -154,8 +156,9 @@ impl Core {
         Ok((first, uri))
     }
 
-    /// The servers that may have a resource: the one that lists it, linked to it or returned it,
-    /// else up to [`MAX_TRIED`] with the capability `resources`.
+    /// The servers that may have a resource: the one that lists it or a template that matches it,
+    /// linked to it or returned it; if there is none, up to [`MAX_TRIED`] with the capability
+    /// `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
         if let Some(owner) = self.owner(caller, uri) {
@@ -191,8 +194,8 @@ impl Core {
         Some(owner.settings())
     }
 
-    /// The first server that lists a template; else the only server, or the owner of a resource
-    /// with this URI.
+    /// The first server that lists a template. If none does, the only server or, with several
+    /// servers, the first that lists this text as a URI or has a template that matches it.
     async fn template_owner(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

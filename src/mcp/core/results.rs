@@ -8,13 +8,14 @@ use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
 use super::params::{Change, edit};
 use super::{Era, Outcome, Version};
 
-/// Error code for an unknown resource, up to 2025-11-25.
+/// Error code for an unknown resource, up to the revision 2025-11-25.
 pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
 
 /// Members that forbid caching a result.
 const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
 
-/// Translates a server's answer for a client of another revision.
+/// Translates a server's answer to the client's era. Between revisions of one era, the answer stays
+/// unchanged.
 pub(super) fn for_client(
     client: Version,
     server: Version,
@@ -31,7 +32,7 @@ pub(super) fn for_client(
     }
 }
 
-/// Adds the members that modern results require.
+/// Adds the members that modern results require and that are missing.
 fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     let Ok(members) = Members::read(&result) else {
         return result;

@@ -16,8 +16,8 @@ use super::lease::Lease;
 use super::target::Target;
 use super::{Caller, ClientRequest, Core, Era, Events, LogLevel, Mount, MountError, Pooled};
 
-/// Time limit for a request that the gateway itself sends, such as a subscription, and for opening
-/// a session for it.
+/// Time limit for a request that the gateway itself sends, such as a subscription. Opening a
+/// session for subscriptions has the same limit.
 const OWN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
@@ -122,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Sends `logging/setLevel` if the level changed.
+    /// Sends `logging/setLevel` if the level changed and the server has the capability `logging`.
     async fn send_level(
         self: &Arc<Self>,
         known: &KnownSession,
@@ -146,8 +146,8 @@ impl Core {
         }
     }
 
-    /// Sends `logging/setLevel` to a legacy server before a modern client's request, if the client
-    /// wants lower severities than the server sends.
+    /// Sends `logging/setLevel` to a legacy server before a modern client's request with a log
+    /// level, unless the session already has this level or a lower one.
     pub(super) async fn ensure_level(self: &Arc<Self>, caller: &Arc<Caller>, target: &Target) {
         let Some(level) = caller.log_level else {
             return;
@@ -199,8 +199,8 @@ impl Core {
         }
     }
 
-    /// Sends a request of the gateway itself with this member as its params. Returns whether it
-    /// succeeded.
+    /// Sends a request of the gateway itself, whose params have only this member. Returns whether
+    /// the request succeeded.
     async fn send_own(
         self: &Arc<Self>,
         target: &Target,

@@ -18,7 +18,7 @@ pub(super) struct View {
     capabilities: Arc<RawValue>,
     tools: Mutex<Option<Arc<ToolView>>>,
     prompts: Mutex<Option<Arc<PromptView>>>,
-    /// Hashes of the lists when they were last compared.
+    /// Hashes of the tools, prompts and resources when they were last compared.
     compared: Mutex<[Option<u64>; 3]>,
 }
 
@@ -152,7 +152,7 @@ impl View {
     }
 }
 
-/// The entries of resource lists without repeated keys; the first server's entry counts.
+/// The entries of resource lists. Of entries with the same key, only the first is returned.
 pub(super) fn unique(lists: &[Listed<[Entry]>]) -> Vec<&str> {
     let mut seen = HashSet::new();
     let entries = lists.iter().filter_map(|(_, entries)| entries.as_ref());

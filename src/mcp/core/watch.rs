@@ -53,7 +53,8 @@ impl Core {
         }
     }
 
-    /// Sends `list_changed` for each list that differs, to all attached clients of the lease.
+    /// Sends `list_changed` for each list that differs, to the attached clients of the lease that
+    /// want it.
     async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
         let mut kinds: Vec<Arc<Caller>> = Vec::new();
         for attached in lease.attached.lock().iter() {
@@ -69,7 +70,7 @@ impl Core {
     }
 
     /// Sends `list_changed` for each list that differs, to the attached clients with the caller's
-    /// revision and capabilities.
+    /// revision and capabilities that want it.
     async fn compare_for(
         self: &Arc<Self>,
         lease: &Arc<Lease>,

@@ -10,7 +10,7 @@ use super::super::error::{INVALID_PARAMS, SERVER_ERROR, protocol_error};
 use super::limits::{MAX_CAPABILITIES, MAX_INFO};
 
 /// The capabilities of clients that the gateway passes on to servers, each with its members. `tasks`
-/// are left out, since the results of tasks would bypass the chain.
+/// is left out, since the results of tasks would bypass the chain.
 const PASSED_ON: [(&str, &[&str]); 3] = [
     ("roots", &["listChanged"]),
     ("sampling", &["context", "tools"]),

@@ -1,4 +1,5 @@
-//! Refusals of messages before routing: an HTTP status with a JSON-RPC error, recorded as a denial.
+//! Refusals of messages, recorded as denials. All but [`over_limit`] contain the JSON-RPC error
+//! that the client gets.
 
 use std::borrow::Cow;
 use std::time::Duration;

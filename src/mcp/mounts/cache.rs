@@ -26,7 +26,7 @@ pub(super) struct Charged<T> {
     pub memory: ListMemory,
 }
 
-/// Cache of one list: the last reading, and the instant until which it is fresh.
+/// Cache of one list: the newest reading, and the instant until which it is fresh.
 pub(super) struct Cache<T> {
     state: Mutex<CacheState<T>>,
     /// Held while the list is being read.
@@ -105,8 +105,8 @@ impl<T: Clone> Cache<T> {
 
     /// Reads the list unless another task just read it; concurrent callers share one reading.
     /// Returns the list, and whether this call read it. If reading fails or takes longer than
-    /// [`READING`], returns the last list, which then counts as fresh for [`PAUSE`]; fails only if
-    /// the list was never read.
+    /// [`READING`], returns the list that was read before, which then counts as fresh for
+    /// [`PAUSE`]; fails only if the list was never read.
     pub async fn read(
         &self,
         read: impl Future<Output = Result<(T, Duration), MountError>>,

@@ -1,13 +1,13 @@
 //! A server's lists of tools, prompts, resources and resource templates, as one session reads them.
 //!
 //! A list is read when it is first requested, and when it is requested after the server announced a
-//! change. Since not every server announces changes, a list also becomes stale: in the modern era
-//! after its `ttlMs`, within bounds; in the legacy era after [`MAX_AGE_ANNOUNCED`] if the server
-//! declares that it announces changes, otherwise after [`MAX_AGE`]. A request for a stale list
-//! returns this list, and starts another reading in the background.
-//! [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a list cannot
-//! be read, the list that was read last is returned. Each request for a page of a list is a flow of
-//! the container.
+//! change or an operator accepted a tool's definition. Since not every server announces changes, a
+//! list also becomes stale: in the modern era after its `ttlMs`, within bounds; in the legacy era
+//! after [`MAX_AGE_ANNOUNCED`] if the server declares that it announces changes, otherwise after
+//! [`MAX_AGE`]. A request for a stale list returns this list, and starts another reading in the
+//! background. [`ListChanges`](super::ListChanges) notifies clients if the new list differs. If a
+//! list cannot be read, the list that was read last is returned. Each request for a page of a list
+//! is a flow of the container for which the list is read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -30,13 +30,15 @@ use super::ports::{Clients, Mounted};
 use super::tools::pinned;
 use super::{Era, Events, MessageReservation, MountError, MountSession, Outcome};
 
-/// From this age on, a request for a list starts another reading in the background.
+/// From this age on, a request for a list of a legacy server starts another reading in the
+/// background.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// [`MAX_AGE`] for a list of a server that announces changes, and the longest `ttlMs`.
+/// The same age for a legacy server that announces changes. Also the longest `ttlMs` of a modern
+/// server; a longer one counts as this time.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 
 /// The size up to which a list is not charged to the server's memory, in bytes. A session has at
-/// most four lists.
+/// most four lists, so at most 1 MiB of it is not charged.
 const UNCHARGED: usize = 256 << 10;
 
 /// The lists of one session's server.
@@ -269,7 +271,8 @@ impl Inner {
     }
 
     /// Reads a whole list, and charges it to the server's own memory if it is long. Fails if that
-    /// memory is exhausted. The list is empty if the server does not declare the capability.
+    /// memory is exhausted. The list is empty if the server does not declare the capability, or
+    /// declares `resources` and has no method for this list.
     async fn read_pages(&self, kind: Kind) -> Result<Entries, MountError> {
         let mut memory = MessageReservation::default();
         let declared = kind.declared_by(&self.session.described().capabilities);

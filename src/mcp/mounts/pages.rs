@@ -1,4 +1,4 @@
-//! Reads a list page by page, within bounds.
+//! Reads a list page by page. The part of a list beyond a bound is left out.
 
 use std::time::Duration;
 

@@ -22,9 +22,9 @@ pub struct Answer {
     pub reason: Option<String>,
 }
 
-/// Reads the value of the generated rule that collects an answer. The value is a list of lists: one
-/// list with the entrypoint's object, or three with `decision`, `reason` and `modified`. An inner
-/// list is empty if its value is undefined.
+/// Reads the value of the generated rule that collects an answer. The value is a list of lists:
+/// either one list with the entrypoint's object, or three lists, for `decision`, `reason` and
+/// `modified`. An inner list is empty if its value is undefined.
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let first = |list: &Value| match list {
         Value::Array(items) => items.first().cloned().unwrap_or(Value::Undefined),
@@ -77,7 +77,7 @@ fn of_members([decision, reason, modified]: [Value; 3]) -> Result<Answer, Evalua
         word => {
             let word = shortened(word);
             return Err(EvaluationError::Answer(format!(
-                "{word:?} is not a decision: allow, deny_continue, deny_abort, ask or redact"
+                "{word:?} is not a decision; the decisions are allow, deny_continue, deny_abort, ask and redact"
             )));
         }
     };

@@ -4,8 +4,8 @@
 //! The evaluator in `plain` evaluates plain policies, which have no variables or loops, define no
 //! functions, and do not read the clock. The interpreter of regorus evaluates all others. Policies
 //! run on the threads of [`PolicyThreads`]. If all policies for a message are plain and together
-//! take at most `MAX_SHORT_NS` for an input of this size, their first evaluation runs on the
-//! connection's thread instead.
+//! take at most `MAX_SHORT_NS` for an input of the message's size, their first evaluation runs on
+//! the connection's thread instead.
 //!
 //! The operator writes the policies; their inputs are untrusted. The size of an input and the time
 //! of an evaluation are limited. The evaluators check the clock between steps, never within a call

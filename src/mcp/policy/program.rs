@@ -26,8 +26,8 @@ const SAMPLE: &str = r#"{
     "name": "", "server": "", "tool": "", "arguments": {}, "tool_id": "", "agent_id": "",
     "container": "", "session": "", "security_level": "Public", "annotations": {}
 }"#;
-/// Members of an input that are the same for a request and its response. The security level is
-/// not: another call may raise it meanwhile.
+/// Members of an input that are the same for a request and its response. The security level is not
+/// among them, since another call may raise it meanwhile.
 const OF_REQUEST: [&str; 12] = [
     "direction",
     "method",
@@ -42,7 +42,8 @@ const OF_REQUEST: [&str; 12] = [
     "session",
     "annotations",
 ];
-/// The package of the rule that collects an answer. No bundle may define it.
+/// The package of the rule that collects an answer. No bundle may have a package whose path begins
+/// with `unified_proxy`.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 
 /// A compiled bundle.
@@ -58,8 +59,8 @@ enum Evaluator {
 }
 
 impl Program {
-    /// Compiles a bundle for its entrypoint, and evaluates it once. Fails if that evaluation fails
-    /// or exceeds [`WARM_UP_LIMIT`].
+    /// Compiles a bundle for its entrypoint, and evaluates it once. Fails if the bundle is refused,
+    /// or if that evaluation fails or exceeds [`WARM_UP_LIMIT`]. An invalid answer is no failure.
     pub fn compile(bundle: &Bundle, entrypoint: &str) -> Result<Self, LoadError> {
         let loaded = Loaded::read(bundle, entrypoint)?;
         let is_v1 = bundle.manifest.rego_version == 1;

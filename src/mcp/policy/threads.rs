@@ -15,10 +15,12 @@ use tokio::time::timeout;
 /// Limit on the threads that [`PolicyThreads::start`] starts. More would take the cores from
 /// connections.
 const MAX_THREADS: usize = 4;
-/// Limit on the evaluations that wait for a thread. The last of them waits 13 ms if there is one
-/// thread and each evaluation takes 50 µs.
+/// Limit on the evaluations that wait for a thread; further ones fail with
+/// [`EvaluatorError::Busy`]. If there is one thread and each evaluation takes 50 µs, the last in a
+/// full queue waits 13 ms.
 const MAX_QUEUED: usize = 256;
-/// Limit on the total size of the queued inputs, in bytes.
+/// Limit on the total size of the queued inputs, in bytes. An evaluation whose input would exceed
+/// it fails with [`EvaluatorError::Busy`].
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Limit on the threads that replace threads whose evaluation does not end: the engine checks the
 /// clock between steps, but cannot interrupt a call of a function. At the limit, no further thread
@@ -41,7 +43,7 @@ pub struct PolicyThreads(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     arrived: Condvar,
-    /// Number of threads that replace others.
+    /// Number of replaced threads whose job has not ended yet.
     standins: AtomicUsize,
 }
 
@@ -79,8 +81,8 @@ impl PolicyThreads {
 
     /// Runs `work`, whose input has `bytes` bytes, on one of the threads. If the future is dropped
     /// before `work` has begun, `work` does not run. Fails with [`EvaluatorError::Busy`] if the
-    /// queue is full, with [`EvaluatorError::TimedOut`] if `work` has not ended `GRACE` after
-    /// `limit`, and with [`EvaluatorError::Failed`] if `work` panics.
+    /// queue is full, with [`EvaluatorError::TimedOut`] if waiting in the queue and `work` together
+    /// take longer than `limit` plus `GRACE`, and with [`EvaluatorError::Failed`] if `work` panics.
     pub async fn run<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -198,8 +200,9 @@ impl Shared {
         tracing::warn!("an evaluation of a policy does not end; starting another thread");
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread for policies");
-            // The stuck thread takes further jobs once its job ends. If the job has ended
-            // meanwhile, the thread has ended too, and has lowered the count itself.
+            // Nothing replaces the stuck thread, so it must take further jobs once its job ends. If
+            // the job has ended meanwhile, the thread has ended too, and has lowered the count
+            // itself.
             let kept =
                 state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
             if kept.is_ok() {

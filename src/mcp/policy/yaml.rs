@@ -67,7 +67,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
     Ok(root.unwrap_or(Value::Null))
 }
 
-/// Adds a key or, if the last key has no value yet, its value.
+/// Stores `value` as the value of `key` or, if there is no `key` yet, as the next key.
 fn add_member(
     members: &mut Map<String, Value>,
     key: &mut Option<String>,

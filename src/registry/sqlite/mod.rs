@@ -49,7 +49,7 @@ struct Stamp {
 /// Leases in one SQLite file.
 pub struct SqliteStore {
     path: PathBuf,
-    /// The file's metadata after the last read of all leases or the last change by this store.
+    /// The file's metadata at the latest read of all leases, or after this store's latest change.
     /// `None` if the next [`LeaseStore::sync`] must read all leases.
     seen: Option<Stamp>,
 }

@@ -27,7 +27,7 @@ const COPY_PAUSE: Duration = Duration::from_millis(100);
 pub struct Restored {
     /// The number of registrations in the restored registry.
     pub registrations: usize,
-    /// The new path of the damaged registry; `None` if it was missing or undamaged.
+    /// The new path of a registry that was moved aside; `None` if it was missing or usable.
     pub moved_to: Option<PathBuf>,
 }
 
@@ -64,7 +64,7 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
 
 /// Replaces the leases of the registry with the leases of a backup. The backup may have an older
 /// schema version. A running server reads the new leases at its next probe. A missing registry is
-/// created; a damaged one is moved aside, never overwritten.
+/// created. One that is damaged or has another schema version is moved aside, never overwritten.
 ///
 /// A lease of the backup keeps its lease id if it is live in the present registry. Any other lease
 /// may have ended since the backup, so it gets a new lease id.

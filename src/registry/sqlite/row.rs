@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 use super::SqliteError;
 use crate::registry::RepoEntry;
 
-/// Passes every row to `take` and returns their number. A row that cannot be decoded is an error,
-/// like any other damage.
+/// Passes every row to `take` and returns the number of rows. A row that cannot be decoded is an
+/// error, like any other damage.
 pub(super) fn load(
     conn: &Connection,
     mut take: impl FnMut(Registration),

@@ -29,12 +29,13 @@ const MAX_CONNECTIONS: usize = 32;
 /// Time limit for a response. The server's own limits, such as that of a look-up, are far shorter.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// Time limit for a complete question to arrive over TCP, and again for its response to be written.
+/// After that, the connection is closed.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 /// The longest datagram that is read, in bytes; a longer one is truncated.
 const DATAGRAM: usize = 4096;
 /// The largest response to a client without EDNS, in bytes.
 const PLAIN_DATAGRAM: u16 = 512;
-/// The longest DNS message, in bytes.
+/// Limit on the body of a response, in bytes. A longer one is a failure.
 const MAX_MESSAGE: usize = 64 << 10;
 
 const MEDIA_TYPE: &str = "application/dns-message";

@@ -108,8 +108,10 @@ fn canonical(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok()
 }
 
-/// Returns a directory of programs, with those of [`LIBRARIES`] beside it that exist. In the home
-/// directory, returns only the directory itself: a `share` or `lib` there holds other files too.
+/// Returns a directory of PATH and, if its name is `bin` or `sbin`, those of [`LIBRARIES`] beside
+/// it that exist. Returns only the directory itself if it is below the home directory, where
+/// `share` and `lib` hold other files too, or in a directory of the system, whose libraries are
+/// visible anyway.
 fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
     let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
     let beside = directory

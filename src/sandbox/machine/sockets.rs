@@ -16,7 +16,7 @@ const ADDRESS: usize = 7;
 /// Directories of installed packages. They are not searched: they hold many files, but no sockets
 /// of servers that people start.
 const OF_PACKAGES: [&str; 4] = ["/usr", "/nix", "/gnu", "/snap"];
-/// The most directory entries that are searched.
+/// The most directory entries that are searched; more are an error.
 const MAX_FILES: usize = 2_000_000;
 
 /// Entries that hide the host's Unix sockets below the bind mounts. `searched` are mounted

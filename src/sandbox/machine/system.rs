@@ -32,7 +32,7 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 ];
-/// The most files of /etc whose permissions are checked; further ones are hidden.
+/// The most entries of /etc whose permissions are checked; further ones are hidden.
 const MAX_SETTINGS: usize = 20_000;
 
 /// The path of the certificates inside.
@@ -160,7 +160,7 @@ fn plain_file(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 
-/// Whether a path is below a directory of the system that is entirely visible.
+/// Whether a path is in one of the [`SYSTEM`] directories other than /var, or is one of them.
 pub fn is_system(path: &Path) -> bool {
     let first = path.components().nth(1);
     let first = first.and_then(|part| part.as_os_str().to_str());

@@ -177,7 +177,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
 }
 
 #[test]
-fn wrong_types_are_refused_without_quoting_the_value() {
+fn wrong_types_and_values_in_proxy_yaml_are_refused_with_their_place() {
     check_errors(
         "proxy.yaml",
         &[

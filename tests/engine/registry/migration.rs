@@ -88,7 +88,7 @@ async fn a_migration_that_fails_leaves_the_old_file() {
     let file = directory.path().join(FILE_NAME);
     write_version_1(&file);
     let conn = Connection::open(&file).unwrap();
-    // Makes the migration's last statement fail.
+    // Makes the last statement of the migration to version 2 fail.
     conn.execute_batch("DROP INDEX containers_by_expiry; CREATE TABLE containers_by_expiry (x);")
         .unwrap();
     drop(conn);

@@ -321,7 +321,7 @@ async fn maintenance_ends_an_expired_lease_and_find_returns_it_until_it_is_remov
         rows.unwrap_or(-1)
     };
     within(3, || rows() == 0).await;
-    // The lease was deleted, so the same registration begins a new one.
+    // The lease was deleted, so this registration of the same container begins a new lease.
     let renewed = fixture.registry.register(new("c1", A)).await.unwrap();
     assert!(!renewed.extended);
     assert!(renewed.container.is_live(OffsetDateTime::now_utc()));

@@ -98,7 +98,8 @@ async fn restoring_a_backup_revives_no_ended_lease() {
         for container in [&ended, &replaced, &successor] {
             assert!(container.has_ended() && container.ended().is_cancelled());
         }
-        // An identical registration extends the lease that began with the restore.
+        // A registration that differs only in its expiry extends the lease that began with the
+        // restore.
         assert_eq!(fixture.register("c1", A).await.lease, one.lease, "{damage}");
     }
 }

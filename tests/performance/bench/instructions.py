@@ -51,7 +51,7 @@ HTTP = [
     Unit("new tunnel with one request", ["tunnels", "--connections", 1], 100),
 ]
 NEW_HOST = [Unit("first tunnel to a host, with one request", ["tunnels", "--connections", 1], 80)]
-# A DNS question takes so few instructions that those of timers are a large part of the count.
+# A DNS question takes so few instructions that those of timers are a large part of the count. So the tolerance is larger.
 DNS = [Unit(f"DNS question, {names}", [names, "--clients", 1], 2000, tolerance_percent=10.0)
        for names in ("cached", "denied", "forwarded")]
 CALL = ["call", "--era", "modern", "--connections", 1]
@@ -116,7 +116,7 @@ class CountedProduct(Gateway):
         self.per_second = self.dump()[0] / IDLE_SECONDS
 
     def dump(self):
-        """Returns the instructions since the last dump, without those of timers, and the path of the profile."""
+        """Returns the instructions since the previous dump, without those of timers, and the path of the profile."""
         before = set(self.work.glob(f"{PROFILE}.*"))
         command = ["callgrind_control", "--dump", str(self.process.pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=LOAD_SECONDS)
@@ -127,7 +127,8 @@ class CountedProduct(Gateway):
         return int(total.split()[1]) - self.per_second * (self.dumped - began), profile
 
     def count(self, load, peer, unit, functions):
-        """Returns the instructions of one unit, and by how many percent the median count exceeds the smallest."""
+        """Returns the instructions of one unit, and by how many percent the median count of `unit.many` units exceeds
+        the smallest such count."""
         few = unit.many // 10
         load.send(peer, unit, few)
         of_few, of_many = [], []

@@ -16,7 +16,7 @@ TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
 # 1 connection shows the latency. With 8, some cores sleep between calls; with 32, no core does.
 CONNECTIONS = (1, 8, 32)
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
-# The peers whose idle streams are measured. The product is restarted before each measurement.
+# The peers whose idle streams are measured.
 IDLE = ("product", "product, stdio")
 
 FASTMCP = """

@@ -23,7 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// which makes it slow.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Percentage of answers that may be lost or wrong: a saturated server drops some.
+/// Number of lost or wrong answers for each 100 right ones at which a run still counts: a saturated
+/// server drops some.
 const TOLERATED_PERCENT: u64 = 1;
 
 /// Number of names in the pool: so many that no cache still has a name when it is queried again.

@@ -65,7 +65,7 @@ for port in (3128, 8090):
                 return client.getresponse().status
             holds(f"{method} {path} at {port}", lambda: ask_admin() in (400, 403, 404, 405))
 
-# The gateway's health has only the state of the container's MCP servers.
+# The gateway's health has only its checks, the state of the container's MCP servers, and a status.
 import json
 def health():
     client = http.client.HTTPConnection("127.0.0.1", 8090, timeout=5)

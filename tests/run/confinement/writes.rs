@@ -45,7 +45,7 @@ for mode in (0o4755, 0o2755, 0o6755):
     fails(f"the mode {mode:o} at open", lambda: (os.close(os.open(f"made-{mode}", os.O_CREAT | os.O_WRONLY, mode)), require_set_id_bit(f"made-{mode}")))
     fails(f"the mode {mode:o} at mknod", lambda: (os.mknod(f"node-{mode}", stat.S_IFREG | mode), require_set_id_bit(f"node-{mode}")))
 
-# The sandbox's own directories can be written to.
+# The working directory and the sandbox's own directories can be written to.
 for directory in (".", home, "/tmp", "/var/tmp", "/dev/shm", "/run/lock"):
     holds(f"the sandbox's own {directory}", lambda: write(f"{directory}/{name}") or True)
 holds("a program in /tmp is started", lambda: subprocess.run(["sh", "-c", "cp /bin/true /tmp/t && /tmp/t"]).returncode == 0)

@@ -103,7 +103,7 @@ fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
     )
 }
 
-/// Like [`ask`], with the line `header` instead of the placeholder.
+/// Like [`ask`], with the header line `header` instead of `Authorization`.
 fn ask_with(person: &Person, flags: &[&str], hosts: &[&str], header: &str) -> String {
     let urls: Vec<String> = hosts
         .iter()

@@ -161,7 +161,7 @@ pub fn modern(mut message: Value) -> (String, Value) {
 pub struct Events {
     pub status: u16,
     reader: BufReader<TcpStream>,
-    /// The event id that was received last; `None` before the first event with an id.
+    /// The id of the most recent event that had one; `None` before the first event with an id.
     pub last_id: Option<String>,
 }
 

@@ -29,7 +29,7 @@ fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
     });
 }
 
-/// Asserts that a complete result has the `resultType` that the modern era requires.
+/// For a modern client, asserts that the `resultType` is `complete`.
 fn assert_complete(client: &Client<'_>, response: &Value) {
     if client.era == Era::Modern {
         assert_eq!(response["result"]["resultType"], "complete", "{response}");

@@ -1,4 +1,4 @@
-//! A server with tools, a resource and a prompt that speaks one era or both.
+//! A server that speaks one era or both, with tools, a resource and a prompt.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::hostile::client::{Era, message};
 use super::hostile::server::{Answer, McpServer, Seen, event, text_result, tool};
 
 pub const URI: &str = "note://first";
-/// The names of its tools.
+/// The names of the server's tools.
 pub const TOOLS: [&str; 6] = ["echo", "ask", "sample", "work", "never", "cancelled"];
 
 /// Starts a server that speaks the era `only`, or both eras if `None`. The tool `echo` returns its
 /// own name and the arguments; `ask` and `sample` send the client a request and return the client's
 /// answer; `work` reports progress once a second for 4 s; `never` does not answer; `cancelled`
-/// returns whether the last call of `never` was cancelled.
+/// returns whether the most recent call of `never` was cancelled.
 pub fn library(only: Option<Era>) -> McpServer {
     McpServer::scripted(TOOLS.map(tool).to_vec(), move |seen| {
         let is_unknown = match only {

@@ -43,12 +43,12 @@ const FAULTS: [Fault; 9] = [
 struct Reloads<'s> {
     server: &'s McpServer,
     gateway: Gateway,
-    /// The number of the configuration that was made last.
+    /// The number of the newest configuration; 0 before the first.
     number: Cell<u32>,
 }
 
 impl Reloads<'_> {
-    /// Makes a bundle with one decision, whose reason has a number in it.
+    /// Makes a bundle with one decision. The number is part of the decision's reason.
     fn bundle(&self, number: u32, denies: bool) -> PathBuf {
         let path = self.gateway.proxy.path(&format!("bundle-{number}"));
         fs::create_dir(&path).unwrap();
@@ -56,7 +56,7 @@ impl Reloads<'_> {
         path
     }
 
-    /// A valid `mcp.yaml` whose tool has a number in its name.
+    /// A valid `mcp.yaml`. The number is part of the tool's name.
     fn settings(&self, number: u32, bundle: &Path) -> Value {
         json!({
             "mcpServers": { "kb": self.server.mount() },
@@ -68,7 +68,7 @@ impl Reloads<'_> {
         })
     }
 
-    /// Replaces a file at once: the watcher never sees a part of it.
+    /// Replaces a file in one step, so that the proxy never reads a part of it.
     fn replace(&self, name: &str, text: &str) {
         let new = self.gateway.proxy.path("new");
         fs::write(&new, text).unwrap();

@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(25);
 /// Requests the tokens of one App installation. A reload keeps this source if the entry is
 /// unchanged, so that leases keep their tokens.
 pub struct AppTokens {
-    /// Key of this installation in the state of a lease.
+    /// Key of this source's token in the state of a lease; differs for each `AppTokens`.
     number: u64,
     name: Arc<str>,
     settings: AppSettings,
@@ -41,7 +41,7 @@ pub struct AppTokens {
     owner: OnceLock<String>,
 }
 
-/// The tokens of one lease, by the number of their installation.
+/// The tokens of one lease, by [`AppTokens::number`].
 #[derive(Default)]
 struct LeaseTokens(Mutex<HashMap<u64, Arc<Slot>>>);
 

@@ -25,7 +25,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_s
 /// the oldest are dropped.
 const MAX_REPLACED: usize = 4;
 
-/// The state of the token file, the tokens in use, and the result of the last refresh.
+/// The state of the token file, the tokens in use, and why the most recent refresh failed, if it
+/// did.
 #[derive(Default)]
 pub struct LoginState {
     /// When the file was last checked for changes.
@@ -113,7 +114,7 @@ impl LoginState {
         self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
     }
 
-    /// Whether the file could be read at the last check, and the last refresh succeeded.
+    /// Whether the most recent check could read the file, and the most recent refresh succeeded.
     pub fn is_valid(&self) -> bool {
         self.unreadable.is_none() && self.failed.is_none()
     }

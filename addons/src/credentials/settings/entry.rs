@@ -14,7 +14,8 @@ use crate::forges::ForgeHosts;
 
 const HTTPS_PORT: u16 = 443;
 
-/// Headers that an entry may not set, since they frame the message or belong to the proxy.
+/// Headers that an entry may not set besides `proxy-*`, since they frame the message or belong to
+/// the proxy.
 const UNSETTABLE: [&str; 10] = [
     "connection",
     "content-length",
@@ -30,8 +31,9 @@ const UNSETTABLE: [&str; 10] = [
 
 const KINDS: &str = "set_headers, basic, bearer, github_app, oauth";
 
-/// Reads an entry, and its secrets through `secrets`. The hosts of a GitHub App must belong to one
-/// of `forges`. Reports every error. Returns `None` if no name, no hosts or no kind could be read.
+/// Reads an entry, and its secrets through `secrets`. The hosts of a GitHub App must all belong to
+/// the same one of `forges`. Reports every error. Returns `None` if no name, no hosts or no kind
+/// could be read.
 pub(super) fn read<'a>(
     at: &Setting<'a>,
     forges: &[ForgeHosts],

@@ -16,16 +16,16 @@ use crate::forges::ForgeHosts;
 pub(super) use secret::SecretReader;
 pub use secret::SecretSetting;
 
-/// The entries of the file. Without an entry, nothing is injected.
+/// The entries of the file.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialSettings {
-    /// The entries whose secrets are not empty.
+    /// The entries of which no secret is empty.
     pub active: Vec<CredentialEntry>,
     /// The hosts of all entries, also of those with an empty secret, each with its entry's name.
     pub hosts: Vec<(Host, String)>,
 }
 
-/// An entry whose secret is not empty.
+/// An entry of `credentials.yaml`.
 #[derive(Clone, Debug)]
 pub struct CredentialEntry {
     /// The name in the audit, in metrics, and in the `[REDACTED:name]` that replaces an echo.
@@ -42,7 +42,7 @@ pub struct CredentialEntry {
     pub remove_cookies: Vec<String>,
     /// The containers whose requests may get the secret; `None` for all.
     pub containers: Option<Vec<ContainerId>>,
-    /// The repositories that a request's path must name to get the secret: see
+    /// The repositories of which a request's path must name one to get the secret: see
     /// [`Credential::repos`](super::Credential::repos).
     pub repos: Option<Vec<String>>,
     /// Its place in the file.
@@ -63,7 +63,7 @@ pub enum KindSettings {
     },
     /// As `Authorization: Bearer`.
     Bearer(SecretSetting),
-    /// As a token of a GitHub App installation, one for each lease.
+    /// As a token of a GitHub App's installation; each lease gets its own tokens.
     GithubApp(AppSettings),
     /// As the access token of an OAuth login.
     Oauth(OauthSettings),
@@ -88,7 +88,7 @@ impl CredentialSettings {
                 && let file = secret_files.real_path(&oauth.token_file)
                 && let Some(before) = token_files.insert(file, line)
             {
-                // Both entries would refresh the login, and most refresh tokens work once.
+                // Both entries would refresh the login, and most refresh tokens work only once.
                 at.refuse(format!(
                     "has the same token_file as the entry in line {before}: name all hosts in one entry"
                 ));
@@ -133,7 +133,7 @@ impl CredentialSettings {
     }
 
     /// Reports an error for each host that has an entry and is in `tls.passthrough`. Warns of
-    /// personal tokens for a forge, and of hosts that the allowlist denies.
+    /// personal tokens for a forge, and of hosts and ports that the allowlist denies.
     pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
         // The proxy cannot inject a credential into TLS that it does not decrypt.
         for (host, name) in &self.hosts {
@@ -173,7 +173,7 @@ impl CredentialEntry {
         })
     }
 
-    /// Warnings for hosts that the allowlist denies, to which the credential is never sent.
+    /// Warnings for hosts and ports that the allowlist denies: the credential is never sent there.
     fn unlisted(&self, allowlist: &Allowlist) -> impl Iterator<Item = String> {
         let (name, origin) = (&self.name, &self.origin);
         self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {

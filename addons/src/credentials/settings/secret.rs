@@ -53,7 +53,7 @@ impl SecretSource for Fixed {
 #[derive(Default)]
 pub(in crate::credentials) struct SecretReader<'a>(RefCell<Vec<ReadSecret<'a>>>);
 
-/// A secret, and the variables that its text refers to.
+/// A secret, and the variables in its text or in the path of its file.
 struct ReadSecret<'a> {
     setting: SecretSetting,
     variables: &'a [Variable],
@@ -71,7 +71,8 @@ impl<'a> SecretReader<'a> {
         Some(self.keep(setting, scalar))
     }
 
-    /// Reads a secret that is put into a header value without an encoding.
+    /// Reads a secret that is put into a header value without an encoding. Refuses a value with
+    /// other characters than spaces and visible ASCII.
     pub fn read_for_header(&self, at: &Setting<'a>) -> Option<SecretSetting> {
         let setting = self.read(at)?;
         let fits = |byte: u8| byte == b' ' || byte.is_ascii_graphic();

@@ -313,7 +313,7 @@ fn a_dry_run_names_the_credential_and_does_not_add_the_secret() {
     );
 }
 
-/// A token source that panics when it is used.
+/// A token source that panics when a token is requested.
 struct NeverAsked;
 
 impl TokenSource for NeverAsked {

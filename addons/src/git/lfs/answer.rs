@@ -71,7 +71,7 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
 }
 
 /// Replaces tokens by placeholders. An object gets an error instead of all its actions if the URL
-/// of one action cannot be parsed or has a host that the container may not reach.
+/// of one action cannot be parsed or has a host or port that the container may not reach.
 fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
     let objects = answer.get_mut("objects").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {

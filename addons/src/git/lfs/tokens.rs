@@ -16,8 +16,8 @@ use crate::contract::{Container, Flow, Host, Request, Scheme};
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest token and the longest field name in bytes. Longer ones are removed from the answer,
-/// since most servers would refuse the header field.
+/// The longest token and the longest field name in bytes. A field beyond either limit is removed
+/// from the answer, since most servers would refuse it.
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 

@@ -1,8 +1,8 @@
 //! The permitted mutations, each with the permitted fields of its input.
 //!
 //! They cover pull requests and their comments and reviews, issues, labels, and reactions. The
-//! fields are from GitHub's public GraphQL schema. Fields of it that reach beyond the repository or
-//! the request, or that start an agent, are not listed, such as:
+//! fields are from GitHub's public GraphQL schema. Fields that reach beyond the repository or the
+//! request, or that start an agent, are not listed, such as:
 //!
 //! - `agentAssignment` starts an agent, in any repository that it names.
 //! - `issueTemplate` takes labels and assignees from a file that is not part of the request.

@@ -8,7 +8,7 @@
 pub(super) enum Place {
     /// An object of an authorized repository.
     Inside,
-    /// A connection of a repository's object to objects outside of it.
+    /// A connection of an object of an authorized repository to objects outside of the repository.
     Connection,
     /// A person, an organization, another repository. Fields without a selection may be read. A
     /// field with a selection may be read only if it is in [`NAMES`] and has no arguments.

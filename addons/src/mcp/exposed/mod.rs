@@ -34,9 +34,9 @@ pub struct ExposedTool {
     pub server: Arc<ServerSettings>,
     /// The definition as the server lists it.
     pub definition: Arc<Definition>,
-    /// Whether the tool is listed. False if the chain would deny every call: the tool is blocked
-    /// because its definition changed, or it reaches the open world and the container's security
-    /// level forbids such tools.
+    /// Whether the tool is listed. False if the tool is blocked because its definition changed, or
+    /// if it reaches the open world and the container's security level forbids such tools: the
+    /// chain would deny every call.
     pub is_listed: bool,
     /// The entry of `tools/list`, if it differs from the definition.
     rewritten: Option<String>,
@@ -47,7 +47,8 @@ pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {
     /// Builds the view of a container, in the order of `listings`. If several tools have the same
-    /// exposed name, keeps the first one that the operator renamed, otherwise the first.
+    /// exposed name, keeps the first one that the operator renamed, or the first of all if none is
+    /// renamed.
     #[must_use]
     pub fn of(settings: &McpSettings, container: &Container, listings: &[Listing]) -> Self {
         let count = listings.iter().map(|(_, tools)| tools.len()).sum();

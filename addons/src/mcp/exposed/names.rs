@@ -11,10 +11,10 @@ const HASH_DIGITS: usize = 8;
 /// can cause thousands. A view of tools has one list for collisions and one for other problems.
 const MAX_PROBLEMS: usize = 100;
 
-/// Returns the exposed name of a tool or prompt: the server's prefix, then the server's name for
-/// it. A name of more than [`MAX_EXPOSED_NAME`] bytes is cut, and ends with a hash. `None` for an
-/// empty name, and for one with characters other than visible ASCII, since it could look like
-/// another name. Reports a cut or refused name as a problem.
+/// Returns the exposed name of a tool or prompt: the server's prefix, then `name`, the server's own
+/// name for it. An exposed name of more than [`MAX_EXPOSED_NAME`] bytes is cut, and ends with a
+/// hash. `None` if `name` is empty, or has characters other than visible ASCII, since it could look
+/// like another name. Reports a cut or refused name as a problem.
 pub(super) fn exposed_name(
     server: &ServerSettings,
     name: &str,

@@ -12,8 +12,8 @@ use crate::raw_json::{Members, Node, ObjectText, RawJsonError};
 /// longer definition is left out.
 const MAX_REWRITTEN: usize = 256 * 1024;
 
-/// Rewrites a definition with its exposed name and the operator's override. `None` without an
-/// override if the exposed name is the tool's name.
+/// Rewrites a definition with its exposed name and the operator's override. `None` if there is no
+/// override and the exposed name is the server's own name for the tool.
 pub(super) fn rewrite(
     definition: &Definition,
     name: &str,
@@ -89,7 +89,7 @@ fn expose_schema(schema: &str, rule: &OverrideRule) -> Result<String, RawJsonErr
 }
 
 /// Returns the annotations with the operator's override applied; `None` if the override sets no
-/// annotation. Of two values of a hint, the stricter one counts.
+/// annotation. If the server and the override set the same hint, the stricter value counts.
 fn expose_annotations(
     annotations: Option<&str>,
     definition: &Definition,

@@ -92,7 +92,8 @@ fn overlap(one: &str, other: &str) -> bool {
         // A pattern without `*` matches only itself.
         return matches(one, other) || matches(other, one);
     };
-    // The texts between the first and the last `*` can follow each other in any order.
+    // Only what is before the first `*` and after the last one can conflict: the texts between them
+    // may follow each other in any order.
     let end = one.rsplit('*').next().unwrap_or_default();
     let other_end = other.rsplit('*').next().unwrap_or_default();
     (start.starts_with(other_start) || other_start.starts_with(start))

@@ -43,7 +43,7 @@ pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
         ])?;
         if choice == OnUnavailable::Allow {
             let message =
-                "on_unavailable: allow lets every call pass while a policy cannot be loaded";
+                "on_unavailable: allow lets a message pass while its policies cannot be loaded";
             at.report().warn_at(at.place(), message);
         }
         Some(choice)

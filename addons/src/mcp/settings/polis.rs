@@ -1,5 +1,5 @@
-//! Reads files of the polis gateway. Each key that only polis has causes a warning that names the
-//! native key.
+//! Reads files of the polis gateway. Each key that only polis has causes a warning that names its
+//! equivalent, if there is one.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

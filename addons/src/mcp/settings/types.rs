@@ -211,8 +211,8 @@ pub enum Injected {
 pub struct PoliciesSettings {
     /// The bundles; all are evaluated, and the strictest decision counts.
     pub bundles: Vec<Bundle>,
-    /// Time limit for all bundles together to judge one message, or one of several questions in a
-    /// message.
+    /// Time limit for all bundles together to judge one message, or one question in a server's
+    /// answer.
     pub timeout: Duration,
     /// The reaction if a bundle could not be loaded.
     pub on_unavailable: OnUnavailable,
@@ -251,7 +251,7 @@ pub enum OnUnavailable {
     /// Denies the messages that the policy would judge.
     #[default]
     Deny,
-    /// Lets these messages pass.
+    /// Leaves the decision on these messages to the other policies. Without another one, they pass.
     Allow,
 }
 

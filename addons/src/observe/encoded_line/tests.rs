@@ -321,7 +321,7 @@ proptest! {
         }
     }
 
-    /// Up to the end of the year 9999, the last one in RFC 3339.
+    /// Up to the end of the year 9999, the last year that RFC 3339 can express.
     #[test]
     fn times_are_written_as_rfc_3339(second in 0..253_402_300_800_u64, millisecond in 0..1000_u64) {
         const RFC_3339: &[BorrowedFormatItem<'_>] = format_description!(

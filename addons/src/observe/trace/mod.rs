@@ -1,4 +1,4 @@
-//! Makes a span of every flow of a container, in the trace of the client.
+//! Makes a span for each flow of a container, in the trace of the client.
 
 mod collector;
 mod export;
@@ -47,7 +47,7 @@ pub struct Span {
     pub duration: Duration,
 }
 
-/// Makes a span of every flow of a container. For a request with W3C trace context, the span is a
+/// Makes a span for each flow of a container. For a request with W3C trace context, the span is a
 /// child of the client's span and the parent of the upstream's span. The span is not exported if
 /// the context is not sampled. A request without context starts a trace, and is sent unchanged.
 pub struct Trace {
@@ -97,7 +97,7 @@ impl Addon for Trace {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // No span for unknown sources, which could fill the collector, nor for the appliance's own
+        // No span for unknown sources, which could fill the collector, nor for the proxy's own
         // requests: they include the exports of spans, and a span for an export would cause another
         // export.
         if flow.known_container().is_none() {

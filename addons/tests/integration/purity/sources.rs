@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Files, sockets, processes, threads and tasks. An import of a parent module is forbidden as well,
-/// since code can name forbidden modules through it.
+/// Files, sockets, processes and their environment, threads and tasks. An import of a parent module
+/// is forbidden as well, since code can name forbidden modules through it.
 const FORBIDDEN: [&str; 19] = [
     "std::fs",
     "std::process",

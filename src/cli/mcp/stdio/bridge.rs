@@ -46,7 +46,8 @@ pub struct Bridge {
     pub sessions: Sessions,
     pub tools: MirroredTools,
     calls: Mutex<HashMap<Id, Call>>,
-    /// The revision of the last request that named its revision, as requests do from 2026-07-28 on.
+    /// The revision of the most recent request that named its revision, as requests do from
+    /// 2026-07-28 on.
     modern: Mutex<Option<HeaderValue>>,
     tasks: TaskTracker,
 }
@@ -74,8 +75,9 @@ impl Bridge {
         })
     }
 
-    /// Handles one line. A request other than `initialize` continues in the background. For any
-    /// other message, waits until the gateway has accepted it, so that messages arrive in order.
+    /// Handles one line. A request other than `initialize` continues in the background. To keep the
+    /// order of messages, waits for the answer to `initialize`, and waits up to [`ACCEPT_TIMEOUT`]
+    /// for the gateway to accept a notification or a response.
     pub async fn take(self: &Arc<Self>, line: Line) {
         let text = match line {
             Line::Text(text) => Bytes::from(text),

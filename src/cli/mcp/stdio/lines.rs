@@ -8,7 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::mcp::http_client::MAX_MESSAGE;
 
-/// Limit on the lines that wait to be handled, and on those that wait to be written.
+/// Limit on the lines that wait to be handled, and on those that wait to be written. At the limit,
+/// the reading thread or [`Output::message`] waits.
 const QUEUE: usize = 64;
 
 /// A line of stdin.
@@ -42,7 +43,6 @@ fn read_line(input: &mut impl BufRead, most: usize) -> Option<Line> {
     loop {
         let mut line = Vec::new();
         let limit = (most as u64).saturating_add(1);
-        // A read error counts as the end.
         input
             .by_ref()
             .take(limit)

@@ -16,8 +16,8 @@ const MAX_TOOLS: usize = 10_000;
 /// The largest definition that is remembered, in bytes of JSON.
 const MAX_DEFINITION: usize = 64 * 1024;
 
-/// The definitions that may contain [`ANNOTATION`], by the tool's name, from the last lists of
-/// tools.
+/// The most recently listed definition of each tool whose definition may contain [`ANNOTATION`], by
+/// the tool's name.
 #[derive(Default)]
 pub struct MirroredTools(Mutex<HashMap<String, Box<RawValue>>>);
 

@@ -102,8 +102,7 @@ async fn the_task_member_is_removed_from_calls_and_server_requests() {
         elicit(&events, asked).await.unwrap();
         raw(json!({"content": [], "seen": seen.params}))
     });
-    // The first fixture prefixes the tool's name, so that the params are rewritten; the second
-    // keeps the name.
+    // The first fixture adds a prefix to the tool's name; the second keeps the name.
     let renamed = Fixture::of(&[("one", &server)]);
     for (fixture, name) in [(&renamed, "one_echo"), (&Fixture::sole(&server), "echo")] {
         let client = fixture.client(LEGACY);

@@ -44,7 +44,7 @@ pub struct Server {
     pub cancelled: Arc<AtomicUsize>,
     /// Whether opening a session fails.
     pub is_down: Mutex<bool>,
-    /// Whether opening a session never completes.
+    /// While true, opening a session does not complete.
     pub hangs: Mutex<bool>,
     ended: Mutex<CancellationToken>,
 }

@@ -1,4 +1,5 @@
-//! The lists of tools by which the chain limits clients' text from the level `Confidential` on.
+//! From the level `Confidential` on, the chain judges a client's text with the list of the server's
+//! tools.
 
 use std::sync::Arc;
 use std::time::Duration;

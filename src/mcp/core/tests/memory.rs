@@ -58,7 +58,7 @@ async fn messages_that_wait_for_the_core_are_charged() {
 }
 
 #[tokio::test]
-async fn a_long_list_is_charged_and_the_last_list_is_kept_if_memory_is_exhausted() {
+async fn a_long_list_is_charged_and_the_previous_list_is_kept_if_memory_is_exhausted() {
     let server = Server::new(LEGACY);
     let list = |count: usize| {
         let tools = (0..count).map(|number| {

@@ -13,7 +13,7 @@ use super::fixture::{Fixture, error};
 use crate::mcp::Version;
 
 const LEGACY: Version = Version::V2025_11_25;
-/// How often a client asks for a session.
+/// Pause after each attempt of a client to get a session.
 const STEP: Duration = Duration::from_millis(50);
 
 async fn is_open(fixture: &Fixture) -> bool {

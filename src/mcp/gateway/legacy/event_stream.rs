@@ -56,7 +56,7 @@ struct State {
     /// Number of the newest reader. Readers with lower numbers were replaced.
     readers: u64,
     has_reader: bool,
-    /// When the last reader was dropped, or the stream was created.
+    /// When the newest reader was dropped; before the first reader, when the stream was created.
     left: Instant,
     finished: bool,
     waker: Option<Waker>,
@@ -90,9 +90,8 @@ impl EventStream {
     }
 
     /// Writes a message. Waits while a connected client has too many unread events. Without a
-    /// connected client, drops the oldest events over a limit instead. Fails if the memory for
-    /// buffered bodies is exhausted. The
-    /// message is charged while it waits, too.
+    /// connected client, drops the oldest events over a limit instead. The message is charged to
+    /// the memory for buffered bodies, also while it waits. Fails if that memory is exhausted.
     pub async fn push(&self, json: &str, memory: &Memory) -> Verdict {
         let charge = memory.reserve(json.len())?;
         loop {

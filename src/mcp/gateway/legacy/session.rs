@@ -23,7 +23,7 @@ pub struct LegacySession {
     pub transport: Transport,
     /// The client; set by `initialize`.
     caller: OnceLock<Arc<Caller>>,
-    /// Shared with all streams of the lease.
+    /// Counts the bytes that all streams of the lease keep.
     kept: KeptBytes,
     /// When a request last named the session, or a call of the session last ended.
     used: Mutex<Instant>,

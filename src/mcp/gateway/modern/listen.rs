@@ -109,7 +109,7 @@ struct Listening<Guards> {
     stopping: CancellationToken,
     memory: Memory,
     acknowledged: bool,
-    /// Dropped when the stream ends. The guard of the flow then writes its record.
+    /// Dropped when the stream ends. The guard of the flow then writes the flow's record.
     _guards: Guards,
 }
 

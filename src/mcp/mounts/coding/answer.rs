@@ -14,7 +14,7 @@ use crate::http::OwnClient;
 const MAX_LINE: usize = 1 << 20;
 /// Limit on the length of an error that is relayed, in characters; the rest is cut off.
 const MAX_ERROR: usize = 4096;
-/// Limit on the bytes drained from an unneeded body.
+/// Limit on the bytes drained from an unneeded body. The connection of a longer body is closed.
 const MAX_DRAINED: usize = 64 * 1024;
 
 /// The answer to an operation.

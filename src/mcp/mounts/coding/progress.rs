@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::super::{Event, Events, Params};
 
-/// The shortest time between two notifications. Output in between is reported together.
+/// The shortest time between two notifications, except before the one at the end of the command.
+/// Output in between is reported together.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest output in one notification, in bytes. A longer output loses its beginning, as in the
 /// result of a command.

@@ -20,9 +20,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause. A shorter one would fill the audit log: over TCP, the requests of each
 /// attempt are flows of the container.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// The longest answer to `/health`, in bytes.
+/// The longest answer to `/health`, in bytes. A longer one counts as a failed attempt.
 const MAX_HEALTH: usize = 4096;
-/// The longest version that is relayed, in characters.
+/// Limit on the version that is relayed, in characters; the rest is cut off.
 const MAX_VERSION: usize = 64;
 /// Limit on the sidecar's reason for refusing the token, in characters; the rest is cut off.
 const MAX_SAID: usize = 200;
@@ -58,8 +58,8 @@ impl From<Failure> for Unready {
 
 /// Waits until the sidecar is ready, and returns its version. Makes attempts for the time
 /// `wait_for_ready`, and then fails with the reason of the last attempt. Fails at once if a rule
-/// denies a request, or if the sidecar refuses the token or serves requests without the token that
-/// the settings require.
+/// denies a request, if the sidecar refuses the token or requires one and none is configured, or if
+/// it serves requests without the token that the settings require.
 pub async fn until_ready(
     endpoint: &SidecarEndpoint,
     settings: &CodingSettings,

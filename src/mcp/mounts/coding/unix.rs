@@ -25,7 +25,7 @@ use crate::upstream::SocketPermit;
 
 /// Time limit for connecting. The peer is on this machine.
 const CONNECTING: Duration = Duration::from_secs(5);
-/// The most idle connections that are kept.
+/// The most idle connections that are kept; further ones are closed.
 const MAX_IDLE: usize = 8;
 /// How long an idle connection is kept: shorter than servers keep it, so that no request races with
 /// the server's close.

@@ -29,7 +29,8 @@ const MAX_SESSION_ID: usize = 1024;
 pub enum NotOpened {
     /// The server answered `initialize` with an error.
     Refused(RpcError),
-    /// The server answered POST with 400, 404 or 405, as servers of HTTP+SSE (2024-11-05) do.
+    /// The server answered POST with 400, 404 or 405 and no JSON-RPC error, as servers of HTTP+SSE
+    /// (2024-11-05) do.
     NoEndpoint(MountError),
     /// Another failure.
     Failed(MountError),

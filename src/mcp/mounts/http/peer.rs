@@ -110,9 +110,9 @@ impl Inbox {
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
-    /// Relays a notification to `events`; drops it if the queue is full. A change of a list
-    /// concerns the whole session and therefore goes to `unsolicited`, unless the notification
-    /// names a subscription.
+    /// Relays a notification to `events`; drops it if the queue is full or memory is exhausted. A
+    /// change of a list concerns the whole session and therefore goes to `unsolicited`, unless the
+    /// notification names a subscription.
     pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
         let params_text = params.as_deref().map_or("", RawValue::get);
         let is_subscribed = params_text.contains(SUBSCRIPTION_ID);

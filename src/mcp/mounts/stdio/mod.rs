@@ -51,7 +51,8 @@ pub struct StdioTransport {
     server: Arc<ServerSettings>,
     settings: StdioSettings,
     make: MakeProcess,
-    /// The era of the server, once known. A modern server may support the legacy era as well.
+    /// The newest era that the server supports, once known. A legacy client's legacy session does
+    /// not reveal it, since a modern server may support the legacy era as well.
     era: Mutex<Option<Era>>,
 }
 

@@ -1,9 +1,9 @@
 //! Opens a session: starts the process, and negotiates era and revision.
 //!
-//! For a modern client, the gateway sends `server/discover` first. A legacy server answers with an
-//! error, does not answer, or exits. The gateway then sends `initialize`; after an exit, to a new
-//! process. For a legacy client, the gateway sends `initialize` first, and `server/discover` if
-//! the server refuses `initialize`.
+//! For a modern client, the gateway sends `server/discover` first, unless an earlier session showed
+//! that the server is legacy. A legacy server answers with an error, does not answer, or exits. The
+//! gateway then sends `initialize`; after an exit, to a new process. For a legacy client, the
+//! gateway sends `initialize` first, and `server/discover` if the server refuses `initialize`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -24,7 +24,8 @@ pub(super) struct Shared {
     /// Whether all containers share the session.
     pub is_shared: bool,
     pub ended: CancellationToken,
-    /// The revision that the gateway requested with `initialize`, or that `server/discover` found.
+    /// The revision that the gateway requested with `initialize` or, if it sent no `initialize`
+    /// before, that `server/discover` found.
     pub version: OnceLock<Version>,
     next: AtomicU64,
     /// The reason why the session ended.

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Limit on the depth of nested expressions and of rules that refer to rules, together. Each level
-/// takes about 1 KiB of the stack of a connection's thread.
+/// takes about 1 KiB of the stack of a connection's thread. Deeper policies are not plain.
 const MAX_DEPTH: usize = 128;
 
 /// A compiled rule.

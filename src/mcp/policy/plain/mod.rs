@@ -107,7 +107,7 @@ enum Operation {
     /// The value at a path below another value.
     Below(Expression, Box<[Value]>),
     Compare(BoolOp, [Expression; 2]),
-    /// A test of a text, and the text that it looks for.
+    /// A test, the text that is tested, and the part that the test looks for.
     Test(TextTest, [Expression; 2]),
     In(Membership),
 }

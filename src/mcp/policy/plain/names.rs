@@ -135,8 +135,8 @@ impl<'m> Names<'m> {
             || rule.is_some_and(|(found, _)| found.starts_with(path))
     }
 
-    /// Resolves a name in a package to the path of a rule there or of an import; `None` if it is
-    /// neither.
+    /// Resolves a name in a package to the path of a rule or package there, or of an import; `None`
+    /// if it is none of these.
     pub fn of_package(&self, package: &[String], name: &str) -> Option<Meaning> {
         let path = [package, &[name.to_owned()]].concat();
         if self.rules.contains_key(&path) || self.has_below(&path) {

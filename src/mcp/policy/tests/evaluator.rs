@@ -365,7 +365,7 @@ fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_l
     ];
     testkit::each_row(values, |value| {
         let list = |number| format!("[{}]", vec![&*value; number].join(","));
-        // By its bound, the longest input takes between half and all of the limit.
+        // The bound on the time of this input is between half the limit and the limit.
         let inputs = (0..).map(|power| question(&list(1 << power)).input);
         let longest = inputs.take_while(|input| query.is_short(input, 0)).last();
         let longest = longest.unwrap();

@@ -30,8 +30,8 @@ fn program(bundle: &Bundle) -> Program {
     Program::compile(bundle, "mcp/authz").unwrap()
 }
 
-/// The result as `effect: reason`. For a failure, the result has no text, since the evaluators word
-/// failures differently.
+/// The answer as `effect: reason`, or the error. The text of [`EvaluationError::Failed`] is left
+/// out, since the evaluators word it differently.
 fn decided(program: &Program, input: &serde_json::Value) -> String {
     let input: Value = serde_json::from_value(input.clone()).unwrap();
     match program.evaluate(&input, Instant::now().checked_add(Duration::from_secs(5))) {
@@ -82,7 +82,7 @@ fn a_policy_is_plain_if_all_rules_that_its_decision_needs_are_plain() {
             "import data.limits as l\ndecision := \"ask\" if l.names[0] == \"x\"".to_owned(),
             true,
         ),
-        // Most of the following policies need the interpreter.
+        // Most of the following policies are not plain.
         (ask("{ x := input.a; x == 1 }"), false),
         (ask("input.a = 1"), false),
         (ask("some x in input.a"), false),

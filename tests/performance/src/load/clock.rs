@@ -12,7 +12,8 @@ use super::Load;
 /// Schedule of a worker.
 pub enum Clock {
     /// Each request follows the previous response, until this instant. The other fields are the
-    /// number of the last request and the step to the next number.
+    /// number of this worker's previous request (at first, the worker's index) and the step to the
+    /// next one (the number of workers).
     Until(Instant, usize, usize),
     /// Each request follows the previous response. The fields are the number of requests that all
     /// workers together have begun, and the limit on that number.

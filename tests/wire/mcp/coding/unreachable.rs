@@ -75,7 +75,7 @@ fn a_replaced_sidecar_is_checked_before_the_next_call() {
     let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_read"]);
     text(&client.call("coding_read", json!({ "path": "a" })));
     assert_eq!(first.of("read").len(), 1);
-    // The next call uses the idle connection to the old sidecar, which is still open.
+    // The idle connection to the old sidecar is still open, and the next call uses it.
     std::fs::remove_file(&socket).unwrap();
     text(&client.call("coding_read", json!({ "path": "b" })));
     assert_eq!(first.of("read").len(), 2);

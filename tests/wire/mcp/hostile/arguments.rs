@@ -258,7 +258,6 @@ fn a_body_that_is_compressed_or_has_another_media_type_is_refused() {
             let reply = client.post(&[("content-encoding", coding)], b"\x1f\x8b\x08");
             assert_eq!(reply.status, 415, "{coding}: {}", reply.text());
         }
-        // JSON with another media type is refused.
         let reply = client.post(&[("content-type", "text/plain")], b"{}");
         assert_eq!(reply.status, 415, "{}", reply.text());
     });
@@ -295,8 +294,8 @@ fn headers_that_differ_from_the_body_are_refused() {
             vec![right_name, right_region],
             [&right[..], &[(name, "kb_read")]].concat(),
             [&right[..], &[(version, "2025-11-25")]].concat(),
-            // An argument and its header: they differ, the header is missing, it is there twice,
-            // the argument is missing.
+            // An argument and its header: they differ, the header is missing, the header is sent
+            // twice, the argument is missing.
             vec![right_method, right_name, (region, "us")],
             vec![right_method, right_name],
             [&right[..], &[(region, "us")]].concat(),

@@ -367,7 +367,7 @@ impl Events {
         Self { reader }
     }
 
-    /// The next message, and the last event id that arrived since the previous message; `None` at
+    /// The next message, and the latest event id that arrived since the previous message; `None` at
     /// the end of the connection.
     pub fn next(&mut self) -> Option<(Option<String>, Value)> {
         let mut id = None;

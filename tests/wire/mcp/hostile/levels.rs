@@ -1,4 +1,5 @@
-//! The security level, and the hints in tool definitions on which it depends.
+//! The security level of a container: the calls and flows that it forbids, and the hints in tool
+//! definitions that decide which calls these are.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::rules::{ends, streaming};
 use crate::streaming::open_websocket;
 use crate::support::{Origin, assert_closes, handshake, tls_config_trusting};
 
-/// Bound on the time from a change of the level to the end of the flows that it forbids.
+/// Bound on the time from a rise of the level to the end of the flows that the new level forbids.
 const IN_FORCE: Duration = Duration::from_secs(5);
 
 fn closed(name: &str) -> Value {

@@ -58,8 +58,7 @@ fn a_stdio_server_reaches_only_its_hosts_through_its_own_lease() {
     let gateway = Gateway::with(&json!({ "mcpServers": { "f": server } }), |setup| {
         let trusted = setup.dir().join("upstream-ca.pem");
         std::fs::write(trusted, &origin.ca_pem).unwrap();
-        // The container's allowlist does not apply to its servers. The `hosts` of a server do not
-        // apply to the container.
+        // The server may reach only its `hosts`. `allowlist.yaml` does not apply to the server.
         setup.allowlist["domains"] = json!(["api.example.com"]);
         setup.proxy["upstream"]["hosts"]["api.example.com"] = origin.https.to_string().into();
         setup.proxy["upstream"]["hosts"]["other.example.com"] = origin.https.to_string().into();

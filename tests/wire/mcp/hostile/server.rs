@@ -192,7 +192,7 @@ impl McpServer {
         self.of("tools/call")
     }
 
-    /// The arguments of the last call.
+    /// The arguments of the most recent call.
     pub fn arguments(&self) -> Value {
         self.calls().last().unwrap().message["params"]["arguments"].clone()
     }

@@ -15,8 +15,8 @@ use super::{Login, OauthSettings, TokenFile};
 use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// One login and its token file. A reload keeps this source if the entry is unchanged, so that no
-/// two refreshes of the login overlap.
+/// One login and its token file. A reload keeps this source if the entry has the same name and the
+/// same `oauth` settings.
 ///
 /// The lock on `known` is never held during I/O. Files are read and written on blocking threads.
 pub struct OauthTokens {
@@ -29,16 +29,16 @@ pub struct OauthTokens {
     principal: Arc<System>,
     refreshes: IntCounterVec,
     known: Mutex<LoginState>,
-    /// Held during a refresh. Shared by all entries with this file.
+    /// Held during a refresh. Shared by all sources of this file.
     refreshing: Arc<AsyncMutex<()>>,
-    /// Held while the file is read or written.
+    /// Held while this source reads or writes the file, except in [`OauthTokens::new`].
     file_access: Arc<AsyncMutex<()>>,
 }
 
 impl OauthTokens {
-    /// Reads the token file; blocks. `others` may include the former version of an entry that a
-    /// reload changed. A refresh of the former version may still be under way, so entries with the
-    /// same file share the refresh lock.
+    /// Reads the token file; blocks. `others` are the existing sources. They may include the source
+    /// of this entry before a reload changed it, with a refresh still under way: so sources of the
+    /// same file share the refresh lock, and the refreshes of a login do not overlap.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -76,8 +76,8 @@ impl OauthTokens {
         *self.name == *name && self.settings == *settings
     }
 
-    /// Whether the last access to the file and the last refresh succeeded. Never waits: if the
-    /// last check of the file is over a second old, starts another one for the next call.
+    /// Whether the file could be read at the latest check, and the latest refresh did not fail.
+    /// Never waits: if the latest check is over a second old, starts another one for later calls.
     pub fn is_valid(self: &Arc<Self>) -> bool {
         let (is_valid, is_fresh) = {
             let known = self.known.lock();
@@ -89,7 +89,7 @@ impl OauthTokens {
         is_valid
     }
 
-    /// Waits for the refresh under way, if any, since its answer must be stored.
+    /// Waits for the refresh under way, if any, since the tokens that it yields must be stored.
     pub async fn drain(&self) {
         drop(self.refreshing.lock().await);
     }
@@ -137,9 +137,10 @@ impl OauthTokens {
         known.unreadable = taken.err().map(shown);
     }
 
-    /// Takes over a file that was read. If its tokens differ from those read or written last, it is
-    /// a new login. Otherwise only other fields or the metadata changed, and the tokens in use may
-    /// be newer than those in the file. Fails if the file holds no tokens.
+    /// Takes over a file that was read. If its tokens differ from those that the source has read or
+    /// written most recently, it is a new login. Otherwise only other fields or the metadata
+    /// changed, and the tokens in use may be newer than those in the file. Fails if the file holds
+    /// no tokens.
     fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
         let is_known =
@@ -161,7 +162,7 @@ impl OauthTokens {
     }
 
     /// Prepares the tokens of a file to be sent. The outer error says why the file has no tokens,
-    /// the inner error why the access token is unusable.
+    /// the inner error why they cannot be sent.
     fn ready(&self, file: TokenFile) -> Result<(CurrentTokens, Result<(), String>), String> {
         let tokens = self.login().tokens(&file)?;
         let earlier = self.known.lock().earlier();
@@ -182,7 +183,8 @@ impl OauthTokens {
         Ok((CurrentTokens::of(file, tokens, token), usable))
     }
 
-    /// Waits for a token: reads the file, and refreshes the login if the file has no valid token.
+    /// Waits for a token: reads the file unless it was checked within the last second, and
+    /// refreshes the login if there is no token to send.
     async fn wait(self: &Arc<Self>) -> Fetched {
         let file_access = self.file_access().await;
         if self.known.lock().is_fresh() {
@@ -239,8 +241,8 @@ impl TokenSource for Arc<OauthTokens> {
             let known = self.known.lock();
             (known.to_send()?, known.is_fresh(), known.is_due())
         };
-        // The file must be checked first, by `fetch`. While another flow reads or writes the file,
-        // the current token is sent.
+        // `fetch` must check the file first. While another task reads or writes the file, the
+        // current token is sent.
         if !is_fresh && self.file_access.try_lock().is_ok() {
             return None;
         }

@@ -13,19 +13,19 @@ use crate::contract::Replacement;
 use crate::credentials::oauth::{Refusal, TokenFile};
 use crate::credentials::wiped::wipe_bytes;
 
-/// A refresh request, and the data to store the tokens of its answer.
+/// A refresh request, and what is needed to store the tokens of its answer.
 pub(super) struct RefreshRequest {
     pub(super) request: Request<Bytes>,
     /// The refresh token in the request.
     pub(super) sent: Zeroizing<String>,
-    /// Created before the request is sent: many refresh tokens work once, and must not be spent if
-    /// their successor cannot be stored.
+    /// Created before the request is sent: many refresh tokens work only once, and must not be
+    /// spent if their successor cannot be stored.
     pub(super) replacement: Box<dyn Replacement>,
 }
 
 impl OauthTokens {
-    /// Refreshes the login. A lock on the file admits one process at a time: the next one finds the
-    /// new tokens in the file, and sends no request.
+    /// Refreshes the login. A lock on the file admits one process at a time. After a successful
+    /// refresh, the next process finds the new tokens in the file and sends no request.
     pub(super) async fn renew(self: &Arc<Self>) {
         let (files, file) = (Arc::clone(&self.ports.files), self.file.clone());
         let locked = self.ports.tasks.run_blocking(move || files.lock(&file));
@@ -95,8 +95,9 @@ impl OauthTokens {
         }))
     }
 
-    /// Stores the tokens of the answer in memory and in the file. They stay in memory even if the
-    /// file cannot be written, since the old refresh token may be spent. Blocks.
+    /// Stores the tokens of the answer in memory and in the file, unless the file holds a new
+    /// login. They stay in memory even if the file cannot be written, since the old refresh token
+    /// may be spent. Blocks.
     pub(super) fn keep(
         &self,
         sent: &str,
@@ -127,8 +128,8 @@ impl OauthTokens {
         }
     }
 
-    /// The file updated with the new tokens; `None` if a new login replaced the refresh token in
-    /// the file during the request.
+    /// The content of the file with the new tokens; `None` if a new login replaced the refresh
+    /// token in the file during the request.
     pub(super) fn refreshed(
         &self,
         sent: &str,
@@ -158,8 +159,8 @@ impl OauthTokens {
             None => return,
         };
         let filled = replacement.fill(text.as_bytes());
-        // Read once more right before the replacement: while a slow disk was written, a tool may
-        // have stored a new login.
+        // Read again right before the replacement: a tool may have stored a new login while `fill`
+        // wrote to a slow disk.
         self.reread();
         let unreadable = {
             let known = self.known.lock();

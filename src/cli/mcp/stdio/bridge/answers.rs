@@ -106,7 +106,8 @@ impl Bridge {
         }
     }
 
-    /// Requests the session's standalone stream, or the rest of a stream after its last event.
+    /// Requests the session's standalone stream. If `behind` has read an event id, requests the
+    /// events after that id instead.
     pub async fn open_stream(
         &self,
         session: &Arc<Session>,
@@ -129,7 +130,8 @@ impl Bridge {
         Err(CallFailure::Refused(refusal(status, &body)))
     }
 
-    /// Relays one event, or returns it if it is the response to `call`.
+    /// Relays one event, or returns it if it is the response to `call`. Drops any other response
+    /// and an invalid message, with a warning.
     pub async fn relay(&self, data: Vec<u8>, call: Option<&Id>) -> Option<Response> {
         match Message::parse(&data, usize::MAX) {
             Ok(Message::Response { id, outcome }) if call.is_some() && id.as_ref() == call => {

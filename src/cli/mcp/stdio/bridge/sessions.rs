@@ -99,7 +99,8 @@ impl Bridge {
 
     /// Replaces a session that the gateway has ended, by sending the client's `initialize` again.
     /// If another task has already replaced the session, returns the new one. Fails if the client
-    /// has not sent `initialize`, or if the gateway cannot be reached or refuses `initialize`.
+    /// has not sent `initialize`, or if the gateway cannot be reached, refuses `initialize` or does
+    /// not accept `notifications/initialized`.
     pub async fn renew(
         self: &Arc<Self>,
         gone: Option<&Arc<Session>>,
