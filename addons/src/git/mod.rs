@@ -133,7 +133,7 @@ impl Git {
     fn large_push<'f>(&self, flow: &'f Flow, outcome: &Outcome) -> Option<(&'f str, u64)> {
         let Pushing(repo) = flow.find_slot()?;
         let bytes = flow.counters.bytes_in.load(Ordering::Relaxed);
-        let passed = outcome.denial.is_none();
+        let passed = outcome.denial.is_none() && !outcome.aborted;
         (passed && bytes > self.settings.warning_bytes).then_some((repo, bytes))
     }
 

@@ -41,8 +41,7 @@ impl PolicySettings {
         }
     }
 
-    /// Reports an error for each passthrough pattern of hosts at which the rules judge requests by
-    /// method or path.
+    /// Reports an error for each passthrough pattern to whose hosts a rule must read the requests.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
         let mut rules = self.rules.as_slice();
         while let [rule, later @ ..] = rules {
@@ -51,7 +50,7 @@ impl PolicySettings {
                 rule.must_read(pattern, later).then(|| {
                     let (name, origin) = (&rule.name, &rule.origin);
                     format!(
-                        "rule {name} at {origin} judges requests there, so they must be decrypted: remove this pattern from tls.passthrough"
+                        "rule {name} at {origin} judges requests to hosts of {pattern}, so they must be decrypted: remove this pattern from tls.passthrough"
                     )
                 })
             });

@@ -459,7 +459,7 @@ fn hosts_whose_requests_are_judged_by_rules_cannot_be_passed_through() {
                 PolicySettings::read(files).check(&Passthrough::read(files));
             });
             let errors = read.err().unwrap_or_default();
-            let is_reported = errors.contains("judges requests there");
+            let is_reported = errors.contains("judges requests to hosts of ");
             assert_eq!(is_reported, refused, "{rules}: {errors}");
             assert_eq!(errors.is_empty(), !refused, "{rules}: {errors}");
         },

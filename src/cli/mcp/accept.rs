@@ -35,9 +35,11 @@ impl Accept {
             let shown = format!("definition of {tool} of {server}: SHA-256 {new}, was {old}");
             print(printable(&shown))?;
         }
-        // With the digest, the server refuses the request if the definition changes again after
-        // the digest was shown. If there is no changed definition, the server's error says so.
-        let body = digest("changed").map(|digest| json!({ "digest": digest }));
+        // With the digest, the server refuses the request if the definition changes after the digest
+        // was read, also if it had not changed before. If it has not changed, the server's error
+        // says so.
+        let seen = digest("changed").or(digest("accepted"));
+        let body = seen.map(|digest| json!({ "digest": digest }));
         let path = format!("{path}/accept");
         let done = |_: &Value| printable(&format!("accepted {tool} of {server}"));
         let call = self.output.call(Method::POST, &path, body.as_ref(), done);

@@ -14,7 +14,8 @@ pub(super) struct UriTemplate(Regex);
 
 impl UriTemplate {
     /// Compiles a template; `None` if it is invalid or exceeds a bound. The values of variables are
-    /// not known, so an expression matches any text that its operator may produce.
+    /// not known, so an expression matches any text that it may produce, except that an expression
+    /// without an operator does not match the empty text.
     pub fn parse(template: &str) -> Option<Self> {
         if template.len() > MAX_LENGTH || template.matches('{').count() > MAX_EXPRESSIONS {
             return None;

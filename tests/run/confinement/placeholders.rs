@@ -23,7 +23,7 @@ fn placeholders_stay_while_a_run_needs_them_and_the_last_run_removes_them() {
     drop(first.stdin.take());
     first.wait().unwrap();
     assert!(names(&person.work()).contains(&".envrc".to_owned()));
-    // The placeholders that the ended run made still protect the other run.
+    // While the second run lasts, the placeholders stay, and a third run cannot change them.
     check(&person, &[], CHANGES, &[".envrc", ".git"], 20);
     drop(second.stdin.take());
     second.wait().unwrap();
@@ -81,10 +81,10 @@ fn new_files_that_the_host_would_execute_are_named_at_the_end() {
     assert_eq!(person.sh(&[], "true").stderr, "");
 }
 
-/// OpenCode does not start if it cannot write to its directory. So the directory is writable, and a
-/// run's changes in it are discarded.
+/// OpenCode does not start if it cannot write to an empty `.opencode`. So a run sees a writable
+/// directory in the place of a missing or empty one.
 #[test]
-fn files_written_to_opencodes_directory_are_gone_after_the_run() {
+fn a_missing_opencode_directory_is_writable_during_the_run_and_one_with_files_is_read_only() {
     let Some(person) = Person::new() else { return };
     let script = "mkdir -p .opencode/plugin && echo evil > .opencode/plugin/x.ts && cat .opencode/plugin/x.ts; \
         mv .opencode away || rmdir .opencode || echo stays";

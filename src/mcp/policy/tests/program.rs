@@ -385,6 +385,17 @@ fn time_now_ns_is_constant_within_an_evaluation() {
 }
 
 #[test]
+fn the_documented_formulas_for_hours_and_days_have_values_in_range() {
+    let rules = r#"
+        hour := floor(time.now_ns() / 3600000000000) % 24
+        exact := (time.now_ns() % 86400000000000) / 3600000000000
+        day := floor(time.now_ns() / 86400000000000) % 7
+        decision := "allow" if { floor(exact) == hour; hour < 24; day < 7 }
+    "#;
+    assert_eq!(decided(&program(rules), &json!({})), "Allow: ");
+}
+
+#[test]
 fn a_policy_that_calls_walk_accepts_only_smaller_inputs() {
     let walking = "decision := \"ask\" if { walk(input, [path, value]); value == 1 }\n";
     let both = [
