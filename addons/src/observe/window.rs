@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Number of seconds before the current one that a sum includes. Any 60 seconds touch at most 61
-/// seconds of the clock.
+/// A sum includes the current second and this many seconds before it: a span of 60 seconds that
+/// begins within one second ends within the 60th after it.
 const REACH: u64 = 60;
 
 /// Lines and bytes written, by second.

@@ -67,7 +67,7 @@ fn one_member_is_replaced_or_added_and_the_others_stay() {
 
 /// Examples of RFC 8785, sections 3.2.2 and 3.2.3.
 #[test]
-fn the_canonical_text_follows_rfc_8785() {
+fn the_canonical_text_follows_rfc_8785_except_for_numbers_that_a_double_does_not_hold() {
     let text = "{\"numbers\":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],\
         \"string\":\"\\u20ac$\\u000F\\u000aA'\\u0042\\u0022\\u005c\\\\\\\"\\/\",\
         \"literals\":[null,true,false]}";
@@ -90,7 +90,7 @@ fn the_canonical_text_follows_rfc_8785() {
             ("1e21", "1e+21"),
             ("0.000001", "0.000001"),
             ("1e-7", "1e-7"),
-            // RFC 8785 would round the first of these numbers and refuse the second.
+            // The two deviations: RFC 8785 would round the first number and refuse the second.
             ("9007199254740993", "9007199254740993"),
             ("1e400", "1e400"),
         ],
@@ -125,7 +125,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn a_tree_is_written_as_it_was_read(value in any_json(), pretty: bool) {
+    fn a_tree_is_written_as_it_was_read_without_white_space(value in any_json(), pretty: bool) {
         let text = match pretty {
             true => serde_json::to_string_pretty(&value).unwrap(),
             false => value.to_string(),
@@ -143,12 +143,10 @@ proptest! {
     }
 
     #[test]
-    fn the_canonical_text_is_equivalent_and_depends_on_the_value_alone(value in any_json()) {
+    fn the_canonical_text_ignores_white_space_and_is_its_own_canonical_text(value in any_json()) {
         let compact = canonical_of(&value.to_string());
         let pretty = serde_json::to_string_pretty(&value).unwrap();
         prop_assert_eq!(&canonical_of(&pretty), &compact);
         prop_assert_eq!(&canonical_of(&compact), &compact);
-        let again: Value = serde_json::from_str(&compact).unwrap();
-        prop_assert_eq!(canonical_of(&again.to_string()), compact);
     }
 }

@@ -104,9 +104,9 @@ fn commands_cannot_read_the_token() {
     assert!(run.stdout.contains("WORKSPACE_ROOT="), "{run:?}");
     assert!(run.stdout.ends_with("seen\n"), "{run:?}");
     assert!(!run.stdout.contains("hush"), "{run:?}");
-    // The sidecar's environment contains the token; the kernel hides it from processes of the same
-    // user.
-    let dumpable = format!("/proc/{}/environ", sidecar.child.id());
-    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dumpable).unwrap());
+    // The sidecar's environment contains the token. The sidecar makes itself not dumpable, so its
+    // `/proc/PID/environ` belongs to root, and other processes of its user cannot read it.
+    let environ = format!("/proc/{}/environ", sidecar.child.id());
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(environ).unwrap());
     assert_eq!(owner, 0);
 }

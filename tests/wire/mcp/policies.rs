@@ -111,7 +111,7 @@ fn a_reload_with_a_policy_that_does_not_load_is_refused_and_the_policy_in_force_
         }
         let before = failed_reloads(&gateway);
         gateway.proxy.signal(Signal::HUP);
-        eventually("SIGHUP fails", PROMISED, || {
+        eventually("the reload by SIGHUP fails", PROMISED, || {
             failed_reloads(&gateway) > before
         });
         assert!(!is_current(&gateway));
@@ -122,7 +122,7 @@ fn a_reload_with_a_policy_that_does_not_load_is_refused_and_the_policy_in_force_
         fs::create_dir_all(gateway.proxy.path("bundle")).unwrap();
         let _ = fs::remove_file(gateway.proxy.path("bundle/data.json"));
         fs::write(policy(&gateway), ALLOW).unwrap();
-        eventually("the policy is corrected", PROMISED, || {
+        eventually("the corrected policy is in force", PROMISED, || {
             is_current(&gateway) && decided(&gateway) == 0
         });
     });
@@ -158,7 +158,7 @@ fn a_policy_that_was_not_loaded_at_the_start_blocks_no_change_of_other_settings(
 
     fs::write(&path, &text).unwrap();
     fs::write(policy(&gateway), DENY).unwrap();
-    eventually("the policy is corrected", PROMISED, || {
+    eventually("the corrected policy is in force", PROMISED, || {
         decided(&gateway) == DENIED
     });
     fs::write(policy(&gateway), BROKEN).unwrap();
@@ -175,9 +175,11 @@ fn an_edited_policy_is_in_force_within_five_seconds() {
     eventually("the edit is in force", PROMISED, || {
         decided(&gateway) == DENIED
     });
-    // Without a reload request too, an edit that does not load is refused.
+    // An edit that does not load is also refused if nobody requests a reload.
     fs::write(policy(&gateway), BROKEN).unwrap();
-    eventually("the check fails", PROMISED, || !is_current(&gateway));
+    eventually("`configuration_current` fails", PROMISED, || {
+        !is_current(&gateway)
+    });
     assert_eq!(decided(&gateway), DENIED);
 
     let file = gateway.proxy.path("bundle.tar.gz");
@@ -185,7 +187,7 @@ fn an_edited_policy_is_in_force_within_five_seconds() {
     let text = fs::read_to_string(&path).unwrap();
     let before = failed_reloads(&gateway);
     fs::write(&path, text.replace("/bundle\"", "/bundle.tar.gz\"")).unwrap();
-    eventually("the archive is missing", PROMISED, || {
+    eventually("the reload without the archive fails", PROMISED, || {
         failed_reloads(&gateway) > before
     });
     fs::write(&file, archive(ALLOW)).unwrap();
