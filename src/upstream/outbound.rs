@@ -158,8 +158,8 @@ async fn converse(
     }
 }
 
-/// Lets the chain judge a request: the `system` hooks for the appliance, the `request` hooks for a
-/// look-up on behalf of a container.
+/// Lets the chain judge a request: the `system` hooks judge one of the appliance itself, the
+/// `request` hooks a look-up on behalf of a container.
 async fn permit(
     live: &mut LiveFlow,
     request: Request<Bytes>,

@@ -131,9 +131,10 @@ enum Computed {
 struct Call {
     builtin: Builtin,
     arguments: Box<[Expression]>,
-    /// The place of the call in the text. The errors of regorus' functions name this place, or a
-    /// place in the trees of the arguments, `parameters`.
+    /// The place of the call in the text. A function of regorus takes it, and `parameters`, to name
+    /// a place in its errors.
     span: Span,
+    /// The syntax trees of the arguments.
     parameters: Vec<Ref<Expr>>,
 }
 
