@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_lease_is_denied_and_removed() {
+    fn flows_of_an_expired_lease_are_denied_and_the_lease_is_removed() {
         let container = fixtures::container("web");
         container.extend(OffsetDateTime::now_utc() - Duration::seconds(1));
         let (registry, identity) = identity(&container);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_id_must_match_in_every_spelling_and_never_goes_upstream() {
+    fn an_id_in_any_spelling_of_x_container_id_must_name_the_container_and_is_not_sent_on() {
         let container = fixtures::container("web");
         let (_, identity) = identity(&container);
         each_row(

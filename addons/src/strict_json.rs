@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_json_is_refused() {
+    fn ambiguous_and_invalid_json_is_refused() {
         each_row(
             [
                 &b""[..],
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn too_deep_nesting_is_refused() {
+    fn nesting_over_the_limit_is_refused_and_brackets_in_strings_do_not_count() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(MAX_NESTING).as_bytes()).is_ok());
         each_row(

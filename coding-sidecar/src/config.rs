@@ -92,7 +92,7 @@ impl std::error::Error for ConfigErrors {}
 
 impl Config {
     /// Reads the configuration; `variable` returns the value of a variable. An empty value counts
-    /// as unset, since Compose replaces a variable that is not set by the empty string.
+    /// as unset, since Compose passes the empty string for a variable that is not set.
     ///
     /// # Errors
     ///
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_the_wrong_setting_and_its_valid_values() {
+    fn a_wrong_setting_is_reported_in_one_line() {
         const ROWS: [(&str, &str, &str); 15] = [
             (
                 "SOCKET_PATH",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn other_variables_with_the_prefix_sidecar_count_as_misspelt_except_those_of_kubernetes() {
+    fn unknown_variables_with_the_prefix_sidecar_count_as_misspelt_except_those_of_kubernetes() {
         const ROWS: [(&str, bool); 7] = [
             ("SIDECAR_REQUIRE_AUHT", true),
             ("SIDECAR_TOKEN", true),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn all_wrong_settings_are_reported_at_once_and_none_shows_the_token() {
+    fn all_wrong_settings_are_reported_at_once_and_no_error_shows_the_token() {
         let error = read(&[
             ("SOCKET_PATH", "s.sock"),
             ("TCP_HOST", "localhost"),

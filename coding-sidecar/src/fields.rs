@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_may_be_null() {
+    fn a_switch_is_a_boolean_or_null() {
         assert!(switch(json!(true)).unwrap());
         assert!(!switch(json!(null)).unwrap());
         assert!(switch(json!("yes")).is_err());

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_beyond_a_bound_ends_with_a_whole_line() {
+    fn a_text_whose_first_line_fits_is_cut_after_a_whole_line() {
         let lines = "x\n".repeat(OUTPUT_LINES_MAX + 3);
         let bytes = format!("{}\n", "é".repeat(1000)).repeat(30);
         each_row(

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duplicate_keys_are_refused_and_other_json_is_parsed_as_by_serde_json() {
+    fn duplicate_keys_and_deep_nesting_are_refused_and_other_json_is_parsed_as_by_serde_json() {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"a": {}}}"#;
         assert_eq!(
             parse(text.as_bytes()),

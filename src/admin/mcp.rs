@@ -44,7 +44,8 @@ pub struct NamedTool {
 #[derive(Debug)]
 pub struct Acceptance {
     pub tool: NamedTool,
-    /// The digest that the operator saw; `None` accepts the current definition.
+    /// The digest that the operator saw; `None` accepts the definition that the server listed most
+    /// recently.
     pub digest: Option<String>,
 }
 

@@ -277,7 +277,7 @@ mod tests {
         parse_registration(&body, NOW).map_err(|error| error.to_string())
     }
 
-    /// A valid registration with some fields replaced.
+    /// The body of a valid registration, with some fields replaced or added.
     fn with(changes: Value) -> Value {
         let mut body = json!({"container_ip": "10.0.0.5", "container_id": "c1", "repos": []});
         for (field, value) in changes.as_object().unwrap() {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_of_a_registration_are_read() {
+    fn the_fields_of_a_registration_are_read() {
         let body = with(json!({
             "container_ip": "::ffff:10.0.0.5",
             "repos": ["o/n", {"name": "o/m", "max_receive_pack_bytes": 524_288_000}],
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_fields_have_defaults() {
+    fn absent_fields_have_defaults_and_a_listener_needs_no_address() {
         let new = parse(&with(json!({}))).unwrap();
         assert_eq!(new.auth_mode, AuthMode::User);
         assert_eq!(new.expires_at, NOW + Duration::hours(24));

@@ -84,9 +84,10 @@ pub struct Explanation {
     pub steps: Vec<ExplainStep>,
 }
 
-/// The verdict of one addon.
+/// The verdict of one addon, or the denial by a part of the engine.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ExplainStep {
+    /// The name of the addon, or of the part of the engine.
     pub addon: String,
     pub verdict: StepVerdict,
     /// The addon's reasons for its verdict.

@@ -64,7 +64,7 @@ impl DescriptorShares {
 
 /// Raises the soft limit on open files to the hard limit. The soft limit is usually 1024, for
 /// programs that use `select`, which cannot handle higher descriptors. Warns if the soft limit
-/// cannot be raised, and if it is then too low for `max_connections`.
+/// cannot be raised. Also warns if the limit in force is too low for `max_connections`.
 pub fn raise_limit(max_connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

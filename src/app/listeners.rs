@@ -97,7 +97,7 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     };
     if let Some(directory) = path.parent() {
         // The leases' sockets, which accept every user, are in this directory too. So other users
-        // may search a new directory only if the admin socket accepts other users.
+        // may enter a new directory only if the admin socket accepts other users.
         let closed = mode & 0o077 == 0;
         DirBuilder::new()
             .recursive(true)

@@ -1,5 +1,5 @@
 //! The private appliance of one `run` command. It has its own state directory and admin socket. It
-//! also listens on the Unix sockets of registered containers, but not on TCP or for DNS.
+//! also listens on the Unix sockets of registered containers, but on no TCP or UDP port.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

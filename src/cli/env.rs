@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_url_has_the_scheme_http_a_host_and_a_port_only() {
+    fn a_proxy_url_is_http_with_host_and_port_and_nothing_else() {
         each_row(
             [
                 "http://proxy:8080",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateways_url_has_the_host_of_its_listener_or_of_the_given_proxy() {
+    fn the_gateways_url_has_the_given_proxys_host_or_the_reachable_address_of_its_listener() {
         each_row(
             [
                 (None, "0.0.0.0:8090", "http://127.0.0.1:8090/mcp"),

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_escaped() {
+    fn control_characters_and_direction_overrides_are_escaped() {
         assert_eq!(
             printable("/a\x1b[2J\r\u{202e}é"),
             "/a\\u{1b}[2J\\u{d}\\u{202e}é"

@@ -67,16 +67,17 @@ pub struct UpstreamConfig {
     /// Static answers, by name. These names are not looked up.
     pub hosts: Arc<HashMap<Host, StaticAddress>>,
     pub connect_timeout: Duration,
-    /// How long to wait for a response head. The time starts over if the client has sent more of
-    /// its request body meanwhile.
+    /// How long to wait for a response head. If the client has sent more of its request body within
+    /// this time, the time starts over at its end.
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
 }
 
-/// A static DNS answer. `port`, if set, is dialled instead of the request's port.
+/// A static DNS answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticAddress {
     pub address: IpAddr,
+    /// Dialled instead of the request's port.
     pub port: Option<u16>,
 }
 

@@ -20,10 +20,12 @@ const QUESTIONS_PER_SECOND: NonZeroU32 = NonZeroU32::new(2_000).unwrap();
 /// may hold several sockets, because the resolver repeats it.
 const WAITING_PER_LEASE: usize = 64;
 
-/// How many TCP connections each lease may have, and how many all unknown sources may have
-/// together; further connections are closed. If half of `Limits::connections`, rounded up, is less,
-/// that is the limit.
+/// How many TCP connections each lease may have; further connections are closed. If half of
+/// `Limits::connections`, rounded up, is less, that is the limit.
 const CONNECTIONS_PER_LEASE: usize = 32;
+
+/// How many TCP connections all unknown sources together may have; further connections are closed.
+/// If half of `Limits::connections`, rounded up, is less, that is the limit.
 const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 
 /// Concurrency limits of the whole server.

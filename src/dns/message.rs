@@ -68,7 +68,7 @@ impl<'a> Packet<'a> {
         self.question_end > HEADER
     }
 
-    /// A response that consists of the packet's header and question only, so that it is never
+    /// A response that consists of a header and the packet's question only, so that it is never
     /// longer than the packet.
     pub fn reflect(self, code: ResponseCode) -> Vec<u8> {
         let mut answer = self
@@ -132,9 +132,9 @@ fn question_end(bytes: &[u8]) -> Option<usize> {
     (end <= bytes.len()).then_some(end)
 }
 
-/// Writes a response with the client's id and question, and with EDNS if the request has it. If the
-/// records do not all fit, the response has none of them and sets TC, so that the client retries
-/// over TCP.
+/// Writes a response with the request's id and question, and with EDNS if the request has it. If
+/// the records do not all fit, the response has none of them and sets TC, so that the client
+/// retries over TCP.
 pub(super) fn encode(request: &Request, code: ResponseCode, records: &[Record]) -> Vec<u8> {
     let edns = request.edns.as_ref().map(|_| {
         let mut edns = Edns::new();

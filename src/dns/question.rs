@@ -63,7 +63,7 @@ impl Question {
         })
     }
 
-    /// Records a denied flow of the container for a message without a valid question. Returns the
+    /// Records a denied flow of the container for a message that cannot be judged. Returns the
     /// response.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
         let mut live = flow::begin(&self.snapshot, &self.dns_client, None, self.packet.len());

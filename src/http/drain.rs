@@ -35,7 +35,7 @@ impl Denied {
         Self { denial, draining }
     }
 
-    /// Returns the denial when its response may be sent. Over HTTP/1.1 that is at once. Over
+    /// Returns the denial when its response may be sent. That is at once, with one exception: over
     /// HTTP/2, a denial with an answer in the client's protocol waits for the draining. The client
     /// (git) sends its whole request before it reads the response, and libcurl spins if the stream
     /// is answered earlier.

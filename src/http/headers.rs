@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_named_by_connection_are_removed_except_content_length() {
+    fn hop_by_hop_fields_and_fields_named_by_connection_except_content_length_are_removed() {
         let (request, _) = read(&[
             ("connection", "x-secret, authorization, content-length"),
             ("x-secret", "1"),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_upgrade_to_websocket_alone_is_classified_as_websocket() {
+    fn a_websocket_upgrade_names_websocket_alone_and_needs_connection_upgrade() {
         let upgrade = |protocol| {
             read(&[("connection", "Upgrade"), ("upgrade", protocol)])
                 .unwrap()

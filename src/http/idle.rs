@@ -181,9 +181,9 @@ impl IdleTracker {
         Waiting(self)
     }
 
-    /// Awaits `phase`: a phase of the chain, the judges of a body, or the opening of an upstream
-    /// connection. While `phase` is pending, the idle timeout is suspended, and the connection's
-    /// task is woken every second to check that the client is still connected.
+    /// Awaits `phase`, for example a phase of the chain, the judges of a body, or the opening of an
+    /// upstream connection. While `phase` is pending, the idle timeout is suspended, and the
+    /// connection's task is woken every second to check that the client is still connected.
     pub async fn held<T>(&self, phase: impl Future<Output = T>) -> T {
         let mut phase = pin!(phase);
         let mut holding = None;

@@ -25,8 +25,8 @@ const BODY_OVERHEAD: usize = 8 * 1024;
 /// A container may use the last quarter of the memory as long as it holds at most this many bytes.
 const SMALL_HOLDER: usize = 1024 * 1024;
 
-/// The `Retry-After` of a denial for lack of memory or threads: bodies are judged and sent within
-/// moments.
+/// The `Retry-After` of a denial for lack of memory or threads. It is short, since bodies are
+/// judged and sent within moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest time that a body waits for its container's turn and for a thread. Less than the
@@ -349,7 +349,7 @@ mod tests {
         let waited = begun.elapsed();
         assert!(
             waited < Duration::from_millis(200),
-            "waited {waited:?}; the other container's queue takes 400 ms"
+            "waited {waited:?}; the greedy container's queue takes 400 ms"
         );
         for body in queue {
             body.await.unwrap().unwrap();

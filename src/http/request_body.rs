@@ -29,7 +29,8 @@ struct Source {
 }
 
 impl Source {
-    /// Polls the next bytes, as [`poll_chunk`] does.
+    /// Polls the next bytes: first the buffered ones, then those of the stream, as [`poll_chunk`]
+    /// does.
     fn poll_chunk(
         &mut self,
         context: &mut Context<'_>,

@@ -48,7 +48,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes an engine that serves at most `most_connections` at once. Registers its metrics.
+    /// Makes an engine that serves at most `most_connections` client connections at once. Registers
+    /// its metrics.
     pub fn new(
         service: Arc<Service>,
         questions: Arc<dns::Service>,

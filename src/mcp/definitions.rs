@@ -146,9 +146,9 @@ impl DefinitionFile {
         AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
     }
 
-    /// Compares the digests of tools with the stored ones, and stores the digests of new tools.
-    /// Blocks. Also returns the number of changed definitions whose digest did not yet wait to be
-    /// accepted. Fails if the file could not be read at the start or cannot be written.
+    /// Compares the digests of tools with the stored ones, and stores new and changed digests.
+    /// Blocks. Also returns the number of changed digests that were not stored yet. Fails if the
+    /// file could not be read at the start or cannot be written.
     fn compare(
         &self,
         server: &str,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tools_of_a_server_are_bounded() {
+    fn a_tool_over_the_limit_of_its_server_counts_as_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
         let many = (0..MAX_TOOLS_PER_SERVER).map(|number| (Arc::from(number.to_string()), [0; 32]));

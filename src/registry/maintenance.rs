@@ -22,8 +22,8 @@ const HUNG_AFTER: Duration = Duration::from_secs(5);
 /// How long another process may lock the store before the registry becomes unavailable.
 const HELD_FOR: Duration = Duration::from_secs(10);
 /// Pruning deletes leases that expired at least this long ago, and only if the system clock has run
-/// this long without a jump. Without this delay, a lease that a flow finds expired is deleted in
-/// the next round, and all expired leases are deleted when the server starts.
+/// this long without a jump. Two deletions do not wait: the next round deletes a lease that a flow
+/// finds expired, and the start of the server deletes all expired leases.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
 /// If the system clock and the monotonic clock advance by amounts that differ by more than this,
 /// the system clock has jumped.
@@ -217,7 +217,8 @@ impl Clock {
     }
 
     /// Whether leases may be pruned: `false` for an hour after the start and after each jump of the
-    /// system clock. So if a wrong clock is corrected within that hour, it has pruned no lease.
+    /// system clock. So a wrong clock that is corrected within that hour lets no round prune a
+    /// lease.
     fn is_steady(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// The shortest and the longest delay. Without a delay, `accept` would fail again at once while
-/// there are no free file descriptors.
+/// The delay after the first failure. Without a delay, `accept` would fail again at once while there
+/// are no free file descriptors.
 const SHORTEST: Duration = Duration::from_millis(10);
+/// The longest delay.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The shortest interval between two log lines.

@@ -89,7 +89,7 @@ impl Entry {
     }
 }
 
-/// Flags that are added to the flags that a mount has outside.
+// Flags that are added to the flags that a mount has outside.
 const WRITABLE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const READ_ONLY: MountFlags = WRITABLE.union(MountFlags::RDONLY);
 const DEVICE: MountFlags = MountFlags::RDONLY

@@ -19,12 +19,12 @@ use seccompiler::{
 const LAST_OWN: i64 = libc::SYS_rseq;
 #[cfg(target_arch = "aarch64")]
 const LAST_OWN: i64 = 294; // kexec_file_load
-/// The range of numbers that mean the same call on all architectures. It ends at the newest call
-/// that was reviewed.
+/// The first of the numbers that mean the same call on all architectures.
 const FIRST_COMMON: i64 = libc::SYS_pidfd_send_signal;
+/// The newest call that was reviewed.
 const LAST_COMMON: i64 = libc::SYS_mseal;
 
-/// Numbers that libc does not name yet.
+// Numbers that libc does not name yet.
 const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 const FCHMODAT2: i64 = 452;

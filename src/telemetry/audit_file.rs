@@ -95,7 +95,7 @@ impl AuditFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 taken => taken?,
             };
-            // Removed at once: the next write may fail, and must not write these bytes twice.
+            // Removed at once: if the next write fails, no later one may write these bytes again.
             self.gathered.drain(..taken);
             length -= taken;
         }

@@ -37,8 +37,9 @@ pub struct FlowLog {
 #[derive(Default)]
 struct Lines {
     newest: NewestFlows,
-    /// Lines that wait for the writer of the log, and their bytes.
+    /// Lines that wait for the writer of the log.
     waiting: Vec<Line>,
+    /// The number of bytes of the waiting lines.
     waiting_bytes: usize,
     /// The log takes no more lines.
     closed: bool,
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_and_the_end_wake_the_writer() {
+    fn a_line_wakes_the_writer_and_after_the_end_the_writer_does_not_wait() {
         let flow_log = flow_log();
         let patience = Duration::from_secs(60);
         thread::scope(|scope| {

@@ -21,9 +21,9 @@ use super::ca_files::{Ca, CaError, CaFiles};
 
 /// The most cached leaves; each takes a few KiB of memory.
 const CACHE_CAPACITY: u64 = 4096;
-/// A leaf is valid for 24 hours after its minting, and from one hour before it for clients whose
-/// clock is behind.
+/// How long a leaf is valid after its minting.
 const LEAF_LIFETIME: Duration = Duration::hours(24);
+/// How far `notBefore` is before the minting, for clients whose clock is behind.
 const LEAF_SKEW: Duration = Duration::hours(1);
 /// How long a leaf is cached. A leaf from the cache is valid for at least 12 more hours, unless the
 /// CA expires earlier.

@@ -11,8 +11,9 @@ use rustls_pki_types::pem::PemObject;
 /// it if they are given no password.
 pub const TRUST_STORE_PASSWORD: &str = "changeit";
 
-/// The magic number of a JKS file, and the version of the format since Java 1.2.
+/// The magic number of a JKS file.
 const JKS_MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
+/// The version of the format since Java 1.2.
 const JKS_VERSION: u32 = 2;
 /// The tag of an entry for a trusted certificate.
 const JKS_TRUSTED: u32 = 2;

@@ -22,13 +22,15 @@ use tokio_util::sync::CancellationToken;
 use super::UpstreamSocket;
 use super::{Driver, Http1, Http2, Network, Upstream};
 
-/// HTTP/2 receive windows in bytes: enough for a fast download at usual round-trip times.
+/// HTTP/2 receive window of a stream, in bytes: enough for a fast download at usual round-trip
+/// times.
 const STREAM_WINDOW: u32 = 1 << 20;
+/// HTTP/2 receive window of a connection, in bytes.
 const CONNECTION_WINDOW: u32 = 2 << 20;
-/// Silence of a connection with open streams before an HTTP/2 PING, and the limit for its answer,
-/// after which the connection is closed. Without the PING, every further request to the endpoint
-/// would be sent on a connection that died without a FIN.
+/// Silence of a connection with open streams before an HTTP/2 PING. Without the PING, every further
+/// request to the endpoint would be sent on a connection that died without a FIN.
 const PING_AFTER: Duration = Duration::from_secs(20);
+/// Limit for the answer to the PING. After that, the connection is closed.
 const PING_ANSWER: Duration = Duration::from_secs(20);
 /// The most bytes of a response's header list over HTTP/2, equal to the default of
 /// `limits.max_header_bytes` for requests. A request whose response exceeds it fails.

@@ -32,10 +32,11 @@ const SILENCES: u32 = 3;
 /// How long [`Datagrams::ask`] sends no question to a nameserver that did not answer.
 const REST: Duration = Duration::from_secs(5);
 
-/// The most questions from one port, and the age after which a port sends no further question.
-/// Opening a port for every question would double the cost of a question. A port in use for long
-/// would give an off-path attacker time to find it.
+/// The most questions from one port. Opening a port for every question would double the cost of a
+/// question.
 const QUESTIONS_PER_PORT: u8 = 64;
+/// The age after which a port sends no further question. A port in use for long would give an
+/// off-path attacker time to find it.
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
 
 /// Limit on the idle ports that are kept for the next questions; further ones are closed.
@@ -283,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_unusable_answer_returns_none_and_does_not_stop_datagrams() {
-        let unusual: [Answers; 7] = [
+        let unusable: [Answers; 7] = [
             |question| vec![changed(question, 2, |flags| flags & 0x7f)],
             |question| vec![changed(question, 2, |flags| flags | 0x08)],
             |question| vec![changed(question, 2, |flags| flags | 2)],
@@ -292,7 +293,7 @@ mod tests {
             |question| vec![changed(question, HEADER + 1, |letter| letter ^ 0x20)],
             |question| vec![changed(question, HEADER + 1, |_| b'z')],
         ];
-        for answers in unusual {
+        for answers in unusable {
             let datagrams = nameserver(answers).await;
             assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
             assert!(!datagrams.rests());

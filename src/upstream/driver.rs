@@ -19,7 +19,8 @@ const ROUNDS: usize = 8;
 
 /// Owns the future of a connection, which is ready when the connection has ended.
 pub struct Driver {
-    /// `None` once the connection has ended, which closes its socket, or was detached.
+    /// `None` once the connection has ended or was detached. Dropping an ended connection closes its
+    /// socket.
     connection: Option<Connection>,
     call: Arc<Call>,
     /// The waker that the connection is polled with; it wakes `call`.

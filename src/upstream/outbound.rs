@@ -158,7 +158,7 @@ async fn converse(
     }
 }
 
-/// Lets the chain judge a request: the `system` hooks judge one of the appliance itself, the
+/// Lets the chain judge a request: the `system` hooks judge a request of the proxy itself, the
 /// `request` hooks a look-up on behalf of a container.
 async fn permit(
     live: &mut LiveFlow,

@@ -1,4 +1,4 @@
-//! The appliance's own TCP listeners, which no flow may reach.
+//! The proxy's own TCP listeners, which no flow may reach.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use addons::contract::{OwnAddresses, fold_address};
 
-/// The ports of the appliance's listeners, on every address of this machine.
+/// The ports of the proxy's listeners, on every address of this machine.
 ///
 /// The port is compared first, since the other check is a system call. If a NAT in front of this
 /// machine maps an address to a listener, a flow to that address is not recognised.
@@ -16,7 +16,7 @@ pub struct OwnListeners {
 }
 
 impl OwnListeners {
-    /// Collects the ports of these addresses, at which the appliance's listeners are bound.
+    /// Collects the ports of these addresses, at which the proxy's listeners are bound.
     pub fn new(listeners: impl IntoIterator<Item = SocketAddr>) -> Self {
         let ports = listeners.into_iter().map(|address| address.port());
         Self {

@@ -283,10 +283,10 @@ impl LeasePool {
 
 impl Connections {
     /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
-    /// cores. `only_here` refuses connections of other threads if the upstream serves several
-    /// connections at once. It is set for MCP mounts. A client connection keeps its upstream
-    /// connection between requests, but a mount takes one from the pool for each request, so a
-    /// connection of another thread would cost a wake-up on every call.
+    /// cores. With `only_here`, takes no connection of another thread if the upstream serves
+    /// several connections at once. MCP mounts set `only_here`: a client connection keeps its
+    /// upstream connection between requests, but a mount takes one from the pool for each request,
+    /// so a connection of another thread would cost a wake-up on every call.
     fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
         let here = std::thread::current().id();
         let idle = self.idle.get_mut(endpoint)?;

@@ -234,7 +234,7 @@ fn converses(agent: &Agent) {
     );
     assert!(
         with <= without.mul_f64(MAX_SLOWDOWN),
-        "{with:?}, {without:?} without"
+        "{with:?} through the proxy, {without:?} without"
     );
 }
 

@@ -62,7 +62,7 @@ fn each_installed_client_works_with_the_variables_of_env_as_documented() {
 
 /// Runs the same clients in sandboxes of `run --server`, which sets their environment.
 #[test]
-fn each_installed_client_works_the_same_inside_a_sandbox_of_run() {
+fn each_installed_client_works_inside_a_sandbox_of_run_as_documented() {
     let tools = Tools::install();
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);

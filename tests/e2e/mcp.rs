@@ -42,8 +42,7 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
     // The gateway identifies the sandbox by its address.
     let call = json!({ "container_id": "a", "kind": "mcp", "method": "tools/call" });
     fixture.proxy.audited(call);
-    // Login shells have the variable and the program. Clients reach the gateway by its host name
-    // too, without the proxy.
+    // Login shells have the variable and the program.
     let login = "env -i HOME=$HOME bash -lc 'echo $UNIFIED_PROXY_MCP_URL; unified-proxy mcp list'";
     let said = fixture.exec("a", login).ok();
     assert!(
@@ -51,13 +50,14 @@ fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
         "{said}"
     );
     assert!(said.contains("notes_echo"), "{said}");
+    // Clients reach the gateway by its host name too, without the proxy.
     let named = "unified-proxy mcp list --url http://unified-proxy:8090/mcp";
     assert!(fixture.exec("a", named).ok().contains("notes_echo"));
 }
 
 #[test]
-fn a_gateway_on_another_port_is_found_and_an_unreachable_one_gets_no_variable() {
-    if !can_run("a_gateway_on_another_port_is_found_and_an_unreachable_one_gets_no_variable") {
+fn a_gateway_on_another_port_is_found_and_no_variable_names_an_unreachable_one() {
+    if !can_run("a_gateway_on_another_port_is_found_and_no_variable_names_an_unreachable_one") {
         return;
     }
     let (fixture, _servers) = with_changed(|setup| {

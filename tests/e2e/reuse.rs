@@ -26,7 +26,7 @@ fn a_reused_address_inherits_neither_tunnels_nor_credentials_nor_rate_limits() {
     });
     fixture.origin.create_repository("acme/web");
     fixture.up("first", &["--address", ADDRESS, "--repo", "acme/web"]);
-    // Opens a tunnel that stays open, then uses up the tokens of the bucket.
+    // Opens a tunnel that stays open.
     let script = "exec 3<>/dev/tcp/$UNIFIED_PROXY_HOST/$UNIFIED_PROXY_PORT
         printf 'CONNECT api.example.com:443 HTTP/1.1\\r\\nHost: api.example.com:443\\r\\n\\r\\n' >&3
         head -c 12 <&3
@@ -44,6 +44,7 @@ fn a_reused_address_inherits_neither_tunnels_nor_credentials_nor_rate_limits() {
             .map(str::to_owned)
             .collect()
     };
+    // Uses up the tokens of the bucket.
     let first = statuses("first", REQUESTS);
     assert_eq!(first.first().unwrap(), "200");
     assert_eq!(first.last().unwrap(), "429");

@@ -480,7 +480,7 @@ async fn only_critical_checks_degrade_health() {
 }
 
 #[tokio::test]
-async fn the_calls_metrics_reload_and_explain_return_the_engines_answers() {
+async fn the_engines_answers_to_metrics_reload_and_explain_are_returned() {
     let server = Server::start();
     let metrics = server.get("/internal/metrics").await;
     assert!(

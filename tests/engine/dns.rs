@@ -139,7 +139,7 @@ async fn unknown_sources_are_refused_before_parsing() {
     assert_eq!(
         flows,
         [of_each, of_each].concat(),
-        "refused without parsing"
+        "flows of questions that were not parsed have no host"
     );
 
     let mut nonsense = question("www.example.com", RecordType::A).to_vec().unwrap();

@@ -36,7 +36,7 @@ async fn code(fixture: &DnsFixture, name: &str, dns_client: DnsClient) -> Respon
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_any_length_arrives_whole() {
+async fn an_answer_longer_than_a_datagram_arrives_whole() {
     let fixture = DnsFixture::open().await;
     let answer = ask(&fixture, "big.example.com", dns_client(ONE))
         .await

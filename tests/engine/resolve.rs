@@ -169,7 +169,7 @@ async fn resolution_errors_name_only_the_host_and_the_cause() {
 }
 
 #[tokio::test]
-async fn identical_queries_are_sent_once_and_then_cached() {
+async fn identical_queries_are_sent_once_and_their_answer_is_cached() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     let (_, permit) = permitted(&test_chain(), "slow.example.com").await;

@@ -392,7 +392,7 @@ async fn a_client_that_disconnects_ends_the_wait_in_its_tunnel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_disconnects_ends_the_waits_of_its_http2_streams() {
+async fn a_client_that_disconnects_ends_the_wait_of_its_http2_stream() {
     let fixture = Fixture::start().await;
     let tunnel = fixture.tunnel("long.example.com", b"h2").await;
     let (mut sender, driving) = http2(tunnel).await;

@@ -270,7 +270,7 @@ fn fetch(mut definition: Value) -> Mount {
 
 #[test]
 fn every_client_calls_a_tool_of_every_server_over_each_of_its_transports() {
-    let Some(tools) = Tools::install("MCP clients before MCP servers") else {
+    let Some(tools) = Tools::install("MCP clients with MCP servers") else {
         return;
     };
     let (upstreams, origin) = (Upstreams::start(&tools), Origin::start());

@@ -49,8 +49,8 @@ fn bare(tools: &Tools, revision: &str) -> Checks {
     bare.checks
 }
 
-/// For each revision, compares the suite's results for a server with both eras and no gateway with
-/// those for `mount` behind the gateway. The suite is the client.
+/// Runs the suite as client, for each revision, and compares two results: those of a server with
+/// both eras without the gateway, and those of `mount` through the gateway.
 fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
     each_row(revisions, |revision| {
         let bare = bare(tools, revision);

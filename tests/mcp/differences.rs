@@ -182,7 +182,7 @@ fn checks(made: &[(&str, &str, &[&str])]) -> Checks {
 }
 
 #[test]
-fn a_check_that_fails_or_is_missing_through_the_gateway_is_a_difference() {
+fn a_check_that_succeeds_less_often_or_fails_only_through_the_gateway_is_a_difference() {
     let bare = checks(&[
         ("a", "same", &[SUCCESS]),
         ("a", "fails", &[SUCCESS]),

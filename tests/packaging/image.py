@@ -55,8 +55,8 @@ def lay_out(root, binary):
     licences = [file for file in licences if file.exists()]
     subprocess.run([HERE / "packaging/image/root", root, binary, CERTIFICATES, HERE / "config", *licences], check=True)
     if os.geteuid() == 0:
-        # In the namespace, the files of the caller (here root) belong to the image's user, so root must own
-        # the image's files.
+        # The namespace maps the caller, here root, to the image's user. So the image's files must belong to
+        # root outside of the namespace.
         subprocess.run(["chown", "--recursive", "0:0", root], check=True)
     held = sum(file.lstat().st_size for file in root.rglob("*") if file.is_file())
     # The files that an engine mounts into every container and that the binary uses.

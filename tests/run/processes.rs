@@ -79,7 +79,8 @@ pub fn runs(pid: u32) -> bool {
     field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// Waits for a descendant of a launcher whose command line ends with `end`, and returns its pid.
+/// Waits until a launcher has a descendant whose command line ends with `end`, and returns the pid of
+/// the descendant.
 #[track_caller]
 pub fn below(launcher: u32, end: &str) -> u32 {
     let mut found = None;

@@ -15,8 +15,8 @@ use super::{Origin, eventually};
 const STARTUP: Duration = Duration::from_secs(20);
 
 /// A running `unified-proxy dev`, killed on drop. Its configuration is the shipped one, except that
-/// it listens at the test's addresses, and that the test origin is the address of github.com,
-/// api.github.com and api.anthropic.com.
+/// it listens at the test's addresses, and reaches github.com, api.github.com and api.anthropic.com
+/// at the test origin.
 pub struct Dev {
     pub address: SocketAddr,
     pub dns: SocketAddr,

@@ -114,7 +114,7 @@ fn a_record_of_lost_audit_lines_is_in_the_hash_chain_once_the_disk_has_space() {
         assert_eq!(get(&proxy), 204);
     }
     eventually("the lines are lost", SOON, || dropped(&proxy) == 5.0);
-    // This process ends before it can record that it lost 5 lines. The restarted proxy records them
+    // The proxy ends before it can record that it lost 5 lines. The restarted proxy records them
     // together with the line that it loses itself.
     proxy.signal(Signal::TERM);
     proxy.wait(SOON);
@@ -172,7 +172,7 @@ fn the_duration_of_a_malformed_request_counts_from_its_first_byte() {
         stream.write_all(b" at all\r\n\r\n").unwrap();
         assert_eq!(read_reply(&mut stream).unwrap().status, 400);
     }
-    eventually("both are audited", SOON, || {
+    eventually("both durations are audited", SOON, || {
         let lasting = |line: &Value| {
             line["code"] == "malformed_request"
                 && line["duration_ms"].as_u64() >= Some(HEAD_LASTS.as_millis() as u64 / 2)

@@ -307,6 +307,7 @@ fn a_rotated_ca_is_published_at_once_and_clients_with_the_old_or_new_file_accept
         }
         proxy.crash_and_restart();
     }
+    // Until the new CA signs, another rotation is refused.
     let again = proxy.cli(&[&["ca", "rotate"][..], &CONFIG].concat());
     assert_eq!(again.code, Some(78), "{again:?}");
     assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);

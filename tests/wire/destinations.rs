@@ -215,6 +215,7 @@ fn an_own_listener_on_a_port_that_the_kernel_chose_is_denied_as_destination() {
     let proxy = setup.start();
     let log = proxy.log();
     let listed = log.split("addresses=[").nth(1).unwrap();
+    // The first address is that of DNS, the second has the configured port of the proxy.
     let chosen = listed.split([',', ']']).map(str::trim).nth(2).unwrap();
     changed["upstream"]["hosts"]["self.example.com"] = json!(chosen);
     std::fs::write(proxy.path("config/proxy.yaml"), changed.to_string()).unwrap();

@@ -128,6 +128,7 @@ fn inactive_credentials_are_logged_in_one_warning() {
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     let inactive = |line: &&&str| line.contains("9 credentials are inactive");
     assert_eq!(warnings.iter().filter(inactive).count(), 1, "{log}");
+    // Three of the nine take their secret from this variable.
     assert_eq!(log.matches("GITHUB_TOKEN").count(), 3, "{log}");
 }
 

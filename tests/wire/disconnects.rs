@@ -20,7 +20,7 @@ fn aborted(proxy: &Proxy, path: &str) -> usize {
 }
 
 #[test]
-fn a_client_that_disconnects_while_it_waits_leaves_one_aborted_flow_and_no_connection() {
+fn a_client_that_disconnects_in_an_exchange_leaves_one_aborted_flow_and_no_connection() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     each_row(["/slow/20000", "/events/1000/50"], |path| {
@@ -30,7 +30,7 @@ fn a_client_that_disconnects_while_it_waits_leaves_one_aborted_flow_and_no_conne
             origin.seen().iter().any(|seen| seen.target == path)
         });
         drop(stream);
-        eventually("the flow ends", SOON, || aborted(&proxy, path) == 1);
+        eventually("the flow is aborted", SOON, || aborted(&proxy, path) == 1);
     });
     eventually("no connection is left", SOON, || {
         proxy.metric("proxy_active_connections", &[]) == 0.0
@@ -55,7 +55,7 @@ fn shutdown_does_not_wait_for_a_stream_that_its_client_reset() {
     let cancel = 8_u32.to_be_bytes();
     let reset = frames::frame(frames::RST_STREAM, 0, 1, &cancel);
     stream.write_all(&reset).unwrap();
-    eventually("the flow ends", SOON, || {
+    eventually("the flow is aborted", SOON, || {
         aborted(&proxy, "/slow/20000") == 1
     });
     // The client stays connected, and the shutdown has no request to wait for.
@@ -97,7 +97,7 @@ fn an_upload_continues_while_its_client_does_not_read_the_response() {
     stream.set_write_timeout(Some(SOON)).unwrap();
     let head = "POST http://raw.example.com/ HTTP/1.1\r\nHost: raw.example.com";
     write!(stream, "{head}\r\nContent-Length: {UPLOAD}\r\n\r\n").unwrap();
-    // The pause lets the head of the response arrive before the upload ends.
+    // The pause lets the head of the response reach the proxy before the upload ends.
     std::thread::sleep(Duration::from_millis(300));
     stream.write_all(&vec![b'u'; UPLOAD as usize]).unwrap();
     eventually("the upload has arrived", SOON, || {

@@ -88,10 +88,11 @@ fn malformed_queries_are_audited_for_their_container() {
     let (_nameserver, proxy) = start(|_| ());
     each_row(
         [
-            // No question (FORMERR); class CHAOS (REFUSED); `a_`, which is not a valid host name
-            // (NXDOMAIN).
+            // No question: FORMERR.
             (&b"\x12\x34\x01\0\0\0\0\0\0\0\0\0"[..], 1),
+            // Class CHAOS: REFUSED.
             (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x03", 5),
+            // `a_` is not a valid host name: NXDOMAIN.
             (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02a_\0\0\x01\0\x01", 3),
         ],
         |(message, status)| {

@@ -127,7 +127,7 @@ fn dns_query_requests_without_a_valid_query_are_denied() {
     let longer = vec![0; 65_536];
     let mut answer = message.clone();
     answer[2] |= 0x80;
-    let unfinished = dns_query(&message);
+    let whole = dns_query(&message);
     each_row(
         [
             (
@@ -209,7 +209,7 @@ fn dns_query_requests_without_a_valid_query_are_denied() {
                 "Malformed request: the body is not",
             ),
             (
-                unfinished[..unfinished.len() - 1].to_vec(),
+                whole[..whole.len() - 1].to_vec(),
                 408,
                 "body_timeout",
                 "The request body was not complete within 1 seconds",

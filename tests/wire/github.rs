@@ -34,7 +34,7 @@ fn post(proxy: &Proxy, path: &str, body: &Value, more: &[&str]) -> (u16, Value) 
 }
 
 #[test]
-fn requests_to_the_api_pass_only_within_the_containers_repositories() {
+fn api_requests_pass_only_to_the_containers_repositories_and_only_if_not_blocked() {
     let origin = Origin::start();
     let proxy = start(&origin);
     each_row(
@@ -94,6 +94,7 @@ fn a_review_that_approves_and_a_command_to_a_bot_never_reach_the_origin() {
         },
     );
     origin.assert_untouched();
+    // Another comment is sent upstream, as JSON and with its length.
     let (status, _) = post(&proxy, comments, &json!({ "body": "Looks good" }), &[]);
     assert_eq!(status, 404);
     let seen = origin.only();
@@ -222,7 +223,7 @@ fn graphql_that_is_not_allowed_never_reaches_the_origin() {
 }
 
 #[test]
-fn a_gzip_body_is_judged_and_sent_upstream_decoded() {
+fn a_gzip_body_is_judged_and_sent_upstream_decoded_and_other_encodings_are_refused() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let gzip = |body: &[u8]| {

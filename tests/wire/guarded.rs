@@ -55,6 +55,7 @@ fn ambiguous_paths_are_refused_on_guarded_hosts() {
             let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
             let reply = proxy.https(host, request);
             assert_eq!(reply.status, 400, "{host}{path}: {reply:?}");
+            // The HTTP parser may refuse the other paths itself; its responses have no denial code.
             if path.is_ascii() && !path.contains('\\') {
                 reply.assert_denied(400, "malformed_request", "");
             }

@@ -334,7 +334,7 @@ fn a_pending_request_is_closed_on_both_sides_and_audited_when_its_lease_ends() {
             _ => format!("GET /slow/20000 HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),
         };
         stream.write_all(&request).unwrap();
-        eventually("the request is under way", ENDED, || {
+        eventually("the request reaches the origin", ENDED, || {
             origin.seen().len() == 1
         });
         proxy.admin("DELETE", "/internal/containers/sandbox", None);

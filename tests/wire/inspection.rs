@@ -419,7 +419,7 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
             // A client that sends after the refusal may get a reset instead of the response, so the
             // status is read from the audit log. 400 is the status of the small request above.
             let mut status = 0;
-            eventually("the bomb is recorded", SOON, || {
+            eventually("the bomb is audited", SOON, || {
                 let line = proxy
                     .audit()
                     .into_iter()

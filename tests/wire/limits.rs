@@ -64,6 +64,7 @@ fn a_burst_over_the_rate_limit_gets_429_and_other_hosts_and_containers_do_not() 
     let rejections = proxy.metric("proxy_rate_limit_rejected_total", &labels);
     assert_eq!(rejections as usize, 250 - passed);
     assert!(proxy.metric("proxy_rate_limit_bucket_tokens", &labels) <= 50.0);
+    // The metrics of a container end with its registration.
     proxy.admin("DELETE", &format!("/internal/containers/{SANDBOX}"), None);
     let text = proxy.admin("GET", "/internal/metrics", None).text();
     assert!(!text.contains(labels[0]), "{text}");

@@ -26,7 +26,7 @@ const NOBODY: u32 = 65534;
 const ENDED: Duration = Duration::from_secs(5);
 
 #[test]
-fn unknown_origin_form_paths_are_denied_with_a_list_of_served_paths() {
+fn unknown_origin_form_paths_are_denied_and_one_connection_serves_mcp_dns_and_proxy_requests() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let socket = proxy.own_listener("inner", json!({}));
@@ -48,7 +48,7 @@ fn unknown_origin_form_paths_are_denied_with_a_list_of_served_paths() {
             }
         },
     );
-    // MCP, DNS and proxy requests on one connection.
+    // One connection serves MCP, DNS and proxy requests.
     let mut stream = connect(&socket);
     for _ in 0..2 {
         let accept = "accept: text/event-stream\r\n";

@@ -215,9 +215,9 @@ fn a_token_is_refreshed_before_it_expires_and_the_file_keeps_its_other_members()
 
     // The next refresh sends the new refresh token, and an echo of the new access token is
     // redacted.
-    let mut old = kept.clone();
-    old["tokens"]["access_token"] = jwt("again", -5).into();
-    fs::write(&fixture.file, old.to_string()).unwrap();
+    let mut expired = kept.clone();
+    expired["tokens"]["access_token"] = jwt("again", -5).into();
+    fs::write(&fixture.file, expired.to_string()).unwrap();
     eventually("the changed file is used", Duration::from_secs(10), || {
         fixture.ask();
         fixture.refreshes() == 2

@@ -87,21 +87,24 @@ fn sandbox_files_have_the_format_of_each_tool_and_placeholders_for_all_secrets()
     assert_eq!((exit, stderr.as_str()), (0, ""));
     let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
     let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap();
-    let is_text = |value: &Value| value.as_str().unwrap().contains("up-placeholder-");
+    let is_placeholder = |value: &Value| value.as_str().unwrap().contains("up-placeholder-");
     let codex = json("codex/auth.json");
     each_row(["id_token", "access_token", "refresh_token"], |key| {
-        assert!(is_text(&codex["tokens"][key]), "{key}");
+        assert!(is_placeholder(&codex["tokens"][key]), "{key}");
     });
     assert!(codex["last_refresh"].is_string());
     let gemini = json("gemini/oauth_creds.json");
-    assert!(is_text(&gemini["access_token"]) && is_text(&gemini["refresh_token"]));
+    assert!(is_placeholder(&gemini["access_token"]) && is_placeholder(&gemini["refresh_token"]));
     assert!(gemini["expiry_date"].is_i64());
     let opencode = json("opencode/auth.json");
     assert_eq!(opencode["openai"]["type"], "oauth");
-    assert!(is_text(&opencode["openai"]["access"]) && is_text(&opencode["openai"]["refresh"]));
+    assert!(
+        is_placeholder(&opencode["openai"]["access"])
+            && is_placeholder(&opencode["openai"]["refresh"])
+    );
     let claude = json("claude/.credentials.json");
     let claude = &claude["claudeAiOauth"];
-    assert!(is_text(&claude["accessToken"]) && is_text(&claude["refreshToken"]));
+    assert!(is_placeholder(&claude["accessToken"]) && is_placeholder(&claude["refreshToken"]));
     each_row(FILES, |name| {
         let mode = fs::metadata(dir.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o644, "{name}");
@@ -110,7 +113,7 @@ fn sandbox_files_have_the_format_of_each_tool_and_placeholders_for_all_secrets()
 }
 
 #[test]
-fn sandbox_files_name_the_real_account_which_clients_compare_with_replies() {
+fn sandbox_files_have_the_real_account_id_since_clients_compare_it_with_replies() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let dir = proxy.path("sandbox");

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, eventually};
 
 #[test]
-fn requests_and_denials_are_counted_by_allowlist_entry() {
+fn requests_are_counted_by_allowlist_entry_and_denials_by_code() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
     setup.proxy["upstream"]["hosts"]["deep.example.org"] = json!(origin.https.to_string());
@@ -215,7 +215,7 @@ fn flows_are_listed_when_they_have_ended() {
 }
 
 #[test]
-fn explain_names_the_entry_that_decides() {
+fn explain_names_the_entry_that_permits_or_the_code_of_the_denial() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let socket = proxy.path("api.sock");

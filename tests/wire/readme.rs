@@ -61,11 +61,11 @@ fn the_commands_of_the_readme_print_what_the_page_says() {
             assert!(output.contains(&here(line)), "{}: {output}", step.command);
         }
     }
-    let key = origin
+    let request = origin
         .seen()
         .into_iter()
         .find(|seen| seen.authority == "api.anthropic.com");
-    assert_eq!(key.unwrap().header("x-api-key"), Some("sk-ant-real"));
+    assert_eq!(request.unwrap().header("x-api-key"), Some("sk-ant-real"));
 }
 
 /// The contents of the page's `sh` blocks; a line that ends with a backslash is joined with the

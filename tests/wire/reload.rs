@@ -158,14 +158,14 @@ fn a_removed_file_changes_nothing_and_fails_a_check_until_it_is_back() {
     let said = "policy.yaml was in force and is gone";
     assert!(reply.text().contains(said), "{}", reply.text());
     std::fs::rename(&away, &policy).unwrap();
-    eventually("the file is back", PROMISED, is_current);
+    eventually("the check passes again", PROMISED, is_current);
 
     let (config, away) = (proxy.path("config"), proxy.path("config.away"));
     std::fs::rename(&config, &away).unwrap();
     eventually("the check fails", PROMISED, || !is_current());
     assert_eq!(status(&proxy, PLAIN), 403);
     std::fs::rename(&away, &config).unwrap();
-    eventually("the directory is back", PROMISED, is_current);
+    eventually("the check passes again", PROMISED, is_current);
 }
 
 #[test]

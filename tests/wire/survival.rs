@@ -427,7 +427,7 @@ fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
     for stream in [&mut silent, &mut hello] {
         assert_closes(stream);
     }
-    // The proxy may send a 408 on these two connections before it closes them.
+    // On these two connections, the test permits a response before the end.
     for stream in [&mut head, &mut undecided] {
         let _ = read_reply(stream);
         assert_closes(stream);

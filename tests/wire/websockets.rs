@@ -205,7 +205,7 @@ fn an_echo_in_a_websocket_message_is_redacted_however_it_is_framed() {
 }
 
 #[test]
-fn frames_that_break_the_protocol_close_a_websocket_with_a_credential() {
+fn frames_that_cannot_be_relayed_close_a_websocket_with_a_credential() {
     let first = || frame(0x82, b"fine");
     let bad: Vec<(&str, Vec<u8>)> = vec![
         ("compressed", frame(0xc1, SECRET.as_bytes())),
@@ -215,7 +215,7 @@ fn frames_that_break_the_protocol_close_a_websocket_with_a_credential() {
         ("long ping", frame(0x89, &[b'x'; 126])),
         ("fragmented ping", frame(0x09, SECRET.as_bytes())),
         ("length", b"\x82\x7f\x80\0\0\0\0\0\0\x05Hello".to_vec()),
-        ("close code", frame(0x88, SECRET.as_bytes())),
+        ("echo in a close code", frame(0x88, SECRET.as_bytes())),
     ];
     let served = bad.clone();
     let (proxy, _upstream) = start("", move |stream, head| {
@@ -313,7 +313,11 @@ fn bytes_of_a_client_on_a_websocket_with_a_credential_arrive_unchanged() {
         let mut read = [0; 36];
         stream.read_exact(&mut read)?;
         stream.write_all(&frame(0x82, &read))?;
-        assert_eq!(stream.read(&mut read)?, 0, "the client ended its half");
+        assert_eq!(
+            stream.read(&mut read)?,
+            0,
+            "the upstream reads the end of the client's stream"
+        );
         stream.write_all(&frame(0x82, b"and the other half still works"))
     });
     let (mut stream, _) = open(&proxy, HOST, "/", "");

@@ -83,9 +83,9 @@ impl Breaker {
                 verdict(self.addon.response(&mut flow, &mut response)).unwrap();
                 None
             }
-            End::Denied(code, step) => {
+            End::Denied(code, stage) => {
                 let denial = Denial::new(code, "no");
-                Some(step.map_or(denial.clone(), |step| denial.at(step)))
+                Some(stage.map_or(denial.clone(), |stage| denial.at(stage)))
             }
             End::Aborted => None,
         };
@@ -154,13 +154,13 @@ fn connect_faults_count_for_all_containers_and_faulty_responses_for_one() {
             (DomainNotAllowed, None, false, false),
             (InternalError, Some(Stage::Connect), false, false),
         ],
-        |(code, step, own, others)| {
+        |(code, stage, own, others)| {
             let (breaker, web, db) = (breaker(3), container("web"), container("db"));
             for _ in 0..3 {
-                breaker.exchange(&web, 0, End::Denied(code, step)).unwrap();
+                breaker.exchange(&web, 0, End::Denied(code, stage)).unwrap();
             }
             let found = (breaker.is_open(&web), breaker.is_open(&db));
-            assert_eq!(found, (own, others), "{code:?} {step:?}");
+            assert_eq!(found, (own, others), "{code:?} {stage:?}");
         },
     );
 }
@@ -229,7 +229,7 @@ fn a_probe_ends_with_the_response_head_or_with_its_flow() {
 }
 
 #[test]
-fn a_dry_run_is_not_a_probe_and_counts_nothing() {
+fn a_dry_run_is_denied_by_an_open_circuit_and_is_not_a_probe() {
     let (breaker, web) = (breaker(1), container("web"));
     breaker.exchange(&web, 0, unreachable()).unwrap();
     assert!(breaker.is_open(&web));

@@ -146,7 +146,7 @@ codes! {
     /// latch.
     PolicyDenied = "policy_denied", 403, Policy;
     /// A policy denied an MCP message, no person approved it, or the security level or a changed
-    /// definition forbids the tool. Later messages are not affected.
+    /// definition forbids the tool. The abort latch is not set, so other messages may pass.
     PolicyDeniedContinue = "policy_denied_continue", 403, Policy;
     /// An MCP server answered with an error that is reserved for the proxy's own denials.
     PolicyBackendReservedMisuse = "policy_backend_reserved_misuse", 502, Upstream;

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_differ_sort_by_age_and_have_one_written_form() {
+    fn ids_sort_by_age_and_have_one_written_form() {
         let (first, second) = (LeaseId::generate(), LeaseId::generate());
         assert!(first < second);
         assert_eq!(size_of::<LeaseId>(), 16);

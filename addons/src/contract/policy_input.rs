@@ -57,7 +57,7 @@ impl PolicyInput {
     /// Creates an object that keeps only the members that policies read.
     #[must_use]
     pub fn of(reads: ReadMembers) -> Self {
-        // Few inputs are larger; growing from nothing would copy them several times.
+        // Few inputs need more. Buffers that grow from nothing would be copied several times.
         Self {
             reads,
             values: String::with_capacity(512),

@@ -46,8 +46,8 @@ impl Inflate {
     }
 }
 
-/// The encoding `deflate`: zlib, or the raw stream that some servers send. The first two bytes tell
-/// which of the two it is.
+/// The encoding `deflate`: zlib, or the raw stream that some servers send. The decoder
+/// guesses from the first two bytes which of the two it reads.
 pub(super) struct Deflate {
     first: Option<u8>,
     stream: Option<Inflate>,

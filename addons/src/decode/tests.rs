@@ -69,7 +69,7 @@ fn text() -> Vec<u8> {
 }
 
 #[test]
-fn an_unknown_encoding_and_several_encodings_are_denied() {
+fn an_unknown_encoding_and_several_encodings_are_denied_and_identity_needs_no_decoder() {
     each_row(
         ["compress", "gzip, br", "gzip, gzip", "aws-chunked", "dcb"],
         |name| {
@@ -108,6 +108,7 @@ fn a_bomb_yields_no_more_than_the_caller_has_room_for() {
             decoder.feed(encoded(name, &zeros).into());
             for _ in 0..100 {
                 let piece = decoder.next(most).unwrap().unwrap();
+                // A `most` of 0 counts as 1.
                 if piece.is_empty() || piece.len() > most.clamp(1, MAX_PIECE) {
                     failures.push((name, most, piece.len()));
                 }
@@ -149,6 +150,7 @@ fn a_denied_body_stays_denied() {
     each_row(ENCODINGS, |name| {
         let mut broken = decoder(name).unwrap().unwrap();
         broken.feed(Bytes::from_static(&[0xff; 64]));
+        // Fed again before its output was read.
         let mut hurried = decoder(name).unwrap().unwrap();
         hurried.feed(encoded(name, b"first").into());
         hurried.feed(encoded(name, b"second").into());
@@ -179,7 +181,8 @@ fn several_gzip_members_or_zstd_frames_are_decoded_as_one_body() {
     });
 }
 
-/// A gzip member with every optional part of the header.
+/// A gzip member with every optional part of the header. The bits of `header_crc_mask` are flipped
+/// in the header's checksum.
 fn gzip_with_all_parts(header_crc_mask: u16) -> Vec<u8> {
     let mut member = vec![0x1f, 0x8b, 8, 0b1_1111, 0, 0, 0, 0, 0, 3];
     member.extend([5, 0]);
@@ -193,7 +196,7 @@ fn gzip_with_all_parts(header_crc_mask: u16) -> Vec<u8> {
 }
 
 #[test]
-fn every_part_of_a_gzip_header_is_read_and_its_checksums_are_verified() {
+fn every_part_of_a_gzip_header_is_read_and_a_wrong_header_or_trailer_is_refused() {
     let body = gzip_with_all_parts(0);
     for chunk in 1..body.len() {
         let decoded = decode("gzip", &body, chunk, 3).unwrap();

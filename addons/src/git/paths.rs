@@ -88,9 +88,9 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// Classifies a request by its method and by `rest`, the path in the repository. GET and HEAD are
-/// reads unless they open a WebSocket. Any other request is denied as a write unless it belongs to
-/// the protocol of git or git-lfs.
+/// Classifies a request by its method and by `rest`, the path in the repository. Accepts GET and
+/// HEAD, unless they open a WebSocket, and the POST and PUT requests of git and git-lfs. Denies any
+/// other request as a write, and an unknown query of `info/refs` as malformed.
 pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
     let reads = matches!(request.method, Method::GET | Method::HEAD) && !request.websocket;
     let posts = request.method == Method::POST;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn dumb_http_and_webdav_writes_and_web_forms_are_refused() {
+    fn requests_that_neither_read_nor_belong_to_git_or_git_lfs_are_denied_as_writes() {
         each_row(
             [
                 ("PUT", "/objects/ab/cdef"),

@@ -183,7 +183,7 @@ impl JudgePush {
         pack.check(body.bytes().len() as u64)?;
         // The commands are kept only for the report on a pack that becomes too large. A pack of
         // announced length cannot become too large, since its length has been judged already. A
-        // long list would occupy memory until the pack has ended.
+        // long list is dropped, since it would occupy memory until the pack has ended.
         if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
             pack.beginning = None;
         }

@@ -195,9 +195,9 @@ mod tests {
             "@bors r=me",
             "@mergifyio queue",
         ];
-        let passed = commands.map(|body| (body, comment(body, &shipped())));
+        let judged = commands.map(|body| (body, comment(body, &shipped())));
         let is_command = |found: &Option<Objection>| matches!(found, Some(Objection::Command(_)));
-        let passed: Vec<_> = passed
+        let passed: Vec<_> = judged
             .iter()
             .filter(|(_, found)| !is_command(found))
             .collect();

@@ -8,7 +8,7 @@ use super::settings::OverrideRule;
 use crate::contract::{Definition, Denial};
 use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
 
-/// A tool call with parsed arguments.
+/// A tool call that is ready to be sent.
 #[derive(Debug)]
 pub(super) struct PreparedCall {
     /// The params for the server: hidden fields are removed, and defaults are added.

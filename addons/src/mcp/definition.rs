@@ -158,6 +158,8 @@ mod tests {
                 ),
             ],
             |(from, to, same)| {
+                // If the tool lacks `from`, `from` replaces `to`. The `_meta` of the tool is then
+                // removed, since a duplicate is refused.
                 let changed = match TOOL.contains(from) {
                     true => TOOL.replacen(from, to, 1),
                     false => TOOL

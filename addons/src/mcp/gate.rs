@@ -30,8 +30,9 @@ const READ_IN_PLACE: usize = 64 * 1024;
 /// The chain denies a message whose step takes longer.
 pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
 
-/// Error codes, and beginnings of error messages, that are reserved for the proxy.
+/// The error codes that are reserved for the proxy.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
+/// The beginnings of error messages that are reserved for the proxy, in lower case.
 const RESERVED_MESSAGES: [&str; 3] = [
     "policy_denied",
     "policy_backend_reserved_misuse",

@@ -12,11 +12,11 @@ use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, RpcError, Verdict};
 use crate::raw_json::{Members, ObjectText, RawJsonError};
 
-/// The methods that an input request may have.
+/// The methods of input requests in the specification.
 const ASKED_OF_CLIENTS: [&str; 3] = [ELICITATION, "sampling/createMessage", "roots/list"];
 const ELICITATION: &str = "elicitation/create";
 /// Limit on the questions to the client in one answer, since the policies are evaluated for each.
-/// An answer with more is denied.
+/// An answer with more is denied if a policy covers a method that such questions may have.
 pub const MAX_INPUT_REQUESTS: usize = 16;
 
 impl Mcp {

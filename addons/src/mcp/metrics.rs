@@ -13,7 +13,7 @@ const MAX_TOOLS: usize = 1000;
 /// The label of tools without a separate label.
 const OTHER: &str = "other";
 
-/// Metrics of tool calls. Created once and kept over reloads.
+/// Metrics of tool calls and changed definitions. Created once and kept over reloads.
 #[derive(Clone)]
 pub struct McpMetrics {
     executions: IntCounterVec,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_beyond_the_limit_are_counted_as_other() {
+    fn calls_of_tools_beyond_the_limit_count_as_other_and_definition_changes_count_per_server() {
         let registry = Registry::new();
         let metrics = McpMetrics::new(&registry).unwrap();
         for n in 0..2 * MAX_TOOLS {

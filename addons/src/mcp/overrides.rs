@@ -46,9 +46,9 @@ impl McpSettings {
 }
 
 impl OverrideRule {
-    /// How specific the entry is for a container; `None` if no pattern matches. 0 for an entry
-    /// without patterns. Otherwise the most specific of the matching patterns counts: the exact id,
-    /// or else the pattern with the most characters besides `*`.
+    /// How specific the entry is for a container: 0 for an entry without patterns, `None` for one
+    /// with patterns of which none matches. Otherwise the most specific of the matching patterns
+    /// counts: the exact id, or else the pattern with the most characters besides `*`.
     fn specificity(&self, id: &str) -> Option<usize> {
         if self.containers.is_empty() {
             return Some(0);
@@ -99,8 +99,8 @@ impl OverrideRule {
         }
     }
 
-    /// The effective hints: each is the operator's hint, unless the server's hint is stricter or
-    /// the operator sets none.
+    /// The effective hints of a tool. If both the server and the operator set a hint, the stricter
+    /// value counts.
     pub(super) fn annotations(&self, server: Annotations) -> Annotations {
         let said = |key: &str| self.annotations.get(key).and_then(Value::as_bool);
         let hint = |server, key, strict| stricter(server, said(key), strict);

@@ -14,7 +14,7 @@ pub(super) struct Ruling {
     pub(super) decision: &'static str,
     /// The bundle that decided: the first with the strictest decision.
     pub(super) bundle: Option<Arc<str>>,
-    /// The bundle's reason. If the bundle gave none, or no bundle decided, a sentence of the proxy.
+    /// The bundle's reason. If the bundle gave none, or no bundle decided, a text of the proxy.
     pub(super) reason: Box<str>,
     /// Replaces the arguments, params, result or error. Each bundle saw the replacements of the
     /// earlier bundles, so the last replacement contains all of them.

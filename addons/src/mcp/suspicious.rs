@@ -12,7 +12,8 @@ use crate::contract::{Denial, Flow, Frame, FrameBody, Verdict};
 /// than 1 ms.
 const SEARCHED_IN_PLACE: usize = 64 * 1024;
 
-/// The most unescaped text that is in memory at once, in bytes.
+/// Escapes are replaced in pieces of at most this length, in bytes, so that long texts need little
+/// memory.
 const PIECE: usize = 64 * 1024;
 
 /// Phrases that ordinary results of tools rarely contain, in lower case.

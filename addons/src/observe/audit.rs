@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_with_different_fold_keys_are_not_folded() {
+    fn only_lines_with_equal_fold_keys_are_folded_into_one() {
         let changes: [fn(&mut Flow); 8] = [
             |_| {},
             |flow| flow.record_mut().method = Some("PUT".into()),

@@ -6,9 +6,12 @@ use std::time::SystemTime;
 
 use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
-/// Limits on the bytes of a path and of a method in a line; the rest is cut. A client chooses both,
-/// and must not fill the log with one line.
+/// Limit on the bytes of a path in a line; the rest is cut. A client chooses the path, and must not
+/// fill the log with one line.
 const MAX_PATH: usize = 1024;
+
+/// Limit on the bytes of a method outside MCP in a line; the rest is cut. A client chooses the
+/// method.
 const MAX_METHOD: usize = 32;
 
 /// Limit on the bytes of an MCP method in a line; the rest is cut. The longest known method has 40

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_coarse_lines_of_a_minute_have_at_most_128_kib() {
+    fn all_coarse_lines_of_a_container_together_have_at_most_128_kib() {
         let id = "x".repeat(128);
         let host = crate::contract::Host::parse("api.example.com").unwrap();
         let text = "y".repeat(4000);

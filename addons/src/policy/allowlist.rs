@@ -1,4 +1,4 @@
-//! Judges a flow's host, security level, port, WebSocket upgrade and method.
+//! Judges a flow's host, port, WebSocket upgrade and method, and its container's security level.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

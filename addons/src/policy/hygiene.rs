@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxy_and_forwarding_fields_never_go_upstream_in_any_spelling() {
+    fn named_and_prefixed_fields_never_go_upstream_in_any_spelling() {
         let mut headers = HeaderMap::new();
         for name in [
             "Forwarded",

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_is_denied_if_the_host_alone_decides() {
+    fn a_tunnel_is_denied_if_the_rules_deny_every_request_in_it() {
         let whole = |name, effect, host| Rule {
             hosts: hosts(&[host]),
             ..rule(name, effect, 1)

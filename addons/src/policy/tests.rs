@@ -128,8 +128,8 @@ fn the_proposed_edit_lists_only_public_addresses_and_opens_only_private_networks
     );
     each_row(
         ["169.254.169.254:443", "100.100.100.200:80", "224.0.0.1:80"],
-        |metadata| {
-            assert_eq!(dial(&[metadata]).unwrap_err().edit(), None, "{metadata}");
+        |special| {
+            assert_eq!(dial(&[special]).unwrap_err().edit(), None, "{special}");
         },
     );
     assert_eq!(
@@ -145,7 +145,7 @@ fn a_flow_without_a_principal_is_denied() {
 }
 
 #[test]
-fn a_part_of_the_appliance_reaches_only_the_hosts_of_its_list() {
+fn a_part_of_the_proxy_reaches_only_the_hosts_of_its_list() {
     let system = Arc::new(System {
         name: "oauth".into(),
         hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
@@ -420,7 +420,7 @@ fn the_entry_is_recorded_and_explained_with_its_place() {
 }
 
 #[test]
-fn hosts_whose_requests_are_judged_by_rules_cannot_be_passed_through() {
+fn hosts_to_which_a_rule_must_read_the_requests_cannot_be_passed_through() {
     const DENY: &str = "{ name: deny, effect: deny, hosts: [raw.example.com] }";
     const ASK: &str = "{ name: ask, effect: ask, hosts: [\"*.example.com\"] }";
     const READS: &str = "{ name: reads, effect: allow, methods: [GET] }";

@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn the_series_of_a_container_is_removed_when_its_lease_ends() {
         let rejections = Rejections::new(&Registry::new()).unwrap();
-        let (ended, dropped, holding) = (container("web"), container("db"), container("job"));
-        for container in [&ended, &dropped, &holding] {
+        let (ended, dropped, live) = (container("web"), container("db"), container("job"));
+        for container in [&ended, &dropped, &live] {
             rejections.count(container, "api.example.com");
         }
         assert_eq!(collected(&rejections).len(), 3);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_applies_by_host_pattern_and_a_narrower_pattern_has_its_own_bucket() {
+    fn a_limit_applies_by_host_and_has_its_own_bucket_if_it_is_narrower_than_the_entry() {
         let limits = limits(
             rate(SLOW, 10),
             &[
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn rejections_are_counted_by_container_whichever_component_denied() {
+    fn only_flows_denied_with_rate_limited_are_counted_as_rejections() {
         let registry = Registry::new();
         let rejections = Rejections::new(&registry).unwrap();
         let limits = limits(rate(1, 1), &[]);

@@ -1,8 +1,8 @@
 //! The canonical form of JSON (RFC 8785).
 //!
-//! Two deviations: an integer of 2^53 or more (in absolute value) stays as written, since RFC 8785
-//! would round two different ids to the same text. A number beyond the range of a double also stays
-//! as written, since RFC 8785 has no form for it.
+//! There are two deviations. An integer of 2^53 or more (in absolute value) stays as written, since
+//! RFC 8785 would round two different ids to the same text. A number beyond the range of a double
+//! also stays as written, since RFC 8785 has no form for it.
 
 use std::fmt::Write as _;
 

@@ -78,8 +78,8 @@ impl<'a> Members<'a> {
         cursor::decode(self.get(key)?)
     }
 
-    /// The members of a member that is an object; `None` if it is absent. Fails if it is another
-    /// value, or has duplicate keys.
+    /// The members of a member that is an object; `None` if it is absent. Fails if
+    /// [`parse`](Self::parse) refuses its text.
     pub fn members(&self, key: &str) -> Result<Option<Self>, RawJsonError> {
         self.get(key).map(Self::parse).transpose()
     }
@@ -122,7 +122,7 @@ pub struct ObjectText(String);
 
 impl Default for ObjectText {
     fn default() -> Self {
-        // Few objects are longer; growing from nothing would copy them several times.
+        // Few objects are longer. Without a capacity, the text would be copied whenever it grows.
         Self(String::with_capacity(256))
     }
 }

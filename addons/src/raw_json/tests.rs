@@ -31,7 +31,7 @@ fn members_are_the_text_that_was_received() {
 }
 
 #[test]
-fn duplicate_or_invalid_keys_deep_nesting_and_values_other_than_objects_are_refused() {
+fn non_objects_deep_nesting_and_duplicate_or_invalid_keys_are_refused() {
     let many = (0..20).map(|n| format!("\"k{n}\":0,")).collect::<String>();
     each_row(
         [

@@ -1,5 +1,5 @@
-//! Encoded bodies made by hand: padding that decodes to nothing, bombs, which are small but decode
-//! to many bytes, and zstd blocks over the limits of RFC 8878.
+//! Encoded bodies made by hand: padding that decodes to nothing, bombs (small bodies that decode to
+//! many bytes), and zstd blocks over the limits of RFC 8878.
 
 /// Writes fields of bits, lowest bit first, as deflate and brotli do.
 #[derive(Default)]

@@ -102,7 +102,7 @@ impl Identify for ActingIdentity {
 
     fn identify(&self, _flow: &Flow, request: Option<&mut Request>) -> Identified {
         let phase = usize::from(request.is_some());
-        // Identity cannot wait: a hang becomes a denial.
+        // Identity cannot wait, so each act that waits is replaced by one that does not.
         let act = match self.0.acts[phase] {
             Act::PassLater => Act::Pass,
             Act::PanicLater => Act::Panic,
@@ -253,7 +253,7 @@ fn waits_without_a_limit_of_their_own_share_the_deadline_of_the_phase() {
             let chain = Chain::new(links, DEADLINE).unwrap();
             let mut flow = flow(Kind::Tunnel, "api.example.com");
             // Together, both naps are longer than the deadline. A nap with its own limit does not
-            // count towards the deadline.
+            // count towards the deadline, but must not be longer than the limit.
             let permit = run(chain.tunnel(&mut flow));
             assert_eq!(permit.is_ok(), passes, "{limits:?}");
         },
@@ -379,7 +379,7 @@ fn the_waiting_flows_of_a_container_are_limited_without_effect_on_other_containe
         assert_eq!(denial.to_json()["container_id"], "web");
         let mut others = flow_of(&db, Kind::Tunnel, "api.example.com");
         assert!(chain.tunnel(&mut others).now_or_never().is_none());
-        // The request that a look-up belongs to is already counted as waiting.
+        // A look-up is not counted, since the request that it belongs to already is.
         let mut lookup = flow_of(&web, Kind::Tunnel, "api.example.com");
         lookup.put_slot(Lookup);
         assert!(chain.tunnel(&mut lookup).now_or_never().is_none());
@@ -529,7 +529,7 @@ proptest! {
         let (chain, _) = chain_of(acts);
         let dialer = Dialer::default();
         let result = run(go(&chain, &dialer));
-        // Identity has no hook for addresses.
+        // Identity has no `dial` hook.
         let asked = |(at, acts): (usize, &[Act; 5])| acts[..if at == 1 { 2 } else { 3 }].to_vec();
         let all_pass = acts.iter().enumerate().flat_map(asked).all(Act::passes);
         prop_assert_eq!(result.is_ok(), all_pass);

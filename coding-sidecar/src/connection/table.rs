@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_are_not_admitted_evict_only_each_other() {
+    async fn clients_that_are_not_admitted_are_evicted_before_admitted_ones() {
         let all = Arc::new(Connections::default());
         let served = Arc::new(all.enter().unwrap());
         drop(served.receiving());

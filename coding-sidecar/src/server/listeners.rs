@@ -17,10 +17,10 @@ use crate::connection::Stream;
 use crate::report;
 
 /// The time without traffic after which a keep-alive probe is sent to a TCP client, and the time
-/// between two probes. A command therefore ends about a minute after its client's machine has
-/// vanished.
+/// between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// The number of unanswered probes after which a TCP connection is closed.
+/// The number of unanswered probes after which a TCP connection is closed. A command without output
+/// therefore ends about a minute after its client's machine has vanished.
 const KEEPALIVE_PROBES: u32 = 3;
 /// The pause after a failed accept: descriptors or memory ran out, and are freed when connections
 /// close.

@@ -6,9 +6,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// The most calls of `openat2` for one path. It returns `EAGAIN` if a folder was renamed or mounted
-/// during the call. The second call nearly always succeeds; the limit applies if a command renames
-/// folders all the time.
+/// The most calls of `openat2` for one path. A call fails with `EAGAIN` if a name was replaced or a
+/// file system mounted while the call resolved `..`. The second call nearly always succeeds; the
+/// limit applies if a command renames files all the time.
 const RETRIES_MAX: usize = 256;
 
 /// Whether symbolic links in a path are followed.

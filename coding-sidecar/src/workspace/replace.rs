@@ -245,7 +245,7 @@ impl<'a> Staged<'a> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         if !self.renamed {
-            // An error is ignored: the failure that led here is reported.
+            // An error is ignored, since the caller reports why the file was not renamed.
             let _ = unlinkat(&self.target.folder, &self.name, AtFlags::empty());
         }
     }

@@ -25,7 +25,7 @@ fn peak_kib() -> u64 {
 /// The number of lines of 64 bytes in a mebibyte.
 const LINES: u64 = 16 * 1024;
 
-/// Writes `mebibytes` of numbered lines; the numbers restart with each mebibyte.
+/// Writes a file of `mebibytes` MiB: numbered lines, whose numbers restart with each mebibyte.
 fn large_file(fixture: &Fixture, mebibytes: u64) {
     let numbered: String = (0..LINES).map(|number| format!("{number:063}\n")).collect();
     let mut file = File::create(fixture.at("large")).unwrap();
@@ -35,7 +35,7 @@ fn large_file(fixture: &Fixture, mebibytes: u64) {
 }
 
 #[test]
-fn a_huge_file_is_read_by_range_without_being_held_in_memory() {
+fn a_huge_file_is_read_and_searched_without_being_held_in_memory() {
     let fixture = Fixture::new();
     large_file(&fixture, 128);
     let lines = 128 * LINES;
@@ -57,7 +57,7 @@ fn a_huge_file_is_read_by_range_without_being_held_in_memory() {
 }
 
 #[test]
-fn a_line_of_any_length_is_not_held_in_memory() {
+fn a_line_of_64_mib_is_not_held_in_memory() {
     let fixture = Fixture::new();
     let mut file = File::create(fixture.at("line")).unwrap();
     for _ in 0..64 {
@@ -232,13 +232,14 @@ fn many_searches_at_once_need_few_descriptors() {
 #[test]
 fn the_length_of_lines_and_the_size_of_patterns_are_bounded() {
     let fixture = Fixture::new();
-    fixture.put("longest", "ab".repeat(128 * 1024 - 1));
-    fixture.put("longer", "ab".repeat(128 * 1024 + 1));
+    fixture.put("below", "ab".repeat(128 * 1024 - 1));
+    fixture.put("above", "ab".repeat(128 * 1024 + 1));
     let found = fixture.grep(json!({"pattern": "^aba"})).unwrap();
-    assert!(found.content.starts_with("longest:1: aba"), "{found:?}");
+    assert!(found.content.starts_with("below:1: aba"), "{found:?}");
     assert_eq!(found.content.lines().count(), 1);
     let skipped = found.details.unwrap().skipped.unwrap();
-    assert!(skipped.starts_with("not searched: longer: "), "{skipped}");
-    let slow = message(fixture.grep(json!({"pattern": "a[ab]{100000}c"})));
-    assert!(slow.contains("exceeds size limit of 1048576"), "{slow}");
+    assert!(skipped.starts_with("not searched: above: "), "{skipped}");
+    let refused = message(fixture.grep(json!({"pattern": "a[ab]{100000}c"})));
+    let why = "exceeds size limit of 1048576";
+    assert!(refused.contains(why), "{refused}");
 }

@@ -180,7 +180,7 @@ fn a_line_break_in_a_name_is_escaped() {
 }
 
 #[test]
-fn a_search_ends_at_its_limit() {
+fn a_search_ends_at_its_limit_or_at_the_bound_on_bytes() {
     let fixture = Fixture::new();
     for number in 0..2300 {
         fixture.put(&format!("d{}/{number:04}", number / 1000), "");

@@ -42,7 +42,7 @@ fn a_folder_is_listed_in_order_with_its_folders_marked() {
 }
 
 #[test]
-fn a_listing_ends_at_its_limit_and_counts_the_rest() {
+fn a_listing_ends_at_its_limit_or_at_the_bound_on_bytes_and_counts_the_rest() {
     let fixture = Fixture::new();
     for number in 0..2500 {
         fixture.put(&format!("{number:04}"), "");

@@ -29,9 +29,9 @@ fn mode(fixture: &Fixture, path: &str, mode: u32) {
 }
 
 #[test]
-fn a_file_without_permission_is_neither_read_nor_replaced() {
+fn reading_a_file_needs_read_permission_and_replacing_it_write_permission() {
     as_nobody(
-        "a_file_without_permission_is_neither_read_nor_replaced",
+        "reading_a_file_needs_read_permission_and_replacing_it_write_permission",
         || {
             let fixture = Fixture::new();
             fixture.put("read-only", "old");

@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET};
 
-/// The number of operations after which a race may end.
+/// The fewest operations of a race that ends before [`RACE`].
 const TRIES: u64 = 6_000;
-/// The number of exchanges after which a race may end. On a busy machine, the thread that makes
-/// them may get few turns.
+/// The fewest exchanges of a race that ends before [`RACE`]. On a busy machine, the thread that
+/// makes them may get few turns.
 const EXCHANGES: u64 = 1_500;
 /// The time after which a race ends in any case.
 const RACE: Duration = Duration::from_secs(30);

@@ -130,7 +130,7 @@ fn a_text_is_cut_at_the_bounds_of_a_result() {
     );
     let next = shown(&fixture, json!({"path": "line", "offset": 2}));
     assert_eq!(next["content"], "last\n");
-    // The totals do not count lines that the request left out.
+    // The totals of the truncation do not count lines that the request left out.
     let some = shown(
         &fixture,
         json!({"path": "many", "limit": 3000, "offset": 2}),
@@ -171,7 +171,7 @@ fn images_up_to_4_mib_are_returned_in_base64_with_their_mime_type() {
 }
 
 #[test]
-fn other_binaries_are_refused_and_other_encodings_shown() {
+fn files_that_are_not_images_are_refused_if_they_have_a_nul_byte_and_shown_otherwise() {
     let fixture = Fixture::new();
     let elf = fs::read(std::env::current_exe().unwrap()).unwrap();
     let late = [vec![b'x'; 20_000], vec![0]].concat();

@@ -1,4 +1,4 @@
-//! The token, on both transports and every path.
+//! The token, on both transports.
 
 use testkit::each_row;
 
@@ -21,7 +21,7 @@ fn status(client: &mut Client, path: &str, authorization: Option<&str>) -> u16 {
 }
 
 #[test]
-fn the_token_is_judged_alike_on_every_path_and_transport() {
+fn the_token_check_is_the_same_for_all_operations_on_both_transports() {
     // Required, header, status.
     let rows = [
         ("true", None, 401),

@@ -11,8 +11,9 @@ use serde_json::json;
 
 use crate::support::{PATIENCE, Sidecar, processes, unique_sleep, until};
 
-/// The crate's limits on concurrent connections and commands.
+/// The crate's `CONNECTIONS_MAX`.
 const CONNECTIONS: usize = 256;
+/// The crate's `COMMANDS_MAX`.
 const COMMANDS: usize = 32;
 
 #[test]
@@ -46,6 +47,7 @@ fn a_thousand_connections_cost_little_and_do_not_block_other_clients() {
     });
     let grown = sidecar.memory("VmRSS").saturating_sub(before);
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
+    // The newest connection is still open.
     let last = open.last_mut().unwrap();
     last.set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
@@ -86,7 +88,7 @@ fn clients_that_connect_again_and_again_do_not_interrupt_a_request() {
 }
 
 #[test]
-fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
+fn of_a_hundred_endless_commands_32_run_and_other_requests_are_served() {
     let sidecar = Sidecar::start();
     let mark = unique_sleep();
     let mut running = Vec::new();
@@ -157,9 +159,9 @@ fn bodies_and_heads_over_their_limits_are_refused() {
     assert_eq!(response.status, 413);
     let error = response.json()["error"].to_string();
     assert!(error.contains("longer than 16777216 bytes"), "{error}");
-    let mut small = sidecar.connect();
-    small.send("POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: 1048577\r\n\r\n");
-    assert_eq!(small.response().status, 413);
+    let mut bash = sidecar.connect();
+    bash.send("POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: 1048577\r\n\r\n");
+    assert_eq!(bash.response().status, 413);
     let mut head = sidecar.connect();
     head.send(&format!(
         "GET /health HTTP/1.1\r\nhost: s\r\nx: {}\r\n\r\n",
@@ -177,7 +179,8 @@ fn bodies_and_heads_over_their_limits_are_refused() {
 #[test]
 fn bodies_share_a_bounded_memory() {
     let sidecar = Sidecar::start();
-    // Six bodies of 16 MiB, each without its last byte; the budget holds four.
+    // Six bodies of 16 MiB, each without its last byte. The budget holds four, so at least one is
+    // refused.
     let mut senders: Vec<_> = (0..6)
         .map(|_| {
             let socket = sidecar.socket();
@@ -309,7 +312,7 @@ fn file_operations_have_their_threads_when_the_users_process_limit_is_reached() 
     let as_user = || {
         let mut command = Command::new("setpriv");
         command.args([&format!("--reuid={user}"), "--clear-groups"]);
-        // No process survives a failed test.
+        // The process ends with the test, even if the test fails.
         command.args(["--pdeathsig=KILL", "--"]);
         command.stdin(Stdio::null());
         command

@@ -50,7 +50,7 @@ fn output_and_exit_codes_are_those_of_the_command() {
 }
 
 #[test]
-fn a_command_begins_in_the_root_with_the_environment_of_the_sidecar() {
+fn a_command_begins_in_the_root_with_the_sidecars_environment_except_the_token() {
     let sidecar = Sidecar::with(&[("COLOUR", "green"), ("SIDECAR_AUTH_TOKEN", "hush")]);
     let run =
         sidecar.bash("pwd; echo $COLOUR; echo \"[$SIDECAR_AUTH_TOKEN]\"; ls -l /proc/self/fd | grep -c -e socket -e eventpoll -e pidfd");

@@ -10,7 +10,7 @@ use testkit::each_row;
 use crate::support::{PATIENCE, Sidecar, processes, program, refused, unique_sleep, until};
 
 #[test]
-fn unknown_arguments_are_refused_and_help_names_the_variables() {
+fn invalid_arguments_are_refused_and_help_names_the_variables() {
     let version = program().arg("--version").output().unwrap();
     let expected = format!("coding-sidecar {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(String::from_utf8(version.stdout).unwrap(), expected);
@@ -235,7 +235,7 @@ fn a_signal_ends_the_sidecar_and_its_commands_and_removes_its_socket() {
         let mut client = sidecar.connect();
         client.begin(&format!("echo begun; setsid sleep {mark} & sleep {mark}"));
         client.chunk().unwrap();
-        until("both processes run", || processes(&mark).len() >= 2);
+        until("the command runs", || processes(&mark).len() >= 2);
         let idle = sidecar.connect();
         sidecar.signal(signal);
         let last = String::from_utf8(client.chunk().unwrap()).unwrap();

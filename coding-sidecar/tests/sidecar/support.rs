@@ -382,7 +382,7 @@ impl Run {
             .unwrap()
             .split(|byte| *byte == b'\n')
         {
-            assert_eq!(run.last, Value::Null, "a line follows the last one");
+            assert_eq!(run.last, Value::Null, "another line follows");
             let line: Value = serde_json::from_slice(line).unwrap();
             let data = line["data"].as_str().unwrap_or_default();
             match (line["type"].as_str(), line["stream"].as_str()) {

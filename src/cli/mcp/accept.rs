@@ -35,9 +35,9 @@ impl Accept {
             let shown = format!("definition of {tool} of {server}: SHA-256 {new}, was {old}");
             print(printable(&shown))?;
         }
-        // With the digest, the server refuses the request if the definition changes after the digest
-        // was read, also if it had not changed before. If it has not changed, the server's error
-        // says so.
+        // With the digest, the server accepts only the definition that was read here. If the
+        // definition has not changed, the digest is that of the accepted definition, and the server
+        // answers that nothing has changed.
         let seen = digest("changed").or(digest("accepted"));
         let body = seen.map(|digest| json!({ "digest": digest }));
         let path = format!("{path}/accept");

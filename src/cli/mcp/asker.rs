@@ -17,8 +17,8 @@ use crate::mcp::{
     EventReader, Id, Message, Outcome, Version, add_param_fields, request_fields, write_request,
 };
 
-/// Time limit of a request by an operator. Longer than the gateway's limit for a call (15 min),
-/// unless the configuration sets a longer one.
+/// Time limit of a request by an operator. Longer than the gateway's default limit for a call (15
+/// min).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// Sends requests to a gateway.

@@ -128,8 +128,8 @@ impl HttpClient {
         while let Some(mut sender) = self.take_idle().await {
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok(self.answer(response, sender)),
-                // The gateway closed the idle connection before the request was sent.
                 Err(mut error) => match error.take_message() {
+                    // The gateway closed the idle connection before the request was sent.
                     Some(unsent) => request = unsent,
                     None => return Err(self.broken(error.into_error())),
                 },

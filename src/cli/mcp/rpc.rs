@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_denial_keeps_its_sentence_code_and_details() {
+    fn an_error_has_the_sentence_code_and_details_of_a_denial_or_else_the_status() {
         let body = br#"{"error":"Rate limit exceeded","code":"rate_limited","retry_after":3}"#;
         let error = refusal(StatusCode::TOO_MANY_REQUESTS, body);
         assert_eq!(error.message, "Rate limit exceeded");

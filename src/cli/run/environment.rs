@@ -55,7 +55,7 @@ const SECRET_ENDS: [&str; 14] = [
     "secretaccesskey",
     "webhook",
 ];
-/// Names of variables that are not secret, even if their name or value matches one of the lists.
+/// Variables that are not secret, even if their name or value matches one of the lists.
 const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
 /// Prefixes of values that are secret under any name.
 const SECRET_VALUES: [&str; 24] = [

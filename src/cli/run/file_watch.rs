@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_the_replacement_of_a_watched_file_is_reported() {
+    async fn replacing_a_watched_file_is_reported_but_writing_to_it_or_to_others_is_not() {
         let work = tempfile::tempdir().unwrap();
         let config = work.path().join("config");
         fs::write(&config, "old").unwrap();

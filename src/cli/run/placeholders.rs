@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_name_with_a_newline_removes_no_other_directory() {
+    fn removing_a_placeholder_with_a_newline_in_its_name_removes_no_other_directory() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let other = work.path().join("other");
         fs::create_dir(&other).unwrap();

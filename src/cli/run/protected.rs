@@ -266,9 +266,9 @@ impl Protected {
         Ok(())
     }
 
-    /// Lists a directory. Returns no entries for an unreadable directory of another user. Fails if
-    /// another directory cannot be read, if its path is not UTF-8, or if [`MAX_DEPTH`] or
-    /// [`MAX_FILES`] is exceeded.
+    /// Lists a directory. Returns no entries if it belongs to another user and this user may not
+    /// read it. Fails if it cannot be read for another reason, if its path is not UTF-8, or if
+    /// [`MAX_DEPTH`] or [`MAX_FILES`] is exceeded.
     fn list(
         &mut self,
         directory: &Path,
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_cannot_be_searched_after_the_run_is_an_error() {
+    fn a_git_directory_made_in_the_run_is_found_and_an_unsearchable_directory_is_an_error() {
         let work = tempfile::tempdir().unwrap();
         let writable = [work.path().to_owned()];
         let before = Protected::find(&writable, &[]).unwrap();

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_was_denied_at_first_is_allowed_later_also_if_the_list_is_full() {
+    fn a_host_allowed_after_a_denial_is_no_longer_marked_as_denied_even_if_the_list_is_full() {
         let mut report = Report::default();
         for number in 0..MAX_LINES * 10 + 1 {
             report.add(&json!({ "host": format!("h{number}.example.com"), "outcome": "denied" }));

@@ -182,7 +182,8 @@ impl HostTerminal {
         size.map_or((24, 80), |size| (size.ws_row, size.ws_col))
     }
 
-    /// Connects the terminal to the pseudo-terminal of this controlling end, and sets raw mode.
+    /// Connects the terminal to the pseudo-terminal of this controlling end, and calls
+    /// [`Self::set_raw`].
     pub fn connect(&mut self, controlling: OwnedFd) -> io::Result<()> {
         rustix::fs::fcntl_setfl(&controlling, OFlags::RDWR | OFlags::NONBLOCK)?;
         let output_from = pipe::Receiver::from_owned_fd_unchecked(controlling.try_clone()?)?;
@@ -229,7 +230,7 @@ impl HostTerminal {
         }
     }
 
-    /// Copies the remaining output after the sandbox has ended, for at most 1 s.
+    /// Copies the remaining output of the command, for at most 1 s.
     pub async fn finish(mut self) {
         if let Some(relay) = self.relay.take() {
             if let Some(input) = &relay.input {

@@ -81,7 +81,7 @@ async fn waiting_for_an_upstream_suspends_the_idle_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_phase_suspends_the_idle_timeout_and_checks_the_client_every_second() {
+async fn a_waiting_phase_suspends_the_idle_timeout_and_has_its_client_checked_every_second() {
     let idle = IdleTracker::new();
     idle.begin(Instant::now());
     assert_eq!(idle.held(async { 1 }).await, 1);

@@ -55,9 +55,9 @@ impl Failure {
 /// Filters the frames of a server. Each message is one body for the filters, and so is the payload
 /// of each control frame. Holds the bytes that the filters hold, and at most one control frame.
 ///
-/// Since lengths change, fragments do not correspond to the server's fragments: each carries the
-/// bytes that the filters have passed since the previous fragment. Control frames are sent between
-/// fragments.
+/// Since lengths change, the fragments for the client do not correspond to the server's: each
+/// carries the bytes that the filters have passed since the previous one. Control frames are sent
+/// between fragments.
 pub struct Messages {
     reader: FrameReader,
     filters: Vec<MessageFilter>,

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::{Caller, Event, Events, List, LogLevel};
 
-/// The most resources that one client may subscribe to. A further subscription of a legacy client
-/// is refused. Further URIs in the filter of a modern client are ignored.
+/// The most resources that one client may subscribe to. The gateway refuses a further subscription
+/// of a legacy client, and a filter of a modern client with more URIs.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 
 /// The messages outside calls that a client wants.
@@ -29,7 +29,7 @@ pub struct Filter {
     pub prompts: bool,
     /// Changes of the lists of resources.
     pub resources: bool,
-    /// Changes of these resources; the first [`MAX_SUBSCRIPTIONS`] count.
+    /// Changes of these resources. The core ignores URIs after the first [`MAX_SUBSCRIPTIONS`].
     pub uris: Vec<Arc<str>>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! An aggregated list does not fail because of a server that does not answer: it contains the last
 //! known list of that server. If none is known, the aggregated list leaves the server out, and
-//! clients get `list_changed` once the server answers. Such a server delays a list by at most
-//! [`LIST_TIMEOUT`]. From then on until the server answers, lists of the lease do not wait for it.
+//! clients get `list_changed` once the server answers. A list waits at most [`LIST_TIMEOUT`] for a
+//! server. From then on until the server answers, lists of the lease do not wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -20,7 +20,7 @@ use super::{Caller, ClientRequest, Core, Era, LogLevel, Mount, Outcome, invalid_
 /// The most servers to which a read of an unlisted URI is sent, one after the other. Further
 /// servers are not tried.
 const MAX_TRIED: usize = 8;
-/// The most URIs of one result whose server is remembered; further URIs are ignored.
+/// Limit on the URIs of one result that are remembered with their server; further URIs are ignored.
 const MAX_LINKS: usize = 64;
 
 impl Core {
@@ -156,9 +156,9 @@ impl Core {
         Ok((first, uri))
     }
 
-    /// The servers that may have a resource: the one that lists it or a template that matches it,
-    /// linked to it or returned it; if there is none, up to [`MAX_TRIED`] with the capability
-    /// `resources`.
+    /// The servers that may have a resource. Only one, if a server lists the resource or a template
+    /// that matches it, or linked to the resource or returned it before. Otherwise up to
+    /// [`MAX_TRIED`] servers with the capability `resources`.
     async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
         let lease = Lease::of(&caller.container);
         if let Some(owner) = self.owner(caller, uri) {

@@ -32,7 +32,8 @@ pub(super) fn for_client(
     }
 }
 
-/// Adds the members that modern results require and that are missing.
+/// Adds the members that modern results require and that are missing: for a cacheable result also
+/// [`NOT_KEPT`].
 fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
     let Ok(members) = Members::read(&result) else {
         return result;

@@ -34,7 +34,8 @@ impl Core {
                         lists = changes.next() => lists,
                         lists = lease.changed.next() => lists,
                         () = &mut level_changed => {
-                            // Before the comparison, so that a change during it is not missed.
+                            // Replaced before the comparison, so that a change during the
+                            // comparison is not missed.
                             level_changed.set(container.level_changed());
                             vec![List::Tools]
                         }

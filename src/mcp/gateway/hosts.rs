@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn own_names_addresses_and_listed_names_pass_as_host_and_as_origin() {
+    fn only_own_names_addresses_and_listed_names_pass_as_host_and_as_origin() {
         each_row(
             [
                 ("localhost", true),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_other_than_one_http_or_https_origin_is_refused() {
+    fn only_one_http_or_https_origin_of_the_gateway_passes() {
         each_row(
             [
                 ("https://localhost", true),

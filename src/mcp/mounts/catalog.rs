@@ -33,12 +33,12 @@ use super::{Era, Events, MessageReservation, MountError, MountSession, Outcome};
 /// From this age on, a request for a list of a legacy server starts another reading in the
 /// background.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// The same age for a legacy server that announces changes. Also the longest `ttlMs` of a modern
-/// server; a longer one counts as this time.
+/// Like [`MAX_AGE`], for a legacy server that announces changes. Also the longest `ttlMs` of a
+/// modern server; a longer one counts as this time.
 const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
 
 /// The size up to which a list is not charged to the server's memory, in bytes. A session has at
-/// most four lists, so at most 1 MiB of it is not charged.
+/// most four lists, so at most 1 MiB of them is not charged.
 const UNCHARGED: usize = 256 << 10;
 
 /// The lists of one session's server.

@@ -1,6 +1,6 @@
 //! The lease store in a SQLite file.
 //!
-//! Every operation opens and closes its own connection, so that no page cache outlives it:
+//! Every operation opens and closes its own connection, so no page cache outlives it. As a result:
 //!
 //! - if the file is damaged or replaced, the next operation reads the new content, and never writes
 //!   a cached page into it;

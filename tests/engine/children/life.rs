@@ -12,7 +12,7 @@ use unified_proxy::mcp::*;
 use super::fixture::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
+async fn a_hundred_starts_and_stops_leave_no_process_no_zombie_and_no_descriptor() {
     let fixture = Fixture::new(Vec::new());
     let own = std::process::id();
     let cycle = async |confine: Confine| {

@@ -146,7 +146,7 @@ fn invalid_github_app_and_oauth_credentials_are_refused_with_their_place() {
 }
 
 #[test]
-fn github_apps_get_the_api_of_their_host_and_opencode_logins_the_service_that_entry_names() {
+fn the_host_of_a_github_app_determines_its_api_and_an_opencode_login_has_its_entry() {
     let config = load_files(&[
         (
             "policy.yaml",
@@ -186,7 +186,7 @@ credentials:
     );
     let Some(KindSettings::Oauth(oauth)) = config.addons.credentials.active.last().map(|c| &c.kind)
     else {
-        panic!("oauth");
+        panic!("the last credential is not an OAuth login");
     };
     assert_eq!(oauth.login.entry, "other");
     assert_eq!(
@@ -229,7 +229,7 @@ credentials:
 }
 
 #[test]
-fn a_token_for_all_containers_on_a_git_host_causes_a_warning() {
+fn a_token_of_a_git_host_that_all_containers_share_causes_a_warning() {
     let warnings = |kind: &str| {
         let yaml =
             format!("version: 1\ncredentials:\n  - {{ name: a, hosts: [github.com], {kind} }}\n");
@@ -334,10 +334,10 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
     let yaml = "version: 1\ncredentials:\n- name: a\n  hosts: [a.example]\n  basic:\n    username: u\n    password: ${YAML}\n";
     let config = load_one("credentials.yaml", yaml).unwrap();
     let KindSettings::Basic { password, .. } = &config.addons.credentials.active[0].kind else {
-        panic!("basic");
+        panic!("the credential has no user name and password");
     };
     let SecretSetting::Value(value) = password else {
-        panic!("a value");
+        panic!("the password is not a value");
     };
     assert_eq!(Some(value.to_string()), env("YAML"));
 

@@ -21,7 +21,7 @@ pub fn check_errors(file: &str, cases: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn yaml_outside_the_supported_subset_is_refused_with_its_place() {
+fn unsupported_yaml_and_files_without_version_1_are_refused_with_their_place() {
     let deep = format!("domains: {}", "[".repeat(200));
     let long = format!("{}: 1", "k".repeat(300));
     check_errors(
@@ -142,7 +142,7 @@ fn yaml_outside_the_supported_subset_is_refused_with_its_place() {
 }
 
 #[test]
-fn unknown_keys_are_refused_with_the_nearest_known_one() {
+fn unknown_keys_are_refused_with_the_nearest_known_key_or_all_known_keys() {
     check_errors(
         "proxy.yaml",
         &[

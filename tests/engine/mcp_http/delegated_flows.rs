@@ -36,10 +36,10 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
         Some("hunter2")
     );
     assert_eq!(result["said"], "*******");
-    eventually("the GET is refused", || fixture.lines().len() == 4).await;
+    eventually("four flows have ended", || fixture.lines().len() == 4).await;
     drop(session);
     server.until("DELETE").await;
-    eventually("all flows have ended", || fixture.lines().len() == 5).await;
+    eventually("five flows have ended", || fixture.lines().len() == 5).await;
     for line in fixture.lines() {
         assert_eq!(line.kind, Kind::Http);
         assert_eq!(line.principal, "mcp:kb", "{line:?}");
@@ -89,12 +89,12 @@ async fn flows_of_a_shared_mount_have_no_container() {
     fixture
         .result(&session, "tools/call", json!({"name": "a"}))
         .await;
-    eventually("the GET is refused", || fixture.lines().len() == 4).await;
+    eventually("four flows have ended", || fixture.lines().len() == 4).await;
     fixture.container().end();
     assert!(!session.ended().is_cancelled());
     drop(session);
     server.until("DELETE").await;
-    eventually("all flows have ended", || fixture.lines().len() == 5).await;
+    eventually("five flows have ended", || fixture.lines().len() == 5).await;
     for line in fixture.lines() {
         assert_eq!(
             (line.principal.as_str(), line.container),

@@ -157,8 +157,8 @@ async fn a_stream_that_closes_before_its_answer_is_resumed_after_the_servers_ret
         begun.elapsed()
     );
     let gets = server.of("GET");
-    let behind: Vec<_> = gets.iter().map(|one| one.header("last-event-id")).collect();
-    assert_eq!(behind, [None, Some("e-1"), Some("e-2")]);
+    let last_ids: Vec<_> = gets.iter().map(|one| one.header("last-event-id")).collect();
+    assert_eq!(last_ids, [None, Some("e-1"), Some("e-2")]);
     assert!(
         gets.iter()
             .all(|one| one.header("mcp-session-id") == Some("s1"))
@@ -241,8 +241,8 @@ async fn a_call_is_not_repeated_after_the_level_rose_or_the_latch_was_set() {
     let rows = [(latch, true), (raise, true), (nothing, false)];
     each_row_async(rows, async |(meanwhile, is_denied)| {
         let opened = AtomicUsize::new(0);
-        let containers: Arc<OnceLock<Arc<Container>>> = Arc::default();
-        let known = Arc::clone(&containers);
+        let set_later: Arc<OnceLock<Arc<Container>>> = Arc::default();
+        let known = Arc::clone(&set_later);
         let server = Server::start(move |seen| match seen.method() {
             "initialize" => {
                 let count = opened.fetch_add(1, Ordering::SeqCst) + 1;
@@ -258,7 +258,7 @@ async fn a_call_is_not_repeated_after_the_level_rose_or_the_latch_was_set() {
         .await;
         let fixture = Fixture::at(&server.url());
         let container = Arc::clone(fixture.container());
-        containers
+        set_later
             .set(container)
             .unwrap_or_else(|_| panic!("set twice"));
         let (session, _events) = fixture.open(LEGACY).await;

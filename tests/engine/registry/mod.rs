@@ -170,7 +170,7 @@ async fn a_registration_ends_the_other_leases_of_its_id_and_of_its_address() {
 }
 
 #[tokio::test]
-async fn a_restart_keeps_leases_and_lease_ids_are_never_reused() {
+async fn a_restart_keeps_leases_and_no_lease_id_is_reused() {
     let fixture = RegistryFixture::new();
     let before = fixture.register("c1", A).await;
     before.raise_level(Level::Secret);

@@ -90,7 +90,7 @@ class DnsLoad(Runner):
 class CountedProduct(Gateway):
     """The product under callgrind, with one MCP server mounted over HTTP; if `with_policy`, with a policy of 50 rules."""
 
-    # Only the containers that send the loads. Maintenance reads each container's state every second: with 10,000
+    # Registers only the containers that send the loads. Maintenance reads each container's state every second: with 10,000
     # containers that takes 5 million instructions a second, on a slow machine a large part of each count.
     containers = 3
 

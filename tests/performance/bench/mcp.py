@@ -1,4 +1,5 @@
-"""What a tool call, a tool list and an idle stream cost in the MCP gateway, in a bare server and in other proxies."""
+"""What a tool call and a tool list cost in the MCP gateway, in a bare server and in other proxies, and what an idle
+stream costs in the gateway."""
 
 import shutil
 import subprocess

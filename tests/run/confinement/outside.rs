@@ -93,7 +93,7 @@ fn no_process_of_the_host_exists_inside() {
 }
 
 #[test]
-fn the_attempts_on_processes_work_outside() {
+fn at_least_six_attempts_on_processes_work_outside() {
     let Some(person) = Person::new() else { return };
     let bystander = Bystander::start(&person);
     let pid = bystander.0.id().to_string();

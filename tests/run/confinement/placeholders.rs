@@ -27,6 +27,7 @@ fn placeholders_stay_while_a_run_needs_them_and_the_last_run_removes_them() {
     check(&person, &[], CHANGES, &[".envrc", ".git"], 20);
     drop(second.stdin.take());
     second.wait().unwrap();
+    // The third run created `new` and `newdir`.
     assert_eq!(names(&person.work()), ["new", "newdir"]);
     let kept = person
         .home()

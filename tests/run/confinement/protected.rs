@@ -132,6 +132,7 @@ fn check_unchanged(person: &Person, flags: &[&str], paths: &[&str]) {
 #[test]
 fn missing_protected_files_cannot_be_created_and_their_placeholders_are_removed() {
     let Some(person) = Person::new() else { return };
+    // `HEAD` is protected too, since it could make the working directory a git directory.
     check_unchanged(&person, &[], &[&ALWAYS[..], &["HEAD"]].concat());
 }
 

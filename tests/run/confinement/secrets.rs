@@ -154,7 +154,7 @@ fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
 }
 
 #[test]
-fn variables_with_secrets_become_placeholders_and_those_that_refer_to_the_host_are_removed() {
+fn secrets_in_variables_become_placeholders_and_values_that_refer_to_the_host_are_left_out() {
     let Some(mut person) = Person::new() else {
         return;
     };

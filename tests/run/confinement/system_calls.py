@@ -8,7 +8,7 @@ room = ctypes.create_string_buffer(4096)
 NEW = {"NEWUSER": 0x10000000, "NEWNET": 0x40000000, "NEWNS": 0x20000, "NEWPID": 0x20000000, "NEWIPC": 0x8000000,
        "NEWUTS": 0x4000000, "NEWCGROUP": 0x2000000}
 
-# Number on x86-64, number on i386, arguments with which the call would have an effect, required error.
+# Number on x86-64, number on i386, arguments, required error.
 CALLS = {
     "mount": (165, 21, (text, text, None, 4096, None), EPERM),
     "umount2": (166, 52, (text, 2), EPERM),

@@ -10,8 +10,9 @@ use crate::fixture::{Person, names};
 use crate::processes;
 use crate::support::eventually;
 
-/// Number of runs in all, and of concurrent runs.
+/// Number of runs in all.
 const RUNS: usize = 100;
+/// Number of concurrent runs.
 const AT_ONCE: usize = 10;
 
 fn lines(path: &str) -> BTreeSet<String> {

@@ -58,7 +58,7 @@ fn opencode(person: &Person) {
     write(person, ".local/share/opencode/auth.json", &login);
 }
 
-/// Puts a logged-in `gh` into a directory of the user's PATH.
+/// Puts a script that prints a token like a logged-in `gh` into a directory of the user's PATH.
 fn gh(person: &mut Person) {
     let script = format!(
         "#!/bin/sh\n[ \"$1 $2\" = 'auth token' ] && cat {}/token\n",

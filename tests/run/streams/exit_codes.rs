@@ -152,6 +152,7 @@ fn run_exits_with_78_if_the_configuration_is_unusable() {
             assert!(!person.work().join("started").exists());
         },
     );
+    // The working directory has only `config`, and no placeholder.
     let left: Vec<_> = fs::read_dir(person.work()).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }

@@ -127,7 +127,8 @@ impl PseudoTerminal {
     #[track_caller]
     pub fn end(&mut self) -> ExitStatus {
         let mut status = None;
-        eventually(&format!("the end of: {:?}", self.shown()), SOON, || {
+        let what = format!("the program ends (output so far: {:?})", self.shown());
+        eventually(&what, SOON, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });

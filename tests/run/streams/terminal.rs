@@ -94,7 +94,7 @@ fn a_stopped_command_continues_in_the_foreground() {
     terminal.keys("echo $((40 + 2)) between\r");
     terminal.wait_for("42 between\n");
     terminal.keys("fg\r");
-    eventually("the terminal is in raw mode again", SOON, || {
+    eventually("the command is in the foreground again", SOON, || {
         // The shell's line editor uses raw mode too, so raw mode alone does not show that the
         // command runs again.
         !terminal.is_at_prompt() && terminal.is_raw()

@@ -143,8 +143,8 @@ pub fn call(id: u32, tool: &str, arguments: Value) -> Value {
     request(id, "tools/call", params)
 }
 
-/// Adds the members of the modern revision to a message. Returns the header fields that mirror the
-/// message, and the message.
+/// Adds the members that revision 2026-07-28 requires to a message. Returns the header fields that
+/// mirror the message, and the message.
 pub fn modern(mut message: Value) -> (String, Value) {
     let meta = &mut message["params"]["_meta"];
     meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();

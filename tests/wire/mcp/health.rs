@@ -96,7 +96,7 @@ fn a_server_that_goes_away_is_degraded_until_it_answers_again() {
 }
 
 #[test]
-fn the_check_of_servers_fails_while_all_servers_are_dead() {
+fn the_check_of_servers_fails_while_a_server_is_dead() {
     let gateway = Gateway::start();
     gateway.seen.leave(true);
     let session = gateway.session();

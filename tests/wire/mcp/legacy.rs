@@ -221,7 +221,9 @@ fn a_call_is_cancelled_by_its_client_and_with_its_session() {
         } else {
             assert_eq!(gateway.send("DELETE /mcp", &session, "").status, 204);
         }
-        eventually(ends, SOON, || gateway.seen.cancelled() > before);
+        eventually("the call is cancelled at the server", SOON, || {
+            gateway.seen.cancelled() > before
+        });
     }
 }
 

@@ -97,9 +97,9 @@ fn ask(seen: &Seen, method: &'static str, params: &Value) -> Answer {
     }
     let (id, question_id) = (seen.message["id"].clone(), seen.tool().to_owned());
     let question = message(&question_id.clone().into(), method, params.clone());
-    Answer::stream(move |stream, journal| {
+    Answer::stream(move |stream, state| {
         stream.write_all(event(&question).as_bytes())?;
-        let answer = journal.wait_for_answer(&question_id)?;
+        let answer = state.wait_for_answer(&question_id)?;
         let told = answer.get("result").or(answer.get("error"));
         let result = text_result(&told.unwrap().to_string());
         let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });

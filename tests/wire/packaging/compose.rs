@@ -12,8 +12,7 @@ use super::{assert_known, program, read, root, run, texts};
 use crate::support::yaml;
 
 const FILES: [&str; 2] = ["docker-compose.yml", "tests/docker-compose.test.yml"];
-/// Keys of the Compose Specification that a service may have here. [`NETWORK`] and [`HEALTHCHECK`]
-/// are those of a network and of a health check.
+/// Keys of the Compose Specification that a service may have here.
 const SERVICE: &[&str] = &[
     "build",
     "cap_drop",
@@ -35,7 +34,9 @@ const SERVICE: &[&str] = &[
     "ulimits",
     "volumes",
 ];
+/// Keys that a network may have here.
 const NETWORK: &[&str] = &["driver_opts", "internal", "ipam"];
+/// Keys that a health check may have here.
 const HEALTHCHECK: &[&str] = &["interval", "retries", "start_period", "test", "timeout"];
 
 /// Each file with the service name of its sandbox.

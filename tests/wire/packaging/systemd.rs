@@ -74,7 +74,7 @@ fn systemd_analyze_finds_no_fault_in_the_unit() {
 }
 
 #[test]
-fn the_unit_keeps_one_capability_and_does_not_restart_on_usage_or_configuration_errors() {
+fn the_unit_has_the_lines_for_its_rights_reload_restart_and_runtime_directory() {
     let unit = read("packaging/systemd/unified-proxy.service");
     each_row(
         [

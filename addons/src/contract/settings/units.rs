@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_a_number_and_a_unit() {
+    fn a_duration_is_a_whole_number_with_a_unit_from_1_ms_to_720_h() {
         each_row(
             [
                 ("1ms", 1),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn size_units_are_powers_of_1024() {
+    fn a_size_is_a_whole_number_with_or_without_a_unit_and_1_kb_is_1024_bytes() {
         each_row(
             [
                 ("0", 0),

@@ -108,7 +108,7 @@ impl AppTokens {
     }
 
     /// Mints in a separate task, so that a client that disconnects does not cancel the request to
-    /// GitHub. Only the end of the lease cancels the request.
+    /// GitHub. The end of the lease cancels it.
     fn start(
         self: &Arc<Self>,
         guard: OwnedMutexGuard<()>,

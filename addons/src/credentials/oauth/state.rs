@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_tokens_are_remembered_until_they_expire() {
+    fn at_most_four_replaced_tokens_are_remembered_and_no_expired_one() {
         let now = OffsetDateTime::now_utc();
         let mut known = LoginState::default();
         known.begin(current("over", Some(now - AHEAD)));

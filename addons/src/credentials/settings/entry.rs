@@ -14,8 +14,8 @@ use crate::forges::ForgeHosts;
 
 const HTTPS_PORT: u16 = 443;
 
-/// Headers that an entry may not set besides `proxy-*`, since they frame the message or belong to
-/// the proxy.
+/// Headers that an entry may not set, since they frame the message or belong to the proxy. All
+/// headers that begin with `proxy-` are refused too.
 const UNSETTABLE: [&str; 10] = [
     "connection",
     "content-length",

@@ -150,7 +150,7 @@ fn only_a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
             };
             let keeps = (filter.keeps_length(), filter.reads_content());
             assert_eq!(keeps, (kept, !kept), "{status} {fields:?}");
-            // Over HTTP/2, trailers may follow any body.
+            // Over HTTP/2, trailers may follow even an empty body.
             let mut trailers = headers(&[("x-sum", SECRET)]);
             filter
                 .end(&mut BodyOut::default(), Some(&mut trailers))

@@ -169,7 +169,7 @@ fn a_clients_own_key_is_removed_in_every_spelling() {
 }
 
 #[test]
-fn the_first_of_two_matching_entries_is_used() {
+fn of_two_matching_entries_that_set_the_same_field_the_first_is_used() {
     let addon = Credentials::new(vec![key("first", SECRET), key("second", "other-secret")]);
     let (mut flow, mut request) = (flow(), request("/", &[]));
     assert_eq!(code(addon.request(&mut flow, &mut request)), None);
@@ -266,7 +266,7 @@ fn a_secret_is_read_once_per_version() {
 }
 
 #[test]
-fn a_placeholder_is_refused_unless_a_secret_replaces_it() {
+fn a_placeholder_is_refused_if_no_credential_applies_to_the_request() {
     let basic = format!("Basic {}", STANDARD.encode(format!("u:{PLACEHOLDER}")));
     let bearer = format!("Bearer {PLACEHOLDER}");
     let shaped = format!("sk-ant-{PLACEHOLDER}");

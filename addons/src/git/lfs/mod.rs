@@ -39,9 +39,9 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, upload_limit: Option<
     Ok(())
 }
 
-/// Rewrites the body of a batch call's response, so that it leads only to allowed hosts and holds
-/// no token. Denies a compressed body. Responses of other flows, and responses with a status other
-/// than 200, pass unchanged.
+/// Rewrites the body of a batch call's response: its URLs lead only to allowed hosts, and
+/// placeholders replace the tokens in the header fields of its actions. Denies a compressed body.
+/// Responses of other flows, and responses with a status other than 200, pass unchanged.
 pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reachable>) -> Verdict {
     if flow.find_slot::<BatchCall>().is_none() || response.status != StatusCode::OK {
         return Ok(());

@@ -71,7 +71,7 @@ fn lfs_uploads_have_a_size_limit_and_lfs_downloads_have_none() {
 }
 
 #[test]
-fn public_repositories_allow_downloads_and_no_uploads() {
+fn public_reads_allow_lfs_downloads_from_other_repositories_and_no_uploads() {
     let git = git(GitSettings {
         public_reads: true,
         ..settings()
@@ -86,7 +86,7 @@ fn public_repositories_allow_downloads_and_no_uploads() {
 }
 
 #[test]
-fn actions_with_hosts_outside_the_allowlist_are_removed() {
+fn actions_with_an_invalid_url_or_a_host_outside_the_allowlist_are_removed() {
     let git = git(settings());
     let (mut flow, _) = batch(&git, &container("web"), "acme/web", &download());
     let to = |href: &str| json!({ "oid": "ab", "actions": { "download": { "href": href } } });
@@ -115,7 +115,7 @@ fn actions_with_hosts_outside_the_allowlist_are_removed() {
 }
 
 #[test]
-fn placeholders_replace_tokens_and_work_once_at_their_host() {
+fn lfs_placeholders_replace_tokens_and_work_once_for_their_container_at_their_host() {
     let git = git(settings());
     let container = container("web");
     let (mut flow, _) = batch(&git, &container, "acme/web", &download());
@@ -171,11 +171,11 @@ fn denials_have_a_message_that_git_lfs_shows() {
         container("web"),
         |size| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] }),
     );
-    let limit = "Push size exceeds limit: a file of 2 KB, where at most 1000 B may be sent";
+    let too_large = "Push size exceeds limit: a file of 2 KB, where at most 1000 B may be sent";
     each_row(
         [
             ("acme/other", download(), "Repo not authorized"),
-            ("acme/web", batch_of(2048), limit),
+            ("acme/web", batch_of(2048), too_large),
             (
                 "acme/web",
                 json!({ "operation": "other" }),
@@ -218,7 +218,7 @@ fn the_tokens_of_a_lease_are_bounded() {
 }
 
 #[test]
-fn a_batch_is_sent_without_unknown_members_and_duplicates_are_denied() {
+fn unknown_members_of_a_batch_are_removed_and_duplicate_members_are_denied() {
     let git = git(settings());
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut call = request("/acme/web/info/lfs/objects/batch", &[]);

@@ -20,7 +20,7 @@ fn code(settings: GitSettings, host: &str, method: &str, target: &str) -> Option
 }
 
 #[test]
-fn reads_and_writes_reach_only_the_containers_repositories() {
+fn on_git_hosts_reads_and_writes_reach_only_the_containers_repositories() {
     let foreign = Some(Code::RepoNotAuthorized);
     each_row(
         [

@@ -16,8 +16,8 @@ pub use prompts::{ExposedPrompt, ExposedPrompts};
 use names::{exposed_name, report, report_collision};
 use rewrite::rewrite;
 
-/// The tools of a container by their exposed names, built from the servers' lists and the overrides
-/// for one security level.
+/// The tools of a container by their exposed names, built for one security level from the servers'
+/// lists and the overrides.
 #[derive(Debug, Default)]
 pub struct Exposed {
     tools: Vec<ExposedTool>,

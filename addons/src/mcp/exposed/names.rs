@@ -8,7 +8,7 @@ use crate::raw_json::sha256_hex;
 /// Number of hexadecimal digits of the full name's hash at the end of a cut name.
 const HASH_DIGITS: usize = 8;
 /// The length at which a list of problems is full. Further ones are not reported, since a server
-/// can cause thousands. A view of tools has one list for collisions and one for other problems.
+/// can cause thousands.
 const MAX_PROBLEMS: usize = 100;
 
 /// Returns the exposed name of a tool or prompt: the server's prefix, then `name`, the server's own

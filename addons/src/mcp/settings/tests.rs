@@ -183,7 +183,7 @@ fn json_of_clients_is_read_with_warnings_for_unused_keys() {
 }
 
 #[test]
-fn polis_files_are_mapped_with_one_warning_per_key() {
+fn polis_files_are_read_with_a_warning_for_each_mapped_key() {
     let text = r#"
 version: "1.0"
 server: { interceptor_addr: ":8090", mcp_server_addr: "127.0.0.1:8091", shutdown_timeout: 20s }
@@ -396,7 +396,7 @@ fn words() -> impl Strategy<Value = Vec<String>> {
 }
 
 #[test]
-fn the_values_expanded_in_command_arguments_and_environment_are_listed() {
+fn the_values_expanded_in_the_command_its_arguments_and_env_are_listed() {
     let env = [
         ("A", "of-a-command"),
         ("B", "of-b-args"),

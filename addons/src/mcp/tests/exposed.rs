@@ -60,7 +60,7 @@ fn a_renamed_tool_is_not_found_by_its_old_name() {
 }
 
 #[test]
-fn unchanged_definitions_pass_byte_for_byte() {
+fn without_a_prefix_a_definition_passes_byte_for_byte_and_with_one_only_its_name_changes() {
     let text =
         r#"{ "inputSchema":{"z":1.0,"maximum":1e400,"a":[]}, "name":"n","x-new":{"b":1,"a":2} }"#;
     let mut sole = (*server("kb")).clone();
@@ -134,7 +134,7 @@ fn a_collision_is_reported_even_if_a_server_has_a_thousand_bad_names() {
 }
 
 #[test]
-fn ambiguous_looking_names_are_left_out_and_reported() {
+fn a_name_with_other_than_visible_ascii_is_left_out_unless_the_operator_renames_the_tool() {
     each_row(
         ["seаrch", "a b", "a\u{200b}", "a\n", "ﬁnd", "a\u{7f}"],
         |name| {
@@ -144,8 +144,8 @@ fn ambiguous_looking_names_are_left_out_and_reported() {
             assert!(told.is_ascii() && told.contains("visible ASCII"), "{told}");
         },
     );
-    let renamed = overriding("kb", "seаrch", renamed("search"));
-    let exposed = view(&renamed, &[named("kb", &["seаrch"])]);
+    let settings = overriding("kb", "seаrch", renamed("search"));
+    let exposed = view(&settings, &[named("kb", &["seаrch"])]);
     assert!(
         exposed.find("search").is_some(),
         "the operator chose the name"
@@ -328,7 +328,7 @@ fn a_star_matches_any_text() {
 }
 
 #[test]
-fn a_definition_that_is_too_large_to_rewrite_is_left_out() {
+fn a_tool_with_an_override_and_a_definition_above_256_kib_is_left_out() {
     let text = json!({ "name": "x", "description": "a".repeat(300 * 1024) }).to_string();
     let listing = || [(server("kb"), [tool(text.clone())].into())];
     let exposed = view(&overriding("kb", "x", renamed("y")), &listing());

@@ -70,7 +70,7 @@ fn absent_values_have_no_key() {
 }
 
 #[test]
-fn all_values_are_written_in_the_order_of_the_log() {
+fn all_values_except_those_of_mcp_are_written_in_the_order_of_the_log() {
     let host = Host::Address("2001:db8::9".parse().unwrap());
     let line = AuditLine {
         kind: Kind::Websocket,
@@ -107,7 +107,7 @@ fn all_values_are_written_in_the_order_of_the_log() {
 }
 
 #[test]
-fn the_line_of_a_tool_call_ends_with_its_decision() {
+fn the_line_of_a_tool_call_ends_with_its_mcp_values() {
     let mcp = McpLine {
         server: Some("kb"),
         tool: whole("fetch"),
@@ -159,7 +159,7 @@ fn a_line_encoded_from_its_fold_key_equals_the_original_line() {
 }
 
 #[test]
-fn fold_keys_differ_in_everything_but_time_flow_and_cost() {
+fn fold_keys_differ_if_anything_but_time_flow_and_cost_differs() {
     let rest = |line: AuditLine<'_>| line.encode().fold_key().rest;
     let cost = Cost {
         bytes_in: 1,

@@ -19,8 +19,9 @@ use crate::contract::{Outbound, System, SystemPorts};
 /// Limit on the spans that wait for a slow or unreachable collector. Further spans are dropped and
 /// counted.
 const WAITING: usize = 4096;
-/// Limits on the spans in one request, and on the time for which its first span waits for others.
+/// Limit on the spans in one request.
 const BATCH: usize = 512;
+/// How long the first span of a request waits for others.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Makes the exporter of spans, and keeps it over reloads that do not change the collector.
@@ -47,7 +48,7 @@ impl Traces {
     }
 
     /// The sink of spans under this configuration; `None` without a collector. If the collector
-    /// changed, the previous exporter sends its remaining spans and ends.
+    /// changed or was removed, the previous exporter sends its remaining spans and ends.
     pub fn sink(&self, collector: Option<&Collector>) -> Option<Arc<dyn SpanSink>> {
         let mut current = self.exporter.lock();
         let Some(collector) = collector else {

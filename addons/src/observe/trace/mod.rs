@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_call_with_context_gets_a_child_span_that_is_sent_as_the_parent() {
+    fn a_message_to_a_server_is_traced_as_a_child_of_its_context_if_the_context_is_valid() {
         let rows = [
             (Direction::ToServer, PARENT, true),
             (Direction::ToClient, PARENT, false),
@@ -316,6 +316,7 @@ mod tests {
                 assert_eq!(span.unwrap().parent, None, "{wrong}");
             },
         );
+        // A later version may have further fields.
         let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
         assert!(traced(&[later], |_| ()).1.unwrap().parent.is_some());
         let (twice, span) = traced(&[PARENT, PARENT], |_| ());
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_appliances_own_requests_and_unknown_sources_have_no_span() {
+    fn the_proxys_own_requests_and_requests_of_unknown_sources_have_no_span() {
         let (_, span) = traced(&[], |flow| {
             flow.start_mut().principal = Some(Principal::System(Arc::new(System {
                 name: "traces".into(),

@@ -312,7 +312,7 @@ fn the_denial_of_a_mutation_says_what_was_denied() {
 }
 
 #[test]
-fn an_approval_is_denied_as_a_literal_as_a_variable_and_as_a_default() {
+fn an_approval_is_denied_whether_it_is_a_literal_a_variable_or_a_default() {
     let by_variable = "mutation M($e: PullRequestReviewEvent = APPROVE) { submitPullRequestReview(input: {pullRequestReviewId: \"W1\", event: $e}) { clientMutationId } }";
     each_row(
         [
@@ -394,7 +394,7 @@ fn every_request_of_a_batch_is_judged() {
 }
 
 #[test]
-fn a_body_with_parts_that_cannot_be_judged_is_refused() {
+fn a_body_that_cannot_be_judged_completely_is_refused() {
     let guard = Guard::new(settings());
     let merge = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
     let two_keys = format!("{{\"query\":\"{{ viewer {{ login }} }}\",\"query\":\"{merge}\"}}");

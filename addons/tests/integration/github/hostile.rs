@@ -109,7 +109,7 @@ fn bombs() -> Vec<(&'static str, String)> {
 const QUICK: Duration = Duration::from_millis(if cfg!(debug_assertions) { 200 } else { 50 });
 
 /// Limit of the CPU time for searching 1 MiB for mentions. Most of this time is spent in the crate
-/// `addons`, which a debug build compiles without optimization: it takes 200 ms for 1 MiB.
+/// `addons`. A debug build compiles the crate without optimization and takes 200 ms.
 const QUICK_SEARCH: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
 
 #[track_caller]
@@ -152,7 +152,7 @@ fn every_set_of_variables_is_judged_quickly() {
                 json!((0..50_000).map(|n| format!("W{n}")).collect::<Vec<_>>()),
             ),
             (
-                "one used often",
+                "a variable used often",
                 format!("query q($v:A){many}"),
                 json!("W".repeat(LARGEST / 2)),
             ),

@@ -236,7 +236,7 @@ fn a_pull_request_between_two_repositories_of_a_container_is_denied() {
 }
 
 #[test]
-fn mentions_of_assistants_bot_labels_and_approvals_are_denied_in_every_input() {
+fn assistant_mentions_bot_commands_bot_labels_and_approvals_are_denied_in_every_input() {
     let call = "please @Copilot, merge";
     assert_answers(
         Some(Code::WriteNotAllowed),
@@ -313,7 +313,7 @@ fn mentions_of_assistants_bot_labels_and_approvals_are_denied_in_every_input() {
 }
 
 #[test]
-fn an_agent_is_recognised_by_its_login_and_not_assigned() {
+fn an_agent_is_recognised_by_its_login_and_neither_assigned_nor_requested_as_reviewer() {
     assert_answers(
         Some(Code::WriteNotAllowed),
         &[

@@ -45,7 +45,7 @@ fn reads_stay_in_the_containers_repositories() {
 }
 
 #[test]
-fn a_path_without_a_repository_is_denied_unless_listed() {
+fn a_request_whose_path_has_no_repository_is_denied_unless_listed() {
     let outside = Some(Code::RepoNotAuthorized);
     assert_codes(&[
         ("GET /user", None),
@@ -268,7 +268,7 @@ fn an_allowed_pattern_adds_a_write_and_overrides_no_blocked_one() {
 }
 
 #[test]
-fn with_a_blocklist_writes_in_the_containers_repositories_pass_unless_blocked() {
+fn a_blocklist_lets_all_other_writes_in_the_containers_repositories_pass() {
     let mut settings = settings();
     settings.writes_are_an_allowlist = false;
     let guard = Guard::new(settings);
@@ -360,7 +360,8 @@ fn an_ambiguous_body_is_refused() {
     );
     let query = guard.send(API, &format!("{reviews}?event=APPROVE"), b"{}");
     assert_eq!(query.err().unwrap().code(), Code::MalformedRequest);
-    // Text that is both a form and JSON must not be judged as one and parsed as the other.
+    // This body is both a form and JSON. It is judged as JSON, so the upstream must not parse it as
+    // a form.
     let sent = guard
         .send(API, reviews, b"{\"body\":\"&event=APPROVE\"}")
         .ok()
@@ -473,9 +474,9 @@ fn requests_to_the_api_of_an_enterprise_server_are_judged_and_other_paths_are_no
             ("GET /acme/web.git/info/refs", None),
             ("GET /apidocs", None),
         ],
-        |(line, code)| {
-            let code_now = guard.code("ghe.example.com", line, &Value::Null);
-            assert_eq!(code_now, code, "{line}");
+        |(line, expected)| {
+            let code = guard.code("ghe.example.com", line, &Value::Null);
+            assert_eq!(code, expected, "{line}");
         },
     );
 }

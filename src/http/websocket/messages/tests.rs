@@ -65,7 +65,7 @@ fn sent(chunks: &[&[u8]]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn an_echo_is_replaced_in_messages_of_every_shape() {
+fn only_whole_echoes_are_replaced_in_messages_and_control_frames() {
     let (half, rest) = SECRET.split_at(5);
     let clean = format!("<{REPLACEMENT}>");
     let whole = frame(0x81, format!("<{SECRET}>").as_bytes());

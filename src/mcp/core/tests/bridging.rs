@@ -15,7 +15,7 @@ use crate::mcp::{Event, Events, Interest, Outcome, Version};
 const LEGACY: Version = Version::V2025_11_25;
 const MODERN: Version = Version::V2026_07_28;
 
-/// Sends an elicitation to a legacy client and awaits its answer.
+/// Sends an elicitation to the client and awaits its answer.
 async fn elicit(events: &Events, params: Value) -> Outcome {
     let (reply, answer) = oneshot::channel();
     let event = Event::Request {

@@ -75,7 +75,7 @@ async fn a_long_list_is_charged_and_the_previous_list_is_kept_if_memory_is_exhau
         let names = fixture.names(&client, "tools/list").await;
         assert_eq!(names.len(), known);
         let reserved = fixture.memory.reserved();
-        // The lists of one and two tools are short.
+        // Lists of one and two tools are below 256 KiB, so they are not charged.
         let charged = if known > 2 { known * LONG } else { 0 };
         assert!(reserved >= charged, "{reserved} bytes for {known} tools");
         assert!(

@@ -43,10 +43,9 @@ fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// An object with `arguments` and with numbers, most of which a JSON library would write
-/// differently.
-fn odd_numbers(arguments: &str) -> String {
-    format!("{{\"n\": [1.0, 1.50e+10, -0, 12345678901234567890123], \"rest\": {arguments} }}")
+/// An object with `rest` and with numbers, most of which a JSON library would write differently.
+fn odd_numbers(rest: &str) -> String {
+    format!("{{\"n\": [1.0, 1.50e+10, -0, 12345678901234567890123], \"rest\": {rest} }}")
 }
 
 /// A request whose client takes no events.

@@ -22,7 +22,7 @@ async fn is_open(fixture: &Fixture) -> bool {
     opened.is_ok()
 }
 
-/// Asks for a session again and again for this time. Returns the pauses before the attempts to open
+/// Asks for a session every [`STEP`] during `time`. Returns the pauses before the attempts to open
 /// one, in steps.
 async fn pauses(fixture: &Fixture, server: &Server, time: Duration) -> Vec<u128> {
     let begun = Instant::now();
@@ -54,7 +54,7 @@ async fn the_pause_after_a_failure_doubles_up_to_30_s_and_a_stable_session_reset
         assert!(is_open(&fixture).await);
         sleep(Duration::from_secs(lasted)).await;
         server.die();
-        // The mount notices the end of the session.
+        // Lets the mount notice the end of the session.
         sleep(Duration::from_millis(1)).await;
         let found = pauses(&fixture, &server, Duration::from_secs(61)).await;
         assert_eq!(found[..2], expected, "a session of {lasted} s");

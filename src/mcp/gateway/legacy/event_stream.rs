@@ -18,9 +18,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::super::memory::Memory;
 use super::super::sse::{self, KEEP_ALIVE_INTERVAL};
 
-/// Limit on the events that one stream keeps for a client that reconnects. Over this or one of the
-/// next two limits, a stream drops its oldest events, except those that a connected client has not
-/// read yet.
+/// Limit on the events that one stream keeps for a client that reconnects.
 pub const MAX_EVENTS: usize = 64;
 /// Limit on the bytes of events that one stream keeps.
 pub const MAX_BYTES: usize = 256 * 1024;
@@ -33,7 +31,9 @@ pub const RESUME_WITHIN: Duration = Duration::from_secs(60);
 /// Bytes that all streams of a lease keep together.
 pub type KeptBytes = Arc<AtomicUsize>;
 
-/// A stream with at most one reader: a second one replaces the first.
+/// A stream with at most one reader: a second one replaces the first. Over [`MAX_EVENTS`],
+/// [`MAX_BYTES`] or [`MAX_LEASE_BYTES`], the stream drops its oldest events, except those that a
+/// connected client has not read yet.
 pub struct EventStream {
     /// Number of the stream within the session.
     pub number: u64,

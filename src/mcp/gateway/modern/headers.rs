@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_or_missing_headers_are_refused() {
+    fn headers_must_agree_with_the_revision_the_method_and_the_name_in_the_body() {
         const V: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
         const CALL: (&str, &str) = ("mcp-method", "tools/call");
         each_row(

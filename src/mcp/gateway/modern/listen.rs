@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_long_notification_is_charged_until_it_is_sent_and_dropped_without_memory() {
+    async fn a_long_notification_is_charged_until_sent_and_dropped_if_memory_is_exhausted() {
         const LONG: usize = 100_000;
         let memory = Memory::of_bytes(3 * LONG / 2);
         let (sender, events) = Events::uncharged(8);

@@ -17,7 +17,7 @@ use super::operation::Operation;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after the first failed attempt; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause. A shorter one would fill the audit log: over TCP, the requests of each
+/// The longest pause. A shorter maximum would fill the audit log: over TCP, the requests of each
 /// attempt are flows of the container.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The longest answer to `/health`, in bytes. A longer one counts as a failed attempt.

@@ -73,7 +73,7 @@ impl Tail {
     }
 
     /// Number of bytes to keep: the last whole lines within the limits, or the end of the last line
-    /// if this line alone exceeds the limits.
+    /// if this line alone exceeds the limit in bytes.
     fn last_lines(&self, cut: &mut Truncation) -> usize {
         let mut kept = 0_usize;
         for line in self.held.split_inclusive('\n').rev() {
@@ -172,7 +172,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn the_result_does_not_depend_on_the_pieces_and_memory_is_bounded(
+        fn the_kept_text_is_the_end_of_all_pieces_and_memory_is_bounded(
             all in prop::collection::vec(piece(), 0..40),
         ) {
             let mut whole = String::new();

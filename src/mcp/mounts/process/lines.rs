@@ -161,8 +161,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unfinished_line_waits_for_memory_and_fails_after_the_time_limit() {
-        // A container may use a quarter of the 16 MiB. While `other` holds 2 MiB of its 4 MiB, the
-        // line does not fit.
+        // A container may use a quarter of the 16 MiB. While `other` holds 2 MiB of these 4 MiB,
+        // the line does not fit.
         const LONG: usize = 3 << 20;
         let memory = Memory::new();
         let other = memory.reserve().unwrap();

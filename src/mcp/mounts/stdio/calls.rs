@@ -99,8 +99,8 @@ impl Calls {
     }
 
     /// The queue of the call that a log message belongs to. Since the message does not name its
-    /// call, chooses the only call with a log level or, if no call has one, the only call under
-    /// way. `None` if there is not exactly one.
+    /// call, chooses the only call with a log level or, if no call has one, the only call that is
+    /// not a subscription. `None` if there is not exactly one.
     pub fn logging(&self) -> Option<Events> {
         let calls = self.0.lock();
         let mut wanting = calls.values().filter(|call| call.wants_logs);
@@ -112,8 +112,8 @@ impl Calls {
         Some(call?.events.clone())
     }
 
-    /// The queue of the only call under way, for a request of the server to the call's client.
-    /// `None` if there is not exactly one call.
+    /// The queue of the only call that is not a subscription, for a request of the server to the
+    /// call's client. `None` if there is not exactly one.
     pub fn for_request(&self) -> Option<Events> {
         let calls = self.0.lock();
         Some(only(&calls)?.events.clone())
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_is_charged_until_its_caller_takes_it() {
+    async fn an_answer_that_waits_for_its_caller_is_charged_and_one_beyond_the_limit_is_denied() {
         const LONG: usize = 100_000;
         let account = Account::of(2 * LONG);
         let calls = Calls::default();

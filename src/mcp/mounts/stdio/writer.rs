@@ -10,7 +10,7 @@ use crate::mcp::mounts::process::ProcessManager;
 
 /// The most lines that wait to be written.
 const MAX_LINES: usize = 512;
-/// The most bytes of waiting lines. A line longer than this is queued while no other line waits.
+/// The most bytes of waiting lines. A longer line is queued only while no other line waits.
 const MAX_BYTES: u32 = 16 << 20;
 
 /// Takes lines for the server.

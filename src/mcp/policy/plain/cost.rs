@@ -87,7 +87,7 @@ impl<'p> Estimate<'p> {
         self.time = self.time.plus(time);
     }
 
-    /// Bounds the size of a rule's value by the sum of the values of the branches. The rule's value
+    /// Bounds the size of a rule's value by the sum of the sizes of its branches' values. The value
     /// is one of these values or, for a set, contains all of them.
     fn rule(&mut self, slot: usize) -> Option<Bound> {
         if let Some(size) = self.rules.get(slot)? {

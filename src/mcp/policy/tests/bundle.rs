@@ -87,7 +87,7 @@ fn an_archive_is_read_like_a_directory() {
 }
 
 #[test]
-fn directories_with_invalid_files_are_refused() {
+fn directories_that_are_not_valid_bundles_are_refused() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("data.json", "{}")], "no .rego file"),
         (
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_archive_never_panics(cut in 0_usize..400, flip in 0_usize..400) {
+    fn reading_a_damaged_archive_never_panics(cut in 0_usize..400, flip in 0_usize..400) {
         let whole = archive(&[("p.rego", EntryType::Regular, POLICY.as_bytes())]);
         let mut bytes = fs::read(whole.path()).unwrap();
         if let Some(byte) = bytes.get_mut(flip) {

@@ -143,7 +143,7 @@ async fn an_evaluation_stops_at_a_redaction_and_the_next_continues_after_it() {
     let line = "proxy_mcp_policy_decisions_total{bundle=\"d\",decision=\"unavailable\"} 1";
     assert!(
         setting.metrics().contains(line),
-        "the missing bundle counts once"
+        "the bundle that is not loaded counts once"
     );
 }
 
@@ -365,7 +365,7 @@ fn an_evaluation_on_a_connections_thread_ends_in_time_for_the_input_that_takes_l
     ];
     testkit::each_row(values, |value| {
         let list = |number| format!("[{}]", vec![&*value; number].join(","));
-        // The bound on the time of this input is between half the limit and the limit.
+        // The longest input that counts as short: the bound on its time is over half the limit.
         let inputs = (0..).map(|power| question(&list(1 << power)).input);
         let longest = inputs.take_while(|input| query.is_short(input, 0)).last();
         let longest = longest.unwrap();

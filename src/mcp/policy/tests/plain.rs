@@ -159,7 +159,7 @@ fn an_evaluation_is_short_if_its_functions_are_linear_and_its_input_is_small() {
 }
 
 #[test]
-fn a_plain_policy_times_out() {
+fn a_plain_policy_that_exceeds_its_time_limit_times_out() {
     let rules: String = (0..200)
         .map(|n| format!("found contains {n} if input.a > {n}\n"))
         .collect();

@@ -39,7 +39,7 @@ pub struct Target {
 /// An open connection with HTTP on it.
 pub struct Client {
     sender: Sender,
-    /// Scheme and host before the path of the target; empty if only the `Host` field has the host.
+    /// Scheme and host in the URI of a request; empty if only the `Host` field has the host.
     authority: &'static str,
     host: String,
 }

@@ -79,14 +79,14 @@ fn a_replaced_sidecar_is_checked_before_the_next_call() {
     std::fs::remove_file(&socket).unwrap();
     text(&client.call("coding_read", json!({ "path": "b" })));
     assert_eq!(first.of("read").len(), 2);
-    let gone = || client.call("coding_read", json!({ "path": "c" }));
+    let read_c = || client.call("coding_read", json!({ "path": "c" }));
     assert_eq!(first.open(), 1);
     eventually(
         "the idle connection is closed",
         Duration::from_secs(20),
         || first.open() == 0,
     );
-    let answer = gone();
+    let answer = read_c();
     assert_code(&answer, -32000);
     assert!(message(&answer).contains("is not ready"), "{answer}");
     assert_eq!(gateway.state("coding"), "dead");
@@ -99,7 +99,7 @@ fn a_replaced_sidecar_is_checked_before_the_next_call() {
     );
     let second = FakeSidecar::unix(&socket, |_| None);
     eventually("calls reach the new sidecar", SOON, || {
-        gone().get("result").is_some()
+        read_c().get("result").is_some()
     });
     let lines: Vec<_> = second.seen().into_iter().map(|seen| seen.line).collect();
     assert_eq!(lines[..2], ["GET /health", "POST /read"]);

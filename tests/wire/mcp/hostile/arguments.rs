@@ -199,7 +199,7 @@ fn call(era: Era, fields: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{{{fields}{meta}}}}}"#)
 }
 
-/// The header fields of a call that only the modern era has.
+/// The header fields that a call has only in the modern era.
 fn called(era: Era, tool: &str) -> Vec<(&'static str, &str)> {
     match era {
         Era::Legacy => Vec::new(),

@@ -198,8 +198,8 @@ impl<'g> Client<'g> {
         )
     }
 
-    /// Calls a tool that asks the client `Who answers?`, and answers after `wait`; returns the
-    /// JSON-RPC response.
+    /// Calls a tool that asks the client `Who answers?`. Answers the question after `wait`, and
+    /// returns the JSON-RPC response.
     #[track_caller]
     pub fn call_and_answer(&self, tool: &str, answer: &Value, wait: Duration) -> Value {
         let mut call = json!({ "name": tool, "arguments": {} });

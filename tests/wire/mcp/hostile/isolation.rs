@@ -193,8 +193,8 @@ fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
                     assert_eq!(ids.len(), expected, "{ids:?}");
                 }
                 Era::Modern => {
-                    let lists = server.of("server/discover").len();
-                    assert_eq!(lists, expected);
+                    let discoveries = server.of("server/discover").len();
+                    assert_eq!(discoveries, expected);
                     assert!(calls.iter().all(|one| one.header(field).is_none()));
                 }
             }
@@ -249,7 +249,7 @@ fn a_container_reaches_only_the_mounts_that_are_for_it() {
     };
     sees(FIRST, "a_one", "b_two");
     sees(SECOND, "b_two", "a_one");
-    // Also an operator's question about the container finds only these mounts.
+    // An operator's question about the container also finds only these mounts.
     let explained = |server: &str, tool: &str| {
         let question = json!({
             "container": SANDBOX, "method": "tools/call", "server": server, "tool": tool,

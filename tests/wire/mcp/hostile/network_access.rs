@@ -50,7 +50,7 @@ for line in sys.stdin:
 "#;
 
 #[test]
-fn a_stdio_server_reaches_only_its_hosts_through_its_own_lease() {
+fn a_stdio_server_reaches_only_its_hosts_and_is_audited_as_its_container() {
     let origin = Origin::start();
     let server = json!({
         "command": "python3", "args": ["-c", FETCHER], "hosts": ["other.example.com"],

@@ -37,7 +37,7 @@ fn with_policy(server: &McpServer) -> (Gateway, TempDir) {
 }
 
 #[test]
-fn a_denied_question_reaches_no_client_and_the_server_gets_an_error() {
+fn a_denied_question_reaches_no_client_and_fails_with_the_reason_of_the_policy() {
     let cells = ERAS
         .into_iter()
         .flat_map(|client| ERAS.map(|server| (client, server)));

@@ -203,7 +203,7 @@ impl McpServer {
 
     /// Waits until this many calls have arrived.
     pub fn wait_for_calls(&self, count: usize) {
-        eventually("the call reaches the server", SOON, || {
+        eventually(&format!("{count} calls reach the server"), SOON, || {
             self.calls().len() >= count
         });
     }

@@ -36,9 +36,9 @@ pub struct OauthTokens {
 }
 
 impl OauthTokens {
-    /// Reads the token file; blocks. `others` are the existing sources. They may include the source
-    /// of this entry before a reload changed it, with a refresh still under way: so sources of the
-    /// same file share the refresh lock, and the refreshes of a login do not overlap.
+    /// Reads the token file; blocks. `others` are the existing sources. If a reload changed the
+    /// entry, they may include its former source, with a refresh under way. So sources of the same
+    /// file share the refresh lock: two refreshes of one login do not overlap.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -98,8 +98,8 @@ impl OauthTokens {
         &self.settings.login
     }
 
-    /// Runs `work` on a blocking thread, under the lock on the file. `work` goes on if the receiver
-    /// is dropped.
+    /// Runs `work` on a blocking thread, and releases `file_access` after `work`, which goes on even
+    /// if the receiver is dropped.
     fn with_file<T: Send + 'static>(
         self: &Arc<Self>,
         file_access: OwnedMutexGuard<()>,

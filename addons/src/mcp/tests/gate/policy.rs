@@ -90,7 +90,7 @@ async fn dropping_a_call_does_not_cancel_the_write_of_the_latch() {
 }
 
 #[tokio::test]
-async fn a_failed_evaluation_denies() {
+async fn an_evaluation_that_fails_or_returns_no_decision_denies() {
     let cases = [
         EvaluatorError::Failed("conflict in authz.rego:7".to_owned()),
         EvaluatorError::TimedOut,
@@ -105,7 +105,6 @@ async fn a_failed_evaluation_denies() {
         assert_eq!(denial.detail("name"), Some("kb_fetch"));
         assert_eq!(denial.detail("reason"), Some(&*reason));
     }
-    // An evaluation without a decision denies.
     let gate = deciding(Vec::new());
     assert_eq!(
         code(&gate.fetch(json!({})).await),
@@ -123,6 +122,7 @@ async fn on_unavailable_allow_applies_only_to_bundles_that_cannot_be_loaded() {
     let unavailable = EvaluatorError::Unavailable("a: no such file".to_owned());
     for (answer, expected) in [
         (Err(unavailable), None),
+        // No bundle for the method is loaded.
         (Ok(Vec::new()), None),
         (
             Err(EvaluatorError::TimedOut),

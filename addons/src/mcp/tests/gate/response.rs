@@ -68,7 +68,7 @@ async fn a_call_of_a_classified_tool_raises_the_level_on_disk_before_it_is_sent(
 }
 
 #[tokio::test]
-async fn a_classified_result_raises_the_level_on_disk_before_it_passes() {
+async fn a_call_with_a_result_or_an_error_raises_the_level_on_disk_to_a_higher_classification() {
     each_row_async(
         [
             (Level::Public, Level::Public, &[][..]),
@@ -96,7 +96,7 @@ async fn a_classified_result_raises_the_level_on_disk_before_it_passes() {
 }
 
 #[tokio::test]
-async fn a_result_is_denied_until_its_level_is_stored() {
+async fn a_call_is_denied_until_its_tools_classification_is_stored() {
     let mut gate = gate(with_rule(classified(Level::Secret)));
     gate.addon.ports.records = Arc::new(Records {
         broken: true,
@@ -528,7 +528,7 @@ async fn a_dry_run_raises_no_level() {
 }
 
 #[tokio::test]
-async fn only_the_first_evaluation_for_a_message_may_run_on_its_thread() {
+async fn only_the_first_evaluation_for_a_message_may_run_on_the_connections_thread() {
     let methods = &["tools/call", "elicitation/create"];
     let redact = |bundle: &str| decision(bundle, Effect::Redact(raw("{\"a\":1}")));
     let gate = with_policy(settings(), methods, move |input| {

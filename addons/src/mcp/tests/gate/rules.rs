@@ -93,7 +93,7 @@ async fn a_latch_that_is_set_during_the_evaluation_denies_the_call() {
 }
 
 #[tokio::test]
-async fn a_latch_that_is_set_during_the_evaluation_denies_the_request() {
+async fn a_latch_that_is_set_during_the_evaluation_denies_a_resources_read() {
     let web = container("web");
     let latched = Arc::clone(&web);
     let mut gate = with_policy(settings(), &["resources/read"], move |_| {
@@ -153,7 +153,7 @@ async fn a_latched_container_can_call_no_tool_until_it_is_reset() {
 }
 
 #[tokio::test]
-async fn a_latched_container_can_send_no_request_to_a_server_but_may_list_and_cancel() {
+async fn a_latched_container_can_send_no_request_that_may_carry_text_but_can_list_and_cancel() {
     let gate = gate(settings());
     gate.web.abort();
     let denied = Some(Code::PolicyDenied);
@@ -182,7 +182,7 @@ async fn a_latched_container_can_send_no_request_to_a_server_but_may_list_and_ca
 }
 
 #[tokio::test]
-async fn a_clients_answer_passes_only_if_the_tool_call_would_still_pass() {
+async fn a_clients_answer_is_judged_like_the_tool_call_that_it_belongs_to_or_else_like_a_request() {
     let closed = r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#;
     for (latched, level, definition, expected) in [
         (false, Level::Public, Some(tool(FETCH)), None),
