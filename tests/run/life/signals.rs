@@ -105,12 +105,9 @@ fn a_signal_that_the_caller_ignores_stays_ignored() {
 #[test]
 fn stopping_and_continuing_the_launcher_stops_and_continues_its_command() {
     let Some(person) = Person::new() else { return };
-    let mut child = person.spawn(
-        &[],
-        &["sh", "-c", "echo ready; while :; do sleep 0.05; done"],
-    );
+    let mut child = person.spawn(&[], &["sh", "-c", "echo ready; exec sleep 1000"]);
     ready(&mut child);
-    let (launcher, command) = (child.id(), processes::below(child.id(), "done"));
+    let (launcher, command) = (child.id(), processes::below(child.id(), "sleep 1000"));
     let is_stopped =
         |pid| processes::field(pid, "State").is_some_and(|state| state.starts_with('T'));
     processes::send(launcher, Signal::TSTP);
