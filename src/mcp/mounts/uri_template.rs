@@ -13,9 +13,10 @@ const MAX_COMPILED: usize = 256 << 10;
 pub(super) struct UriTemplate(Regex);
 
 impl UriTemplate {
-    /// Compiles a template; `None` if it is invalid or exceeds a bound. The values of variables are
-    /// not known, so an expression matches any text that it may produce, except that an expression
-    /// without an operator does not match the empty text.
+    /// Compiles a template; `None` if an expression is empty or not closed, or if the template
+    /// exceeds a bound. Other errors are not detected. The values of variables are not known, so an
+    /// expression matches any text that it may produce, except that an expression without an
+    /// operator does not match the empty text.
     pub fn parse(template: &str) -> Option<Self> {
         if template.len() > MAX_LENGTH || template.matches('{').count() > MAX_EXPRESSIONS {
             return None;
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_are_invalid_or_over_a_bound_are_not_compiled() {
+    fn templates_with_an_empty_or_unclosed_expression_or_over_a_bound_are_not_compiled() {
         let many = "{a}".repeat(MAX_EXPRESSIONS + 1);
         let long = "a".repeat(MAX_LENGTH + 1);
         for template in ["a{b", "a{}", &many, &long] {

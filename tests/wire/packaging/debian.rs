@@ -53,7 +53,7 @@ fn every_file_below_etc_is_a_conffile() {
 }
 
 #[test]
-fn the_packaged_configuration_is_valid_and_keeps_certificates_below_the_units_state_directory() {
+fn the_packaged_configuration_is_valid_and_its_certs_dir_is_a_state_directory_of_the_unit() {
     let config = tempfile::tempdir().unwrap();
     for file in [
         "packaging/debian/proxy.yaml",
