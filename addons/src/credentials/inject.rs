@@ -260,7 +260,8 @@ fn names_repo(path: &Path, repo: &str) -> bool {
 }
 
 /// The denial if a secret cannot be read or fetched. The client learns only the entry's name. The
-/// hint, which only `explain` shows, has the reason.
+/// hint has the reason; only `explain` shows hints. `explain` fetches no token, so the reason of a
+/// failed fetch is only in the log.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");
     Denial::new(Code::CredentialUnavailable, sentence)

@@ -21,7 +21,8 @@ pub struct ServerTransports {
     pub machine: Arc<Machine>,
     /// Parts that servers over HTTP share.
     pub http: HttpParts,
-    /// Counts changed definitions. Each server has a time series before the first change.
+    /// The metrics in which each server gets a time series of changed definitions, with 0 before the
+    /// first change.
     pub metrics: McpMetrics,
 }
 

@@ -21,7 +21,7 @@ pub(super) type Answer = Result<Outcome, MountError>;
 #[derive(Default)]
 pub(super) struct Calls(Mutex<HashMap<u64, Call>>);
 
-/// An answer, and its memory until its caller takes it.
+/// An answer, and the reservation of its memory, which is held until the caller takes the answer.
 type Held = Result<(Outcome, MessageReservation), MountError>;
 
 struct Call {

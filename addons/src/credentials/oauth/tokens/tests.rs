@@ -240,18 +240,18 @@ fn the_current_token_is_sent_while_another_flow_reads_the_file() {
 }
 
 #[test]
-fn entries_with_the_same_token_file_share_a_refresh_lock() {
+fn sources_of_the_same_token_file_share_a_refresh_lock_over_a_reload() {
     const LINK: &str = "/logins/link";
     let login = start();
     login.files.link(Path::new(PATH), Path::new(LINK));
-    let other_entry = |path| {
+    let source_after_reload = |path| {
         let (ports, refreshes) = (login.tokens.ports.clone(), login.tokens.refreshes.clone());
         let others = [Arc::clone(&login.tokens)];
         OauthTokens::new("other", &settings(path), ports, refreshes, &others)
     };
     let _alone = login.tokens.refreshing.try_lock().unwrap();
-    assert!(other_entry(PATH).refreshing.try_lock().is_err());
-    assert!(other_entry(LINK).refreshing.try_lock().is_err());
+    assert!(source_after_reload(PATH).refreshing.try_lock().is_err());
+    assert!(source_after_reload(LINK).refreshing.try_lock().is_err());
 }
 
 #[test]
