@@ -17,7 +17,8 @@ use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
 use thiserror::Error;
 use time::{Duration, OffsetDateTime};
 
-use super::ca_files::{Ca, CaError, CaFiles};
+use super::ca_error::CaError;
+use super::ca_files::{Ca, CaFiles};
 
 /// The most cached leaves; each takes a few KiB of memory.
 const CACHE_CAPACITY: u64 = 4096;

@@ -1,18 +1,17 @@
 //! The interception CA on disk: generated once, never replaced silently.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use thiserror::Error;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
+use super::ca_disk::{create_dir, read, write, write_if_changed};
+use super::ca_error::CaError;
 use super::trusted::Trusted;
 
 /// How long a CA is valid.
@@ -27,56 +26,6 @@ pub const ROTATION_GRACE: Duration = Duration::hours(24);
 const CURRENT: &str = "ca";
 /// The base name of the files of the CA that signs next, during a rotation.
 const NEXT: &str = "ca-next";
-
-/// Why the CA cannot be used or rotated. Each message says what to do, except those of rcgen and
-/// rustls.
-#[derive(Debug, Error)]
-pub enum CaError {
-    /// A file or folder cannot be read or written.
-    #[error("{path}: {source}; make it readable and writable for this user")]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    /// The key or the certificate is missing.
-    #[error(
-        "{missing} is missing, but {present} exists; restore {missing} from a backup, or move {present} away {effect}"
-    )]
-    Half {
-        missing: PathBuf,
-        present: PathBuf,
-        effect: &'static str,
-    },
-    /// A file is malformed, or key and certificate do not match.
-    #[error("{path}: {why}; restore it from a backup, or move key and certificate away {effect}")]
-    Broken {
-        path: PathBuf,
-        why: String,
-        effect: &'static str,
-    },
-    /// The system clock is before the certificate's `notBefore`.
-    #[error(
-        "the system clock says {now}, but the CA is valid only from {not_before}; set the clock"
-    )]
-    NotYetValid {
-        now: OffsetDateTime,
-        not_before: OffsetDateTime,
-    },
-    /// The certificate has expired.
-    #[error(
-        "the CA expired at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
-    )]
-    Expired { not_after: OffsetDateTime },
-    /// A rotation is already under way.
-    #[error("a rotation is under way: the new CA signs from {from} on; rotate again after that")]
-    RotationPending { from: OffsetDateTime },
-    /// rcgen failed.
-    #[error("cannot make a certificate: {0}")]
-    Rcgen(#[from] rcgen::Error),
-    /// rustls refused the key of the leaves, or the settings that all hosts share.
-    #[error("cannot set up TLS for intercepted hosts: {0}")]
-    Rustls(#[from] rustls::Error),
-}
 
 /// A CA with its private key.
 pub(super) struct Ca {
@@ -318,58 +267,10 @@ fn fingerprint(der: &[u8]) -> String {
     bytes.collect::<Vec<_>>().join(":")
 }
 
-fn read(path: &Path) -> Result<Option<String>, CaError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(CaError::Io {
-            path: path.to_owned(),
-            source,
-        }),
-    }
-}
-
-fn create_dir(path: &Path, mode: u32) -> Result<(), CaError> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let made = fs::create_dir_all(path)
-        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)));
-    made.map_err(|source| CaError::Io {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), CaError> {
-    if fs::read(path).is_ok_and(|present| present == bytes) {
-        return Ok(());
-    }
-    write(path, bytes, 0o644)
-}
-
-/// Writes a file atomically: it is flushed to disk before it gets its name.
-fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let written = (|| {
-        let mut file = tempfile::Builder::new()
-            .permissions(fs::Permissions::from_mode(mode))
-            .tempfile_in(directory)?;
-        file.write_all(bytes)?;
-        file.as_file()
-            .set_permissions(fs::Permissions::from_mode(mode))?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    })();
-    written.map_err(|source| CaError::Io {
-        path: path.to_owned(),
-        source,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use testkit::each_row;
 
     use super::*;

@@ -2,6 +2,8 @@
 //! upstreams.
 
 mod authority;
+mod ca_disk;
+mod ca_error;
 mod ca_files;
 mod provider;
 mod signatures;
@@ -10,7 +12,8 @@ mod upstream;
 mod variables;
 
 pub use authority::{Authority, MintError};
-pub use ca_files::{CaError, CaFiles, ROTATION_GRACE};
+pub use ca_error::CaError;
+pub use ca_files::{CaFiles, ROTATION_GRACE};
 pub use provider::provider;
 pub use trusted::TRUST_STORE_PASSWORD;
 pub use upstream::UpstreamTls;

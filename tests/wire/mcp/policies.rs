@@ -175,7 +175,7 @@ fn an_edited_policy_is_in_force_within_five_seconds() {
     eventually("the edit is in force", PROMISED, || {
         decided(&gateway) == DENIED
     });
-    // An edit that does not load is also refused if nobody requests a reload.
+    // The watcher, too, refuses an edit that does not load.
     fs::write(policy(&gateway), BROKEN).unwrap();
     eventually("`configuration_current` fails", PROMISED, || {
         !is_current(&gateway)

@@ -1,0 +1,56 @@
+//! The errors of the interception CA.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use time::OffsetDateTime;
+
+/// Why the CA cannot be used or rotated. Each message says what to do, except those of rcgen and
+/// rustls.
+#[derive(Debug, Error)]
+pub enum CaError {
+    /// A file or folder cannot be read or written.
+    #[error("{path}: {source}; make it readable and writable for this user")]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// The key or the certificate is missing.
+    #[error(
+        "{missing} is missing, but {present} exists; restore {missing} from a backup, or move {present} away {effect}"
+    )]
+    Half {
+        missing: PathBuf,
+        present: PathBuf,
+        effect: &'static str,
+    },
+    /// A file is malformed, or key and certificate do not match.
+    #[error("{path}: {why}; restore it from a backup, or move key and certificate away {effect}")]
+    Broken {
+        path: PathBuf,
+        why: String,
+        effect: &'static str,
+    },
+    /// The system clock is before the certificate's `notBefore`.
+    #[error(
+        "the system clock says {now}, but the CA is valid only from {not_before}; set the clock"
+    )]
+    NotYetValid {
+        now: OffsetDateTime,
+        not_before: OffsetDateTime,
+    },
+    /// The certificate has expired.
+    #[error(
+        "the CA expired at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
+    )]
+    Expired { not_after: OffsetDateTime },
+    /// A rotation is already under way.
+    #[error("a rotation is under way: the new CA signs from {from} on; rotate again after that")]
+    RotationPending { from: OffsetDateTime },
+    /// rcgen failed.
+    #[error("cannot make a certificate: {0}")]
+    Rcgen(#[from] rcgen::Error),
+    /// rustls refused the key of the leaves, or the settings that all hosts share.
+    #[error("cannot set up TLS for intercepted hosts: {0}")]
+    Rustls(#[from] rustls::Error),
+}
