@@ -94,6 +94,22 @@ async fn log_messages_and_questions_of_a_shared_session_reach_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_a_modern_server_is_refused_whatever_the_clients_era() {
+    each_row_async(
+        [Version::V2025_11_25, Version::V2026_07_28],
+        async |client| {
+            let fixture = Fixture::new(vec![mounted("t", python("modern"))]);
+            let pooled = fixture.session("t", client).await.unwrap();
+            assert_eq!(pooled.session.version(), Version::V2026_07_28);
+            let asked = fixture.call(&pooled, "ask", json!({})).await;
+            assert_eq!(asked.unwrap()["code"], json!(-32601), "{client:?}");
+            fixture.mounts.stop(Duration::from_secs(10)).await;
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use super::shared::Shared;
 use crate::mcp::event::{Event, Params};
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::pace::Pace;
-use crate::mcp::mounts::{Era, MountError, error};
+use crate::mcp::mounts::{MountError, error};
 
 /// A session ends when its process has written this number of lines that are not messages.
 const MAX_INVALID: u32 = 1000;
@@ -95,11 +96,7 @@ impl<'a> Incoming<'a> {
             let result = RawValue::from_string("{}".to_owned());
             return shared.reply(&id, &result.map_err(|_| error::internal()));
         }
-        if shared
-            .version
-            .get()
-            .is_none_or(|version| version.era() == Era::Modern)
-        {
+        if !shared.may_request.load(Ordering::Relaxed) {
             return shared.reply(&id, &Err(error::method_not_found()));
         }
         let Some(cancelled) = shared.requests.begin(&id) else {

@@ -6,6 +6,7 @@
 //! gateway sends `initialize` first, and `server/discover` if the server refuses `initialize`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -121,14 +122,14 @@ async fn discover(
     if !versions.contains(&described.version) {
         return Ok(None);
     }
-    let _ = shared.version.set(described.version);
+    shared.may_request.store(false, Ordering::Relaxed);
     Ok(Some(described))
 }
 
 async fn initialize(shared: &Shared, opening: &Opening) -> Result<Described, MountError> {
     let version = opening.version.min(Version::NEWEST_LEGACY);
     // Set beforehand: the server may send requests as soon as it has answered.
-    let _ = shared.version.set(version);
+    shared.may_request.store(true, Ordering::Relaxed);
     let params = initialize_params(version, &opening.capabilities)?;
     let method = "initialize";
     let answer = ask(shared, method, &params, HANDSHAKE);

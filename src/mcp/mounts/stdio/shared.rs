@@ -1,7 +1,7 @@
 //! State that the tasks of a session share, and sending of messages.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -12,7 +12,7 @@ use super::server_requests::ServerRequests;
 use super::writer::{Lines, Writer};
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Outcome, write_request, write_response};
-use crate::mcp::mounts::{MountError, Opening, Version};
+use crate::mcp::mounts::{MountError, Opening};
 
 /// State that the tasks of a session share.
 pub(super) struct Shared {
@@ -24,9 +24,9 @@ pub(super) struct Shared {
     /// Whether all containers share the session.
     pub is_shared: bool,
     pub ended: CancellationToken,
-    /// The revision that the gateway requested with `initialize` or, if it sent no `initialize`
-    /// before, that `server/discover` found.
-    pub version: OnceLock<Version>,
+    /// Whether the server may send requests: since the gateway sent `initialize`, unless the server
+    /// turned out to be modern.
+    pub may_request: AtomicBool,
     next: AtomicU64,
     /// The reason why the session ended.
     failure: Mutex<Option<MountError>>,
@@ -43,7 +43,7 @@ impl Shared {
             unsolicited: opening.unsolicited.clone(),
             is_shared: opening.container.is_none(),
             ended: CancellationToken::new(),
-            version: OnceLock::new(),
+            may_request: AtomicBool::new(false),
             next: AtomicU64::new(1),
             failure: Mutex::new(None),
         };
