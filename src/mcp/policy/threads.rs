@@ -178,6 +178,10 @@ impl Shared {
     /// Starts another thread if a thread is still busy with the job and fewer than
     /// [`MAX_STANDINS`] threads replace others.
     fn give_up(self: &Arc<Self>, state: &AtomicU8) {
+        // A job that waits in the queue keeps no thread busy.
+        if state.load(Ordering::Acquire) != RUNNING {
+            return;
+        }
         let standins = self
             .standins
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
