@@ -29,7 +29,6 @@ use crate::contract::{
     Request, Step, Verdict, names,
 };
 use crate::forges::{send_anonymously, with_message};
-use denials::Denials;
 pub use forge::Forge;
 use forge::Requester;
 pub use graphql::Mutations;
@@ -153,7 +152,7 @@ impl Github {
         // An unknown number and a repository that is not listed get the same denial, without a
         // name: the container must not learn which repositories the proxy's credential can read.
         let not_listed =
-            || Denials::no_repo(format!("the repository with the number {id} is not listed"));
+            || denials::no_repo(format!("the repository with the number {id} is not listed"));
         let repo = asked.await?;
         let repo = repo.ok_or_else(not_listed)?.to_ascii_lowercase();
         let (owner, name) = repo.split_once('/').ok_or_else(not_listed)?;
@@ -163,7 +162,7 @@ impl Github {
             .rest
             .judge(&RepoPath { owner, name, rest }, request, &container);
         let access = match judged {
-            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_listed()),
+            Err(_) if denials::permit_repo(&repo, &container).is_err() => return Err(not_listed()),
             judged => judged?,
         };
         admit(flow, request, access);
@@ -221,7 +220,7 @@ impl Github {
                 admit(flow, request, access);
                 Ok(Step::PASS)
             }
-            (Service::Gists, _) => Err(Denials::no_repo("a gist belongs to no repository")),
+            (Service::Gists, _) => Err(denials::no_repo("a gist belongs to no repository")),
         }
     }
 }

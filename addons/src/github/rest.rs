@@ -6,7 +6,7 @@ use http::Method;
 
 use super::ApiJudge;
 use super::body::Judge;
-use super::denials::{Denials, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
+use super::denials::{self, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
 use super::mentions::Mentions;
 use super::patterns::Patterns;
 use super::target;
@@ -92,7 +92,7 @@ impl Rest {
         self.check_blocked(request, &path)?;
         let access = self.permit_repo(repo.owner, repo.name, &request.method, container)?;
         if access == Access::Own && repo.compares_with_another() {
-            return Err(Denials::no_repo(
+            return Err(denials::no_repo(
                 "the path compares with a branch of another repository",
             ));
         }
@@ -123,13 +123,13 @@ impl Rest {
     ) -> Result<Access, Denial> {
         let mut segments = path.split('/').skip(1);
         let (Some(owner), Some(name)) = (segments.next(), segments.next()) else {
-            return Err(Denials::no_repo(format!("{path} names no repository")));
+            return Err(denials::no_repo(format!("{path} names no repository")));
         };
         let access = self.permit_repo(owner, name, &request.method, container)?;
         if is_read(&request.method) {
             Ok(access)
         } else {
-            Err(Denials::write(&what(request), container))
+            Err(denials::write(&what(request), container))
         }
     }
 
@@ -140,7 +140,7 @@ impl Rest {
         method: &Method,
         container: &Container,
     ) -> Result<Access, Denial> {
-        match Denials::permit_repo(&format!("{owner}/{name}"), container) {
+        match denials::permit_repo(&format!("{owner}/{name}"), container) {
             Ok(()) => Ok(Access::Own),
             Err(_) if self.public_reads && is_read(method) => Ok(Access::Public),
             Err(denial) => Err(denial),
@@ -167,7 +167,7 @@ impl Rest {
         }
         if is_read(method) {
             let what = format!("{method} {path} names no repository");
-            return Err(Denials::no_repo(what));
+            return Err(denials::no_repo(what));
         }
         Err(self.write_denied(request, container))
     }
@@ -208,7 +208,7 @@ impl Rest {
             let judge = Judge { owner, mentions };
             match judge.objection(&value, &write.body) {
                 None => Ok(()),
-                Some(objected) => Err(Denials::body(&what, &objected, &container)),
+                Some(objected) => Err(denials::body(&what, &objected, &container)),
             }
         };
         super::send_as_json(request);
@@ -218,7 +218,7 @@ impl Rest {
     }
 
     fn write_denied(&self, request: &Request, container: &Container) -> Denial {
-        let denial = Denials::write(&what(request), container);
+        let denial = denials::write(&what(request), container);
         let method = &request.method;
         denial.hint(format!(
             "add a pattern for it to policy.allowed_api_patterns.{method} in policy.yaml"

@@ -14,7 +14,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
-use super::denials::Denials;
+use super::denials;
 use super::mentions::Mentions;
 use crate::contract::{Buffered, Container, Denial};
 use budget::Budget;
@@ -107,7 +107,7 @@ fn judge_request(
                 walk.mutation(&operation.selections, rules.mutations, rules.mentions)?;
             }
             OperationKind::Subscription => {
-                return Err(Denials::write("a subscription", rules.container));
+                return Err(denials::write("a subscription", rules.container));
             }
         }
     }

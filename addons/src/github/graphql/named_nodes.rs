@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{malformed, objection};
 use crate::contract::{Container, Denial, Verdict};
 use crate::github::content::{self, Objection, ObjectionAt, objection_at};
-use crate::github::denials::Denials;
+use crate::github::denials;
 use crate::github::forge::Node;
 use crate::github::mentions::Mentions;
 
@@ -75,7 +75,7 @@ impl NamedNodes {
         container: &Container,
     ) -> Result<(), Denial> {
         let what = format!("mutation {mutation}");
-        let denied = |objected| Err(Denials::body(&what, &objected, container));
+        let denied = |objected| Err(denials::body(&what, &objected, container));
         if let Some(objected) = objection::objection(mutation, arguments, mentions) {
             return denied(objected);
         }
@@ -172,7 +172,7 @@ impl NamedNodes {
         for Branch { key, name, node } in &self.branches {
             let owner = repo(node).and_then(|repo| repo.split('/').next());
             if owner.is_none_or(|owner| content::branch(name, owner).is_some()) {
-                return Err(Denials::body("a pull request", &foreign(key), container));
+                return Err(denials::body("a pull request", &foreign(key), container));
             }
         }
         let differ = |(one, other): &&(String, String)| match (repo(one), repo(other)) {
@@ -181,7 +181,7 @@ impl NamedNodes {
         };
         if self.same.iter().any(|pair| differ(&pair)) {
             let objected = foreign("headRepositoryId");
-            return Err(Denials::body("a pull request", &objected, container));
+            return Err(denials::body("a pull request", &objected, container));
         }
         Ok(())
     }
@@ -195,11 +195,11 @@ impl NamedNodes {
     ) -> Verdict {
         let is_listed = |node: &&Node| {
             let repo = node.repo.as_deref();
-            repo.is_some_and(|repo| Denials::permit_repo(repo, container).is_ok())
+            repo.is_some_and(|repo| denials::permit_repo(repo, container).is_ok())
         };
         let Some(node) = node.filter(is_listed) else {
             let why = "this node is in none of the listed repositories";
-            return Err(Denials::no_repo(why).with("node", id));
+            return Err(denials::no_repo(why).with("node", id));
         };
         let label = node.label.as_deref().filter(|_| self.labels.contains(id));
         match label.and_then(|label| content::label(label, mentions)) {
@@ -217,7 +217,7 @@ fn judge_person(
 ) -> Verdict {
     let Some(login) = node.and_then(|node| node.login.as_deref()) else {
         let why = "the forge returned no login for this node";
-        return Err(Denials::no_repo(why).with("node", id));
+        return Err(denials::no_repo(why).with("node", id));
     };
     match content::login(login, mentions) {
         None => Ok(()),
@@ -226,7 +226,7 @@ fn judge_person(
 }
 
 fn node_denied(what: &str, objection: Objection, id: &str, container: &Container) -> Denial {
-    Denials::body(what, &objection_at("", objection), container).with("node", id)
+    denials::body(what, &objection_at("", objection), container).with("node", id)
 }
 
 fn foreign(key: &str) -> ObjectionAt {

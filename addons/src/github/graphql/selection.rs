@@ -10,7 +10,7 @@ use super::mutations::Mutations;
 use super::named_nodes::NamedNodes;
 use super::syntax::{Document, Field, Selection};
 use crate::contract::{Container, Denial};
-use crate::github::denials::Denials;
+use crate::github::denials;
 use crate::github::mentions::Mentions;
 
 /// The deepest nesting: each field and each use of a fragment is one level. The limit also ends
@@ -103,7 +103,7 @@ impl<'a> Walk<'a> {
             "viewer" | "rateLimit" => Place::Outside,
             "__schema" | "__type" => Place::Schema,
             name => {
-                return Err(Denials::leads_out(
+                return Err(denials::leads_out(
                     name,
                     "it is not among the root fields that a query may have: repository, node, nodes, viewer, rateLimit",
                 ));
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
             let has_arguments = !field.arguments.is_empty();
             let next = fields::place_of(place, &field.name, has_arguments).ok_or_else(|| {
                 let why = "it leads out of the repository, where a query may read only fields without a selection, and names such as an owner's login";
-                Denials::leads_out(&field.name, why)
+                denials::leads_out(&field.name, why)
             })?;
             walk.nested_fields(&field.selections, next, depth + 1)
         })
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
             return Err(malformed(why));
         };
         let repo = format!("{owner}/{name}");
-        Denials::permit_repo(&repo, self.container)
+        denials::permit_repo(&repo, self.container)
     }
 
     fn nodes(&mut self, field: &Field, argument: &str) -> Result<(), Denial> {
