@@ -19,16 +19,15 @@ mod writes;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup, Order,
-    Request, Step, Verdict, names,
+    Addon, ApiCall, Buffered, Denial, Flow, Host, HostMap, Lookup, Order, Request, Step, Verdict,
+    names,
 };
-use crate::forges::{send_anonymously, with_message};
+use crate::forges::{MessageJudge, send_anonymously, with_message};
 pub use forge::Forge;
 use forge::Requester;
 pub use graphql::Mutations;
@@ -183,14 +182,14 @@ impl Github {
                 .compute(move |body| graphql::judge(body, &mutations, &rules, &container))
                 .await?;
             let ids = named_nodes.ids();
-            if ids.is_empty() {
-                return Ok(());
+            if !ids.is_empty() {
+                let nodes = forge.nodes(&requester, &ids).await?;
+                named_nodes.judge(nodes, &mentions, &requester.container)?;
             }
-            let nodes = forge.nodes(&requester, &ids).await?;
-            named_nodes.judge(nodes, &mentions, &requester.container)
+            Ok(body.bytes().clone())
         };
         send_as_json(request);
-        request.judge_body(graphql::MAX_BODY, ApiJudge(judge));
+        request.judge_body(graphql::MAX_BODY, MessageJudge { addon: NAME, judge });
         Ok(())
     }
 
@@ -282,37 +281,6 @@ fn is_form(headers: &HeaderMap) -> bool {
         let has = |part: &[u8]| value.windows(part.len()).any(|window| window == part);
         has(b"x-www-form-urlencoded") || has(b"multipart/")
     })
-}
-
-/// Judges a request's body and sends it unchanged. Denials get a `message`, the only key that
-/// GitHub's own clients show.
-struct ApiJudge<F>(F);
-
-impl<F, V> BodyJudge<Request> for ApiJudge<F>
-where
-    F: FnOnce(Buffered) -> V + Send + 'static,
-    V: Future<Output = Verdict> + Send + 'static,
-{
-    fn addon(&self) -> &'static str {
-        NAME
-    }
-
-    fn for_client(&self, denial: Denial) -> Denial {
-        with_message(denial)
-    }
-
-    fn judge<'a>(
-        self: Box<Self>,
-        _flow: &'a mut Flow,
-        _head: &'a mut Request,
-        body: Buffered,
-    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        Box::pin(async move {
-            let bytes = body.bytes().clone();
-            (self.0)(body).await.map_err(with_message)?;
-            Ok(bytes)
-        })
-    }
 }
 
 impl Addon for Github {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::ApiJudge;
+use super::NAME;
 use super::body::Judge;
 use super::denials::{self, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
 use super::mentions::Mentions;
@@ -12,6 +12,7 @@ use super::patterns::Patterns;
 use super::target;
 use super::writes::{self, Write};
 use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
+use crate::forges::MessageJudge;
 
 /// Limit on the bytes of a write's body. GitHub's own limit is lower.
 const MAX_BODY: usize = 1 << 20;
@@ -199,21 +200,22 @@ impl Rest {
         }
         let (what, owner) = (what(request), repo.owner.to_owned());
         let (mentions, container) = (Arc::clone(&self.mentions), Arc::clone(container));
-        let judge = move |body: &Buffered| {
-            if body.bytes().is_empty() {
-                return Ok(());
+        let judge_text = move |body: &Buffered| {
+            let sent = body.bytes().clone();
+            if sent.is_empty() {
+                return Ok(sent);
             }
             let value = body.json()?;
             let (owner, mentions) = (owner.as_str(), &*mentions);
             let judge = Judge { owner, mentions };
             match judge.objection(&value, &write.body) {
-                None => Ok(()),
+                None => Ok(sent),
                 Some(objected) => Err(denials::body(&what, &objected, &container)),
             }
         };
         super::send_as_json(request);
-        let judge = move |body: Buffered| async move { body.read(judge).await };
-        request.judge_body(MAX_BODY, ApiJudge(judge));
+        let judge = move |body: Buffered| async move { body.read(judge_text).await };
+        request.judge_body(MAX_BODY, MessageJudge { addon: NAME, judge });
         Ok(())
     }
 
