@@ -93,19 +93,19 @@ fn judge_request(
     };
     let document = syntax::parse(text, budget)?;
     for operation in &document.operations {
-        let variables = Variables::new(given, &operation.defaults);
         let mut walk = Walk {
             document: &document,
-            variables: &variables,
-            container: rules.container,
+            variables: Variables {
+                given,
+                defaults: &operation.defaults,
+            },
+            rules,
             budget,
             named_nodes,
         };
         match operation.kind {
             OperationKind::Query => walk.query(&operation.selections)?,
-            OperationKind::Mutation => {
-                walk.mutation(&operation.selections, rules.mutations, rules.mentions)?;
-            }
+            OperationKind::Mutation => walk.mutation(&operation.selections)?,
             OperationKind::Subscription => {
                 return Err(denials::write("a subscription", rules.container));
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{malformed, objection};
+use super::{Rules, malformed, objection};
 use crate::contract::{Container, Denial, Verdict};
 use crate::github::content::{self, Objection, ObjectionAt, objection_at};
 use crate::github::denials;
@@ -51,11 +51,6 @@ impl NamedNodes {
         self.bounded()
     }
 
-    fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
-        self.people.extend(ids_of(ids)?);
-        self.bounded()
-    }
-
     fn bounded(&self) -> Result<(), Denial> {
         if self.nodes.len() + self.people.len() > MAX_NODES {
             return Err(malformed(format_args!(
@@ -71,12 +66,11 @@ impl NamedNodes {
         &mut self,
         mutation: &str,
         arguments: &Map<String, Value>,
-        mentions: &Mentions,
-        container: &Container,
+        rules: &Rules<'_>,
     ) -> Result<(), Denial> {
         let what = format!("mutation {mutation}");
-        let denied = |objected| Err(denials::body(&what, &objected, container));
-        if let Some(objected) = objection::objection(mutation, arguments, mentions) {
+        let denied = |objected| Err(denials::body(&what, &objected, rules.container));
+        if let Some(objected) = objection::objection(mutation, arguments, rules.mentions) {
             return denied(objected);
         }
         for input in arguments.values().filter_map(Value::as_object) {
@@ -85,7 +79,7 @@ impl NamedNodes {
             }
         }
         // Removing an assignee or a reviewer starts no agent.
-        let looks_up_people = !mentions.is_empty() && !mutation.starts_with("remove");
+        let looks_up_people = !rules.mentions.is_empty() && !mutation.starts_with("remove");
         self.add_members(arguments, looks_up_people)
     }
 
@@ -123,7 +117,8 @@ impl NamedNodes {
         for (key, value) in members {
             if PEOPLE.contains(&key.as_str()) {
                 if looks_up_people {
-                    self.add_people(value)?;
+                    self.people.extend(ids_of(value)?);
+                    self.bounded()?;
                 }
             } else if is_id(key) {
                 self.add_nodes(value)?;
