@@ -122,10 +122,7 @@ impl Github {
                 let access = self.rest.judge(&repo, request, &container)?;
                 admit(flow, request, access);
             }
-            Target::NoRepo(segments) => {
-                self.rest
-                    .judge_without_repo(&segments, request, &container)?;
-            }
+            Target::NoRepo(path) => self.rest.judge_without_repo(path, request, &container)?,
             Target::RepoById { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
                 let judging = self.judge_repo_by_id(flow, request, requester, id, rest);

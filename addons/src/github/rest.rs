@@ -64,12 +64,10 @@ impl RepoPath<'_> {
         let sides = sides.join("/").replace("%3a", ":");
         sides.split("..").any(|side| {
             let side = side.trim_start_matches('.');
-            let mut parts = side.rsplit(':').skip(1).collect::<Vec<_>>();
-            parts.reverse();
-            match parts.as_slice() {
-                [] => false,
-                [owner] => *owner != self.owner,
-                [owner, name] => (*owner, *name) != (self.owner, self.name),
+            match side.split(':').collect::<Vec<_>>().as_slice() {
+                [] | [_] => false,
+                [owner, _] => *owner != self.owner,
+                [owner, name, _] => (*owner, *name) != (self.owner, self.name),
                 _ => true,
             }
         })
@@ -148,22 +146,22 @@ impl Rest {
         }
     }
 
-    /// Judges a request that names no repository. Only listed reads pass, and requests that match
-    /// a configured pattern.
+    /// Judges a request that names no repository; `path` is that of `Target::NoRepo`. Only listed
+    /// reads pass, and requests that match a configured pattern.
     pub(super) fn judge_without_repo(
         &self,
-        segments: &[&str],
+        path: &str,
         request: &Request,
         container: &Container,
     ) -> Verdict {
-        let path = format!("/{}", segments.join("/"));
+        let is_listed = target::is_readable(path);
+        let path = format!("/{path}");
         self.check_blocked(request, &path)?;
         let method = match request.method {
             Method::HEAD => &Method::GET,
             ref method => method,
         };
-        let listed = is_read(method) && target::is_readable(segments);
-        if listed || self.allowed.find(method, &path).is_some() {
+        if is_read(method) && is_listed || self.allowed.find(method, &path).is_some() {
             return Ok(());
         }
         if is_read(method) {
