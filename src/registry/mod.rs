@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 pub use repo_entry::RepoEntry;
 pub use store::{LeaseStore, StoreError};
-pub use view::{LeaseListener, LeaseListeners, is_listener_name};
+pub use view::{LISTENER_PREFIX, LeaseListener, LeaseListeners};
 
 use problem::Problem;
 use tracked_store::TrackedStore;
