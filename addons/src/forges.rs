@@ -3,8 +3,10 @@
 
 use std::collections::HashSet;
 
+use bytes::Bytes;
+
 use crate::contract::settings::{Files, Setting};
-use crate::contract::{Anonymous, Denial, Flow, Host, Request};
+use crate::contract::{Anonymous, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, Request};
 use crate::header_names::{folds_to, remove_fields};
 
 /// The hosts of one forge. An API without its own host is on `host`, below `/api`.
@@ -104,6 +106,37 @@ pub(crate) fn with_message(denial: Denial) -> Denial {
     }
     let message = denial.sentence().to_owned();
     denial.with("message", message)
+}
+
+/// Judges a whole body with a function, which returns the bytes to send in its place. Denials get
+/// the detail `message`: see [`with_message`].
+pub(crate) struct MessageJudge<F> {
+    /// Name of the addon that judges.
+    pub(crate) addon: &'static str,
+    pub(crate) judge: F,
+}
+
+impl<Head, F, V> BodyJudge<Head> for MessageJudge<F>
+where
+    F: FnOnce(Buffered) -> V + Send + 'static,
+    V: Future<Output = Result<Bytes, Denial>> + Send + 'static,
+{
+    fn addon(&self) -> &'static str {
+        self.addon
+    }
+
+    fn for_client(&self, denial: Denial) -> Denial {
+        with_message(denial)
+    }
+
+    fn judge<'a>(
+        self: Box<Self>,
+        _flow: &'a mut Flow,
+        _head: &'a mut Head,
+        body: Buffered,
+    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
+        Box::pin(async move { (self.judge)(body).await.map_err(with_message) })
+    }
 }
 
 /// Reads `git.public_reads`: whether a container may also read repositories that are not in its

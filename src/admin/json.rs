@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::{Map, Value};
 
-/// Parses a whole body. The error has the reason and the position.
-pub(super) fn parse(body: &[u8]) -> Result<Value, String> {
-    match serde_json::from_slice(body) {
-        Ok(Unambiguous(value)) => Ok(value),
-        Err(error) => Err(error.to_string()),
-    }
+/// Parses a whole body. The error has the reason; if the body is not JSON, also the position.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    let parsed = serde_json::from_slice(body).and_then(|Unambiguous(value)| T::deserialize(value));
+    parsed.map_err(|error| error.to_string())
 }
 
 /// A value without duplicate keys at any depth.
@@ -86,17 +86,17 @@ mod tests {
     fn duplicate_keys_and_deep_nesting_are_refused_and_other_json_is_parsed_as_by_serde_json() {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"a": {}}}"#;
         assert_eq!(
-            parse(text.as_bytes()),
+            parse::<Value>(text.as_bytes()),
             Ok(serde_json::from_str(text).unwrap())
         );
         each_row(
             [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"\u0061":2}}]"#],
             |text| {
-                let error = parse(text.as_bytes()).unwrap_err();
+                let error = parse::<Value>(text.as_bytes()).unwrap_err();
                 assert!(error.contains("duplicate field `a`"), "{error}");
             },
         );
         let deep = "[".repeat(100_000);
-        assert!(parse(deep.as_bytes()).is_err());
+        assert!(parse::<Value>(deep.as_bytes()).is_err());
     }
 }

@@ -34,7 +34,7 @@ pub struct OperatorRequest {
 }
 
 /// A tool, by its server's name and its own name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct NamedTool {
     pub server: String,
     pub tool: String,
@@ -148,10 +148,9 @@ pub(super) async fn request(
 )]
 pub(super) async fn definition(
     State(api): State<Arc<Api>>,
-    named: Result<Path<(String, String)>, PathRejection>,
+    named: Result<Path<NamedTool>, PathRejection>,
 ) -> Result<Json<DefinitionBody>, ApiError> {
-    let Path((server, tool)) = named.map_err(|_| ApiError::UnknownPath)?;
-    let named = NamedTool { server, tool };
+    let Path(named) = named.map_err(|_| ApiError::UnknownPath)?;
     let digests = (api.state.definition)(named.clone()).await?;
     Ok(Json(DefinitionBody {
         server: named.server,
@@ -183,20 +182,21 @@ pub(super) async fn definition(
 pub(super) async fn accept(
     State(api): State<Arc<Api>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    named: Result<Path<(String, String)>, PathRejection>,
+    named: Result<Path<NamedTool>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Accepted>, ApiError> {
-    let Path((server, tool)) = named.map_err(|_| ApiError::UnknownPath)?;
-    let body = parse_acceptance(&body?).map_err(ApiError::Invalid)?;
+    let Path(named) = named.map_err(|_| ApiError::UnknownPath)?;
+    let body: AcceptanceBody = match &*body? {
+        [] => AcceptanceBody::default(),
+        body => json::parse(body).map_err(ApiError::Invalid)?,
+    };
     take_write(&api)?;
     let acceptance = Acceptance {
-        tool: NamedTool {
-            server: server.clone(),
-            tool: tool.clone(),
-        },
+        tool: named.clone(),
         digest: body.digest,
     };
     let digest = (api.state.accept_definition)(acceptance).await?;
+    let NamedTool { server, tool } = named;
     (api.state.acts)(OperatorAct {
         uid: peer.uid,
         method: "operator/accept",
@@ -211,12 +211,4 @@ pub(super) async fn accept(
         tool,
         digest,
     }))
-}
-
-fn parse_acceptance(body: &[u8]) -> Result<AcceptanceBody, String> {
-    if body.is_empty() {
-        return Ok(AcceptanceBody::default());
-    }
-    let body = json::parse(body)?;
-    serde_json::from_value(body).map_err(|error| error.to_string())
 }

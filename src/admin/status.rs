@@ -150,11 +150,11 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<Hea
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
     let encoder = TextEncoder::new();
-    let mut text = Vec::new();
-    if let Err(error) = encoder.encode(&api.state.metrics.gather(), &mut text) {
+    let text = encoder.encode_to_string(&api.state.metrics.gather());
+    let text = text.map_err(|error| {
         tracing::error!(%error, "metrics could not be encoded");
-        return Err(ApiError::Broken);
-    }
+        ApiError::Broken
+    })?;
     let content_type = encoder.format_type().to_owned();
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }
@@ -234,8 +234,6 @@ pub(super) async fn explain(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Explanation>, ApiError> {
     let question = json::parse(&body?).map_err(ApiError::Invalid)?;
-    let question = serde_json::from_value(question);
-    let question = question.map_err(|error| ApiError::Invalid(error.to_string()))?;
     let answer = (api.state.explain)(question).await;
     answer.map(Json).map_err(ApiError::Invalid)
 }

@@ -1,6 +1,6 @@
 //! The health of all parts, for health checks and metrics.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -21,8 +21,8 @@ pub struct Checks {
     pub dns: HealthFlag,
     /// `None` if the MCP gateway is off, because `listen.mcp` is empty.
     pub mcp: Option<HealthFlag>,
-    /// The gateway's policies and servers, set when the gateway is built.
-    pub mcp_core: Arc<OnceLock<Arc<Core>>>,
+    /// The gateway's policies and servers.
+    pub mcp_core: Arc<Core>,
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
@@ -34,8 +34,6 @@ impl Checks {
     /// Runs all checks. Only the checks of listeners, registry and chain are critical.
     pub fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
-        let mcp = self.mcp.as_ref();
-        let mcp = mcp.map(|flag| check("mcp_listening", flag.is_on(), true));
         let mut checks = vec![
             check("proxy_listening", self.proxy.is_on(), true),
             check("dns_listening", self.dns.is_on(), true),
@@ -52,13 +50,13 @@ impl Checks {
             ),
             check("upstream_dns_answers", self.nameservers.is_well(), false),
         ];
-        checks.extend(mcp);
-        if self.mcp.is_some() {
-            let core = self.mcp_core.get();
-            let loaded = core.is_none_or(|core| core.policies_loaded());
-            checks.push(check("mcp_policies_loaded", loaded, false));
-            let alive = core.is_none_or(|core| servers_are_alive(core.mounts()));
-            checks.push(check("mcp_servers_alive", alive, false));
+        if let Some(mcp) = &self.mcp {
+            let (loaded, mounts) = (self.mcp_core.policies_loaded(), self.mcp_core.mounts());
+            checks.extend([
+                check("mcp_listening", mcp.is_on(), true),
+                check("mcp_policies_loaded", loaded, false),
+                check("mcp_servers_alive", servers_are_alive(mounts), false),
+            ]);
         }
         Health(checks)
     }

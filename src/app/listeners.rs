@@ -15,12 +15,12 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
-use super::way_out::is_way_out;
+use super::way_out;
 use crate::admin::probe;
 use crate::config::Listen;
 use crate::dns::DnsServer;
 use crate::ingress::{Engine, serve_unix};
-use crate::registry::{Registry, is_listener_name};
+use crate::registry::{LISTENER_PREFIX, Registry};
 
 /// Limit on the connections of a TCP listener that wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -114,7 +114,6 @@ fn remove_dead_listeners(directory: &Path) {
     // Errors are ignored: a dead socket that stays is harmless, since it refuses connections.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        let is_ours = |name: &str| is_listener_name(name) || is_way_out(name);
         if is_socket
             && entry.file_name().to_str().is_some_and(is_ours)
             && let Err(error) = probe(&entry.path())
@@ -123,6 +122,14 @@ fn remove_dead_listeners(directory: &Path) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a file name has the form of the socket of a lease or an MCP server.
+fn is_ours(name: &str) -> bool {
+    let after = |prefix| name.strip_prefix(prefix);
+    let digits = after(LISTENER_PREFIX).or_else(|| after(way_out::PREFIX));
+    let digits = digits.and_then(|rest| rest.strip_suffix(".sock"));
+    digits.is_some_and(|hex| hex.len() == 12 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Opens a Unix listener for each lease that is registered with a listener, until the shutdown.

@@ -43,8 +43,7 @@ use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{self, Authority, CaFiles};
-use crate::upstream::OutboundClient;
-use crate::upstream::{NameserverWatch, OwnListeners, SocketBudget};
+use crate::upstream::{NameserverWatch, OutboundClient, OwnListeners, SocketBudget};
 use build::{Builder, LongLived};
 use data_dir::DataDir;
 use descriptors::DescriptorShares;
@@ -147,26 +146,13 @@ impl App {
         let addons = addons::State::new(config.addons.audit, log.flow_log(), outside, &metrics)
             .map_err(internal)?;
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(internal)?);
-        let checks = Checks {
-            addons: addons.clone(),
-            nameservers: Arc::clone(&nameservers),
-            proxy: HealthFlag::default(),
-            dns: HealthFlag::default(),
-            mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
-            mcp_core: Arc::default(),
-            audit,
-            configuration: HealthFlag::default(),
-            registry: Arc::clone(&registry),
-        };
-        let collector = HealthCollector::new(checks.clone()).map_err(internal)?;
-        metrics.register(Box::new(collector)).map_err(internal)?;
         let workers = Workers::start().map_err(internal)?;
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
             addons: addons.clone(),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
-            nameservers,
+            nameservers: Arc::clone(&nameservers),
             policy_threads: Arc::new(PolicyThreads::start().map_err(internal)?),
             policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(internal)?),
         };
@@ -193,8 +179,19 @@ impl App {
         let out = Arc::clone(&ways_out);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
-        // Cannot fail: this is the only call of `set`.
-        let _ = checks.mcp_core.set(Arc::clone(&operator.core));
+        let checks = Checks {
+            addons: addons.clone(),
+            nameservers,
+            proxy: HealthFlag::default(),
+            dns: HealthFlag::default(),
+            mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
+            mcp_core: Arc::clone(&operator.core),
+            audit,
+            configuration: HealthFlag::default(),
+            registry: Arc::clone(&registry),
+        };
+        let collector = HealthCollector::new(checks.clone()).map_err(internal)?;
+        metrics.register(Box::new(collector)).map_err(internal)?;
         let engine = Engine::new(
             service,
             Arc::clone(&questions),

@@ -33,10 +33,8 @@ impl PrivateOptions {
     /// credentials. Fails if the directory `logins` cannot be read or has an invalid file.
     pub(super) fn apply(&self, config: &mut Config) -> Result<(), ConfigErrors> {
         config.proxy.listen = Listen {
-            proxy: Vec::new(),
-            dns: Vec::new(),
-            mcp: Vec::new(),
             admin: self.socket(),
+            ..Listen::default()
         };
         config.proxy.admin_mode = 0o600;
         config.proxy.admin_uids = Vec::new();

@@ -177,17 +177,10 @@ impl Reloader {
     fn load_bundles(&self, settings: &[Bundle], report: &Report) -> Bundles {
         let mut bundles = Bundles::load(settings);
         *self.policy_files.lock() = std::mem::take(&mut bundles.files);
-        let in_force = self.snapshots.current();
-        let was_unloaded = |bundle: &Unloaded| {
-            in_force
-                .unloaded_policies
-                .iter()
-                .any(|one| bundle.is_of(one))
-        };
-        for bundle in &bundles.unloaded {
-            if !was_unloaded(bundle) {
-                report.error(bundle.config_error());
-            }
+        let unloaded = &self.snapshots.current().unloaded_policies;
+        let is_newly_unloaded = |bundle: &&Unloaded| !unloaded.iter().any(|one| bundle.is_of(one));
+        for bundle in bundles.unloaded.iter().filter(is_newly_unloaded) {
+            report.error(bundle.config_error());
         }
         bundles
     }

@@ -13,6 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::ingress::{Engine, serve_delegated};
 use crate::mcp::{Egress, EgressListener};
 
+/// The beginning of the file name of a way out, before 12 hex digits and `.sock`.
+pub const PREFIX: &str = "mcp-";
+
 /// Opens the ways out of MCP servers: Unix listeners in the directory of the leases' sockets.
 pub struct WaysOut {
     /// Set after the engine is built. Weak, since the engine owns the gateway, and the gateway's
@@ -43,7 +46,7 @@ impl Egress for WaysOut {
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<EgressListener> {
         let _entered = self.runtime.enter();
         // The random name is short, since the path of a socket has at most 107 bytes.
-        let name = format!("mcp-{}.sock", LeaseId::generate().short());
+        let name = format!("{PREFIX}{}.sock", LeaseId::generate().short());
         let path = self.directory.join(name);
         let engine = self.engine.get().and_then(Weak::upgrade);
         let engine = engine.ok_or(io::ErrorKind::NotConnected)?;
@@ -59,12 +62,4 @@ impl Egress for WaysOut {
             guard: closed.drop_guard(),
         })
     }
-}
-
-/// Whether a file name has the form of the socket of a way out: `mcp-`, 12 hex digits, `.sock`.
-pub fn is_way_out(name: &str) -> bool {
-    let short = name
-        .strip_prefix("mcp-")
-        .and_then(|name| name.strip_suffix(".sock"));
-    short.is_some_and(|short| short.len() == 12 && short.bytes().all(|b| b.is_ascii_hexdigit()))
 }

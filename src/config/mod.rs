@@ -7,7 +7,7 @@ mod proxy;
 mod types;
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use addons::Settings;
@@ -35,23 +35,15 @@ pub enum Profile {
 
 impl Profile {
     fn listen(self) -> Listen {
-        let (address, ports, admin) = match self {
-            Self::Serve => (
-                Ipv4Addr::UNSPECIFIED,
-                [8080, 53, 8090],
-                "/var/run/proxy/api.sock",
-            ),
-            Self::Dev => (
-                Ipv4Addr::LOCALHOST,
-                [8080, 5353, 8090],
-                "./.unified-proxy/api.sock",
-            ),
+        let (address, dns_port, admin) = match self {
+            Self::Serve => (Ipv4Addr::UNSPECIFIED, 53, "/var/run/proxy/api.sock"),
+            Self::Dev => (Ipv4Addr::LOCALHOST, 5353, "./.unified-proxy/api.sock"),
         };
-        let [proxy, dns, mcp] = ports.map(|port| vec![SocketAddr::new(IpAddr::V4(address), port)]);
+        let at = |port| vec![SocketAddr::new(address.into(), port)];
         Listen {
-            proxy,
-            dns,
-            mcp,
+            proxy: at(8080),
+            dns: at(dns_port),
+            mcp: at(8090),
             admin: admin.into(),
         }
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     AuthMode, BoxFuture, Container, ContainerId, Containers, HostPattern, LeaseId, LeaseRecords,
-    Level, Registration, Repo, Source, Standing, Unavailable,
+    Registration, Repo, Source, Standing, Unavailable,
 };
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 pub use repo_entry::RepoEntry;
 pub use store::{LeaseStore, StoreError};
-pub use view::{LeaseListener, LeaseListeners, is_listener_name};
+pub use view::{LISTENER_PREFIX, LeaseListener, LeaseListeners};
 
 use problem::Problem;
 use tracked_store::TrackedStore;
@@ -255,17 +255,15 @@ impl Registry {
 /// the security level and the abort latch.
 pub struct RegistryRecords(pub Arc<Registry>);
 
-impl RegistryRecords {
-    /// Raises a container's security level to the level of `reached`, unless it is that high
-    /// already. Sets the abort latch if it is set in `reached`. After success, the change is in
-    /// force and on disk. [`Unavailable`] has two meanings: if the store could not be read, nothing
-    /// has changed. If it could be read but not written, the change is in force, and the next round
-    /// of maintenance tries to write it.
-    async fn reach(
-        &self,
-        container: &Arc<Container>,
+impl LeaseRecords for RegistryRecords {
+    /// After success, the change is in force and on disk. [`Unavailable`] has two meanings: if the
+    /// store could not be read, nothing has changed. If it could be read but not written, the
+    /// change is in force, and the next round of maintenance tries to write it.
+    fn reach<'a>(
+        &'a self,
+        container: &'a Arc<Container>,
         reached: Standing,
-    ) -> Result<(), Unavailable> {
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
         let container = Arc::clone(container);
         let written = self.0.change(move |_, tracked| {
             // First, so that it is in force even if the write fails.
@@ -273,32 +271,7 @@ impl RegistryRecords {
             tracked.set_standing(container.lease, container.standing())
         });
         // `change` has logged the error if the write failed.
-        written.await.map_err(|_| Unavailable)
-    }
-}
-
-impl LeaseRecords for RegistryRecords {
-    fn raise_level<'a>(
-        &'a self,
-        container: &'a Arc<Container>,
-        level: Level,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        let reached = Standing {
-            level,
-            aborted: false,
-        };
-        Box::pin(self.reach(container, reached))
-    }
-
-    fn latch<'a>(
-        &'a self,
-        container: &'a Arc<Container>,
-    ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        let reached = Standing {
-            level: Level::Public,
-            aborted: true,
-        };
-        Box::pin(self.reach(container, reached))
+        Box::pin(async { written.await.map_err(|_| Unavailable) })
     }
 }
 

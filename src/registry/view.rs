@@ -21,18 +21,13 @@ pub struct LeaseListener {
     pub opened: Arc<SetOnce<bool>>,
 }
 
+/// The beginning of the file name of a lease's socket, before 12 hex digits and `.sock`.
+pub const LISTENER_PREFIX: &str = "sandbox-";
+
 /// The file name of a lease's socket. It does not contain the container's id: the id may have 128
 /// bytes, but the path of a Unix socket has at most 107 bytes.
 fn listener_name(lease: LeaseId) -> String {
-    format!("sandbox-{}.sock", lease.short())
-}
-
-/// Whether a file name has the form of a lease's socket: `sandbox-`, 12 hex digits, `.sock`.
-pub fn is_listener_name(name: &str) -> bool {
-    let short = name
-        .strip_prefix("sandbox-")
-        .and_then(|name| name.strip_suffix(".sock"));
-    short.is_some_and(|short| short.len() == 12 && short.bytes().all(|b| b.is_ascii_hexdigit()))
+    format!("{LISTENER_PREFIX}{}.sock", lease.short())
 }
 
 /// The listeners that should be open, by lease.

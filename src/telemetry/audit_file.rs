@@ -107,14 +107,10 @@ impl AuditFile {
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;
         let path = &self.config.path;
-        if self.config.keep == 0 {
-            fs::remove_file(path)?;
-        } else {
-            for number in (1..self.config.keep).rev() {
-                rename_if_there(&rotated(path, number), &rotated(path, number + 1))?;
-            }
-            rename_if_there(path, &rotated(path, 1))?;
+        for number in (1..self.config.keep).rev() {
+            rename_if_there(&rotated(path, number), &rotated(path, number + 1))?;
         }
+        rename_if_there(path, &rotated(path, 1))?;
         self.file = open_for_append(path)?;
         self.length = 0;
         Ok(())
@@ -131,10 +127,8 @@ pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
     });
     // The head is out of date if the process was killed after it wrote the record and before it
     // wrote the head.
-    let is_recorded = last.ok().flatten().is_some_and(|line| {
-        let record = String::from_utf8_lossy(&line).into_owned();
-        record.contains(&lost.members())
-    });
+    let line = last.ok().flatten().unwrap_or_default();
+    let is_recorded = String::from_utf8_lossy(&line).contains(&lost.members());
     (!is_recorded).then_some(lost)
 }
 

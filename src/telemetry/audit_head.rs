@@ -29,13 +29,12 @@ impl AuditHead {
         if text.is_empty() {
             return None;
         }
-        // If the head is too short, `last` keeps zero bytes, so it equals no line's hash.
-        let mut last: Digits = [0; _];
-        for (to, from) in last.iter_mut().zip(&text) {
-            *to = *from;
-        }
-        let lost = text.get(last.len()..).and_then(read_lost);
-        Some(Self { last, lost })
+        // If the head is too short, `last` is zero bytes, so it equals no line's hash.
+        let (last, rest) = text.split_first_chunk().unwrap_or((&[0; _], &[]));
+        Some(Self {
+            last: *last,
+            lost: read_lost(rest),
+        })
     }
 
     /// Writes the head of a log.

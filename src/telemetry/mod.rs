@@ -13,7 +13,6 @@ mod logging;
 mod lost;
 mod newest_flows;
 
-pub use audit_file::AuditFile;
 pub use audit_log::AuditLog;
 pub use audit_verify::{AuditBroken, Gap, Verified, verify as verify_audit};
 pub use flow_log::FlowLog;

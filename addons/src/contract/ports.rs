@@ -16,7 +16,7 @@ use super::body::BoxFuture;
 use super::container::{Container, Source};
 use super::denial::Denial;
 use super::flow::Flow;
-use super::level::Level;
+use super::level::Standing;
 use super::mcp::{Frame, Pin};
 use super::policy_input::{PolicyInput, ReadMembers};
 use super::principal::System;
@@ -200,17 +200,12 @@ pub enum EvaluatorError {
 /// Facts about a lease that must survive a restart. When a method's future is ready, the fact is on
 /// disk.
 pub trait LeaseRecords: Send + Sync {
-    /// Raises the security level of a lease; never lowers it.
-    fn raise_level<'a>(
+    /// Raises the security level of a lease and sets its abort latch: see [`Container::reach`].
+    fn reach<'a>(
         &'a self,
         container: &'a Arc<Container>,
-        level: Level,
+        reached: Standing,
     ) -> BoxFuture<'a, Result<(), Unavailable>>;
-
-    /// Sets the abort latch of a lease: see [`Container::is_aborted`]. Only an operator can reset
-    /// it.
-    fn latch<'a>(&'a self, container: &'a Arc<Container>)
-    -> BoxFuture<'a, Result<(), Unavailable>>;
 }
 
 /// Remembers the definitions of tools, to detect changes.

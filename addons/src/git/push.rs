@@ -155,11 +155,7 @@ impl JudgePush {
 
     /// Judges the commands, and returns the filter for the rest of the push.
     fn pack(self, body: &Buffered) -> Result<Pack, Denial> {
-        let Self {
-            rules,
-            announced,
-            list,
-        } = self;
+        let (rules, announced, list) = (self.rules, self.announced, self.list);
         if !list.complete {
             return Err(Denial::malformed("the push ended before its commands did"));
         }

@@ -55,24 +55,21 @@ impl Judge<'_> {
 
     /// Judges a value. The recursion is bounded by the depth of `kind`.
     fn value(&self, value: &Value, kind: &Kind, key: &str) -> Option<ObjectionAt> {
-        let objection = match (kind, value) {
+        if !kind.fits(value) {
+            return Some(objection_at(key, Objection::Type(kind.wanted())));
+        }
+        match (kind, value) {
             (Kind::AnyOf(kinds), value) => {
-                return match kinds.iter().find(|kind| kind.fits(value)) {
-                    Some(kind) => self.value(value, kind, key),
-                    None => Some(objection_at(key, Objection::Type(kind.wanted()))),
-                };
+                let kind = kinds.iter().find(|kind| kind.fits(value))?;
+                self.value(value, kind, key)
             }
-            (Kind::Object(keys), Value::Object(members)) => {
-                return self.members(members, keys, key);
-            }
+            (Kind::Object(keys), Value::Object(members)) => self.members(members, keys, key),
             (Kind::List(kind), Value::Array(items)) => {
-                return items.iter().find_map(|item| self.value(item, kind, key));
+                items.iter().find_map(|item| self.value(item, kind, key))
             }
-            (kind, value) if !kind.fits(value) => Some(Objection::Type(kind.wanted())),
-            (kind, Value::String(text)) => self.text(text, kind),
+            (kind, Value::String(text)) => Some(objection_at(key, self.text(text, kind)?)),
             _ => None,
-        };
-        objection.map(|objection| objection_at(key, objection))
+        }
     }
 
     fn members(&self, members: &Map<String, Value>, keys: Keys, key: &str) -> Option<ObjectionAt> {

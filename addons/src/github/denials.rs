@@ -13,62 +13,54 @@ const ALLOWED: &str =
 /// Limit on the bytes of a key from the client that a denial repeats. The rest is cut.
 const MAX_KEY: usize = 80;
 
-pub(super) struct Denials;
+/// Denies a write. `what` names it, for example `METHOD PATH` or `mutation NAME`.
+pub(super) fn write(what: &str, container: &Container) -> Denial {
+    let repos: Vec<&str> = container.repos.iter().map(|repo| &*repo.name).collect();
+    Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
+        .with("allowed", ALLOWED)
+        .with("repos", repos)
+}
 
-impl Denials {
-    /// Denies a write. `what` names it, for example `METHOD PATH` or `mutation NAME`.
-    pub(super) fn write(what: &str, container: &Container) -> Denial {
-        let repos: Vec<&str> = container.repos.iter().map(|repo| &*repo.name).collect();
-        Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
-            .with("allowed", ALLOWED)
-            .with("repos", repos)
+/// Denies a permitted write because of a key or a value in its REST body or GraphQL input. The
+/// code is `repo_not_authorized` for a branch of another repository, otherwise
+/// `write_not_allowed`.
+pub(super) fn body(what: &str, objected: &ObjectionAt, container: &Container) -> Denial {
+    let ObjectionAt { key, objection } = objected;
+    let denial = match objection {
+        Objection::ForeignBranch => no_repo(objection.to_string()),
+        Objection::Key(allowed) => write(what, container)
+            .with("reason", objection.to_string())
+            .with("allowed_keys", allowed.clone()),
+        _ => write(what, container).with("reason", objection.to_string()),
+    };
+    match shortened(key) {
+        "" => denial,
+        key => denial.with("key", key),
     }
+}
 
-    /// Denies a permitted write because of a key or a value in its REST body or GraphQL input. The
-    /// code is `repo_not_authorized` for a branch of another repository, otherwise
-    /// `write_not_allowed`.
-    pub(super) fn body(what: &str, objected: &ObjectionAt, container: &Container) -> Denial {
-        let ObjectionAt { key, objection } = objected;
-        let denial = match objection {
-            Objection::ForeignBranch => Self::no_repo(objection.to_string()),
-            Objection::Key(allowed) => Self::write(what, container)
-                .with("reason", objection.to_string())
-                .with("allowed_keys", allowed.clone()),
-            _ => Self::write(what, container).with("reason", objection.to_string()),
-        };
-        match shortened(key) {
-            "" => denial,
-            key => denial.with("key", key),
-        }
+/// Passes if the repository is in the container's list, otherwise denies with a hint.
+pub(super) fn permit_repo(repo: &str, container: &Container) -> Verdict {
+    if container.repos.iter().any(|listed| listed.is(repo)) {
+        return Ok(());
     }
+    let denial = Denial::new(Code::RepoNotAuthorized, "Repo not authorized").with("repo", repo);
+    Err(denial.hint(format!(
+        "register container {} with {repo} among its repos",
+        container.id
+    )))
+}
 
-    /// Passes if the repository is in the container's list, otherwise denies with a hint.
-    pub(super) fn permit_repo(repo: &str, container: &Container) -> Verdict {
-        if container.repos.iter().any(|listed| listed.is(repo)) {
-            return Ok(());
-        }
-        Err(Self::repo(repo).hint(format!(
-            "register container {} with {repo} among its repos",
-            container.id
-        )))
-    }
+/// Denies a request without a repository, or with one that cannot be determined.
+pub(super) fn no_repo(reason: impl Into<String>) -> Denial {
+    Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
+        .with("repo", serde_json::Value::Null)
+        .with("reason", reason.into())
+}
 
-    /// Denies a repository outside the container's list.
-    pub(super) fn repo(repo: &str) -> Denial {
-        Denial::new(Code::RepoNotAuthorized, "Repo not authorized").with("repo", repo)
-    }
-
-    /// Denies a request without a repository, or with one that cannot be determined.
-    pub(super) fn no_repo(reason: impl Into<String>) -> Denial {
-        Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
-            .with("repo", serde_json::Value::Null)
-            .with("reason", reason.into())
-    }
-
-    /// Denies a GraphQL field that leads out of the container's repositories.
-    pub(super) fn leads_out(field: &str, why: &str) -> Denial {
-        Self::no_repo(format!("{field}: {why}")).with("field", field)
-    }
+/// Denies a GraphQL field that leads out of the container's repositories.
+pub(super) fn leads_out(field: &str, why: &str) -> Denial {
+    no_repo(format!("{field}: {why}")).with("field", field)
 }
 
 fn shortened(key: &str) -> &str {

@@ -79,7 +79,7 @@ impl Forge {
         id: u64,
     ) -> Result<Option<String>, Denial> {
         let cache = requester.container.state_or_init(LookupCache::default);
-        let key = Key::new(&requester, ObjectId::Number(id));
+        let key = (url(&requester, ""), ObjectId::Number(id));
         if let Some(node) = cache.get(&key) {
             return Ok(node.repo);
         }
@@ -103,7 +103,7 @@ impl Forge {
         ids: &[String],
     ) -> Result<Vec<Option<Node>>, Denial> {
         let cache = requester.container.state_or_init(LookupCache::default);
-        let key = |id: &String| Key::new(requester, ObjectId::Node(id.clone()));
+        let key = |id: &String| (url(requester, ""), ObjectId::Node(id.clone()));
         let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| cache.get(&key(id))).collect();
         let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
             .iter()
@@ -215,23 +215,13 @@ fn node(value: &Value) -> Option<Node> {
 #[derive(Default)]
 struct LookupCache(Mutex<HashMap<Key, (Instant, Node)>>);
 
-#[derive(PartialEq, Eq, Hash)]
-struct Key {
-    api: String,
-    id: ObjectId,
-}
+/// The URL of the API, and the id.
+type Key = (String, ObjectId);
 
 #[derive(PartialEq, Eq, Hash)]
 enum ObjectId {
     Number(u64),
     Node(String),
-}
-
-impl Key {
-    fn new(requester: &Requester, id: ObjectId) -> Self {
-        let api = url(requester, "");
-        Self { api, id }
-    }
 }
 
 impl LookupCache {

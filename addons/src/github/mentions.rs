@@ -29,13 +29,13 @@ impl Mentions {
         if self.is_empty() {
             return None;
         }
-        let rendered = |tags| match rendered(text, tags) {
+        let rendered = |keeps_tags| match rendered(text, keeps_tags) {
             Cow::Owned(rendered) => self.find_in(&rendered),
             Cow::Borrowed(_) => None,
         };
         self.find_in(text)
-            .or_else(|| rendered(Tags::removed()))
-            .or_else(|| rendered(Tags::kept()))
+            .or_else(|| rendered(false))
+            .or_else(|| rendered(true))
     }
 
     fn find_in(&self, text: &str) -> Option<&str> {
@@ -78,11 +78,16 @@ fn begins_with_word(text: &str, name: &str) -> bool {
 /// Renders the parts of Markdown that can hide a mention: decodes character references, removes
 /// escaping backslashes, and removes or keeps tags and comments. Returns the text borrowed if it
 /// contains no `&`, `<` or `\`.
-fn rendered(text: &str, mut tags: Tags) -> Cow<'_, str> {
+fn rendered(text: &str, keeps_tags: bool) -> Cow<'_, str> {
     const MARKUP: [char; 3] = ['&', '<', '\\'];
     if !text.contains(MARKUP) {
         return Cow::Borrowed(text);
     }
+    let mut tags = Tags {
+        // If tags are kept, no end is searched for, as if there were none.
+        no_comment_ends: keeps_tags,
+        no_tag_ends: keeps_tags,
+    };
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(MARKUP) {
@@ -142,21 +147,6 @@ struct Tags {
 }
 
 impl Tags {
-    const fn removed() -> Self {
-        Self {
-            no_comment_ends: false,
-            no_tag_ends: false,
-        }
-    }
-
-    /// Returns a state in which `skip` never finds an end, so that tags stay in the text.
-    const fn kept() -> Self {
-        Self {
-            no_comment_ends: true,
-            no_tag_ends: true,
-        }
-    }
-
     /// Returns the text after the comment or tag that `markup` begins with; `None` if there is none
     /// or if its end is missing.
     fn skip<'a>(&mut self, markup: &'a str) -> Option<&'a str> {

@@ -19,17 +19,15 @@ mod writes;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup, Order,
-    Request, Step, Verdict, names,
+    Addon, ApiCall, Buffered, Denial, Flow, Host, HostMap, Lookup, Order, Request, Step, Verdict,
+    names,
 };
-use crate::forges::{send_anonymously, with_message};
-use denials::Denials;
+use crate::forges::{MessageJudge, send_anonymously, with_message};
 pub use forge::Forge;
 use forge::Requester;
 pub use graphql::Mutations;
@@ -124,10 +122,7 @@ impl Github {
                 let access = self.rest.judge(&repo, request, &container)?;
                 admit(flow, request, access);
             }
-            Target::NoRepo(segments) => {
-                self.rest
-                    .judge_without_repo(&segments, request, &container)?;
-            }
+            Target::NoRepo(path) => self.rest.judge_without_repo(path, request, &container)?,
             Target::RepoById { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
                 let judging = self.judge_repo_by_id(flow, request, requester, id, rest);
@@ -153,7 +148,7 @@ impl Github {
         // An unknown number and a repository that is not listed get the same denial, without a
         // name: the container must not learn which repositories the proxy's credential can read.
         let not_listed =
-            || Denials::no_repo(format!("the repository with the number {id} is not listed"));
+            || denials::no_repo(format!("the repository with the number {id} is not listed"));
         let repo = asked.await?;
         let repo = repo.ok_or_else(not_listed)?.to_ascii_lowercase();
         let (owner, name) = repo.split_once('/').ok_or_else(not_listed)?;
@@ -163,7 +158,7 @@ impl Github {
             .rest
             .judge(&RepoPath { owner, name, rest }, request, &container);
         let access = match judged {
-            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_listed()),
+            Err(_) if denials::permit_repo(&repo, &container).is_err() => return Err(not_listed()),
             judged => judged?,
         };
         admit(flow, request, access);
@@ -184,14 +179,14 @@ impl Github {
                 .compute(move |body| graphql::judge(body, &mutations, &rules, &container))
                 .await?;
             let ids = named_nodes.ids();
-            if ids.is_empty() {
-                return Ok(());
+            if !ids.is_empty() {
+                let nodes = forge.nodes(&requester, &ids).await?;
+                named_nodes.judge(nodes, &mentions, &requester.container)?;
             }
-            let nodes = forge.nodes(&requester, &ids).await?;
-            named_nodes.judge(nodes, &mentions, &requester.container)
+            Ok(body.bytes().clone())
         };
         send_as_json(request);
-        request.judge_body(graphql::MAX_BODY, ApiJudge(judge));
+        request.judge_body(graphql::MAX_BODY, MessageJudge { addon: NAME, judge });
         Ok(())
     }
 
@@ -221,7 +216,7 @@ impl Github {
                 admit(flow, request, access);
                 Ok(Step::PASS)
             }
-            (Service::Gists, _) => Err(Denials::no_repo("a gist belongs to no repository")),
+            (Service::Gists, _) => Err(denials::no_repo("a gist belongs to no repository")),
         }
     }
 }
@@ -283,37 +278,6 @@ fn is_form(headers: &HeaderMap) -> bool {
         let has = |part: &[u8]| value.windows(part.len()).any(|window| window == part);
         has(b"x-www-form-urlencoded") || has(b"multipart/")
     })
-}
-
-/// Judges a request's body and sends it unchanged. Denials get a `message`, the only key that
-/// GitHub's own clients show.
-struct ApiJudge<F>(F);
-
-impl<F, V> BodyJudge<Request> for ApiJudge<F>
-where
-    F: FnOnce(Buffered) -> V + Send + 'static,
-    V: Future<Output = Verdict> + Send + 'static,
-{
-    fn addon(&self) -> &'static str {
-        NAME
-    }
-
-    fn for_client(&self, denial: Denial) -> Denial {
-        with_message(denial)
-    }
-
-    fn judge<'a>(
-        self: Box<Self>,
-        _flow: &'a mut Flow,
-        _head: &'a mut Request,
-        body: Buffered,
-    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        Box::pin(async move {
-            let bytes = body.bytes().clone();
-            (self.0)(body).await.map_err(with_message)?;
-            Ok(bytes)
-        })
-    }
 }
 
 impl Addon for Github {

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::ApiJudge;
+use super::NAME;
 use super::body::Judge;
-use super::denials::{Denials, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
+use super::denials::{self, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
 use super::mentions::Mentions;
 use super::patterns::Patterns;
 use super::target;
 use super::writes::{self, Write};
 use crate::contract::{Buffered, Code, Container, Denial, Request, Verdict};
+use crate::forges::MessageJudge;
 
 /// Limit on the bytes of a write's body. GitHub's own limit is lower.
 const MAX_BODY: usize = 1 << 20;
@@ -63,12 +64,10 @@ impl RepoPath<'_> {
         let sides = sides.join("/").replace("%3a", ":");
         sides.split("..").any(|side| {
             let side = side.trim_start_matches('.');
-            let mut parts = side.rsplit(':').skip(1).collect::<Vec<_>>();
-            parts.reverse();
-            match parts.as_slice() {
-                [] => false,
-                [owner] => *owner != self.owner,
-                [owner, name] => (*owner, *name) != (self.owner, self.name),
+            match side.split(':').collect::<Vec<_>>().as_slice() {
+                [] | [_] => false,
+                [owner, _] => *owner != self.owner,
+                [owner, name, _] => (*owner, *name) != (self.owner, self.name),
                 _ => true,
             }
         })
@@ -92,7 +91,7 @@ impl Rest {
         self.check_blocked(request, &path)?;
         let access = self.permit_repo(repo.owner, repo.name, &request.method, container)?;
         if access == Access::Own && repo.compares_with_another() {
-            return Err(Denials::no_repo(
+            return Err(denials::no_repo(
                 "the path compares with a branch of another repository",
             ));
         }
@@ -123,13 +122,13 @@ impl Rest {
     ) -> Result<Access, Denial> {
         let mut segments = path.split('/').skip(1);
         let (Some(owner), Some(name)) = (segments.next(), segments.next()) else {
-            return Err(Denials::no_repo(format!("{path} names no repository")));
+            return Err(denials::no_repo(format!("{path} names no repository")));
         };
         let access = self.permit_repo(owner, name, &request.method, container)?;
         if is_read(&request.method) {
             Ok(access)
         } else {
-            Err(Denials::write(&what(request), container))
+            Err(denials::write(&what(request), container))
         }
     }
 
@@ -140,34 +139,34 @@ impl Rest {
         method: &Method,
         container: &Container,
     ) -> Result<Access, Denial> {
-        match Denials::permit_repo(&format!("{owner}/{name}"), container) {
+        match denials::permit_repo(&format!("{owner}/{name}"), container) {
             Ok(()) => Ok(Access::Own),
             Err(_) if self.public_reads && is_read(method) => Ok(Access::Public),
             Err(denial) => Err(denial),
         }
     }
 
-    /// Judges a request that names no repository. Only listed reads pass, and requests that match
-    /// a configured pattern.
+    /// Judges a request that names no repository; `path` is that of `Target::NoRepo`. Only listed
+    /// reads pass, and requests that match a configured pattern.
     pub(super) fn judge_without_repo(
         &self,
-        segments: &[&str],
+        path: &str,
         request: &Request,
         container: &Container,
     ) -> Verdict {
-        let path = format!("/{}", segments.join("/"));
+        let is_listed = target::is_readable(path);
+        let path = format!("/{path}");
         self.check_blocked(request, &path)?;
         let method = match request.method {
             Method::HEAD => &Method::GET,
             ref method => method,
         };
-        let listed = is_read(method) && target::is_readable(segments);
-        if listed || self.allowed.find(method, &path).is_some() {
+        if is_read(method) && is_listed || self.allowed.find(method, &path).is_some() {
             return Ok(());
         }
         if is_read(method) {
             let what = format!("{method} {path} names no repository");
-            return Err(Denials::no_repo(what));
+            return Err(denials::no_repo(what));
         }
         Err(self.write_denied(request, container))
     }
@@ -199,26 +198,27 @@ impl Rest {
         }
         let (what, owner) = (what(request), repo.owner.to_owned());
         let (mentions, container) = (Arc::clone(&self.mentions), Arc::clone(container));
-        let judge = move |body: &Buffered| {
-            if body.bytes().is_empty() {
-                return Ok(());
+        let judge_text = move |body: &Buffered| {
+            let sent = body.bytes().clone();
+            if sent.is_empty() {
+                return Ok(sent);
             }
             let value = body.json()?;
             let (owner, mentions) = (owner.as_str(), &*mentions);
             let judge = Judge { owner, mentions };
             match judge.objection(&value, &write.body) {
-                None => Ok(()),
-                Some(objected) => Err(Denials::body(&what, &objected, &container)),
+                None => Ok(sent),
+                Some(objected) => Err(denials::body(&what, &objected, &container)),
             }
         };
         super::send_as_json(request);
-        let judge = move |body: Buffered| async move { body.read(judge).await };
-        request.judge_body(MAX_BODY, ApiJudge(judge));
+        let judge = move |body: Buffered| async move { body.read(judge_text).await };
+        request.judge_body(MAX_BODY, MessageJudge { addon: NAME, judge });
         Ok(())
     }
 
     fn write_denied(&self, request: &Request, container: &Container) -> Denial {
-        let denial = Denials::write(&what(request), container);
+        let denial = denials::write(&what(request), container);
         let method = &request.method;
         denial.hint(format!(
             "add a pattern for it to policy.allowed_api_patterns.{method} in policy.yaml"

@@ -13,8 +13,8 @@ pub(super) enum Target<'a> {
     },
     /// `/repositories/ID/…`
     RepoById { id: u64, rest: Vec<&'a str> },
-    /// The segments of any other path, which names no repository.
-    NoRepo(Vec<&'a str>),
+    /// Any other path, which names no repository; without a slash at either end.
+    NoRepo(&'a str),
 }
 
 /// Paths without a repository that may be read: the profile of the token's user, the rate limit,
@@ -50,9 +50,9 @@ pub(super) fn read(path: &str) -> Target<'_> {
                 id,
                 rest: rest.to_vec(),
             },
-            None => Target::NoRepo(segments),
+            None => Target::NoRepo(path),
         },
-        _ => Target::NoRepo(segments),
+        _ => Target::NoRepo(path),
     }
 }
 
@@ -61,7 +61,7 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_plain)
 }
 
-/// Whether a path without a repository may be read.
-pub(super) fn is_readable(segments: &[&str]) -> bool {
-    READABLE.contains(&segments.join("/").as_str())
+/// Whether a path without a repository, as in [`Target::NoRepo`], may be read.
+pub(super) fn is_readable(path: &str) -> bool {
+    READABLE.contains(&path)
 }

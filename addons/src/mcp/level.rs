@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::settings::OverrideRule;
 use crate::contract::{
-    Annotations, Container, Definition, LeaseRecords, Level, Tasks, Unavailable,
+    Annotations, Container, Definition, LeaseRecords, Level, Standing, Tasks, Unavailable,
 };
 
 /// The security level of a lease as written to disk.
@@ -36,7 +36,8 @@ pub(super) async fn raise(
 ) -> Result<(), Unavailable> {
     let (records, container) = (Arc::clone(records), Arc::clone(container));
     let raised = tasks.run(async move {
-        let written = records.raise_level(&container, level).await;
+        let aborted = false;
+        let written = records.reach(&container, Standing { level, aborted }).await;
         container.raise_level(level);
         let stored = &StoredLevel::of(&container).0;
         match written {

@@ -11,7 +11,8 @@ use super::input::Question;
 use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{
-    Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Verdict,
+    Answered, Container, Decision, Denial, EvaluatorError, Flow, Frame, PolicyQuestion, Standing,
+    Verdict,
 };
 
 impl Mcp {
@@ -137,10 +138,14 @@ impl Mcp {
             // Before the write, so that no other call of the container passes meanwhile.
             container.abort();
             let (records, container) = (Arc::clone(&self.ports.records), Arc::clone(container));
+            let reached = Standing {
+                aborted: true,
+                ..Standing::default()
+            };
             // In a task, so that a client cannot prevent the write by disconnecting.
             self.ports
                 .tasks
-                .run(async move { records.latch(&container).await })
+                .run(async move { records.reach(&container, reached).await })
         });
         if let Some(stored) = stored
             && !matches!(stored.await, Ok(Ok(())))

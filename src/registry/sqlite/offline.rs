@@ -71,32 +71,24 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
 pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
     refuse_itself(path, from)?;
     let leases = leases_of(from)?;
-    match check(path) {
-        Ok(_) => {
-            let mut present = open_to_write(path)?;
-            Ok(Restored {
-                registrations: replace_leases(&mut present, leases)?,
-                moved_to: None,
-            })
-        }
+    let (moved_to, registrations) = match check(path) {
+        Ok(_) => (None, replace_leases(&mut open_to_write(path)?, leases)?),
         Err(error) if error.is_damage() || matches!(error, SqliteError::Missing(_)) => {
-            let moved_to = move_aside(path)?;
-            Ok(Restored {
-                registrations: create_with(path, leases)?,
-                moved_to,
-            })
+            (move_aside(path)?, create_with(path, leases)?)
         }
-        Err(error) => Err(error),
-    }
+        Err(error) => return Err(error),
+    };
+    Ok(Restored {
+        registrations,
+        moved_to,
+    })
 }
 
 /// Fails if both paths resolve to the same file. A path that does not resolve is not an error here.
 fn refuse_itself(path: &Path, other: &Path) -> Result<(), SqliteError> {
-    let same = match (fs::canonicalize(path), fs::canonicalize(other)) {
-        (Ok(path), Ok(other)) => path == other,
-        _ => false,
-    };
-    if same {
+    if let (Ok(registry), Ok(named)) = (fs::canonicalize(path), fs::canonicalize(other))
+        && registry == named
+    {
         let error = io::Error::new(
             io::ErrorKind::InvalidInput,
             "this is the registry itself; name another file",

@@ -207,16 +207,15 @@ async fn raise_level_and_latch_return_after_the_write_is_on_disk() {
     let fixture = RegistryFixture::new();
     let container = fixture.register("c1", A).await;
     let records = RegistryRecords(Arc::clone(&fixture.registry));
-    records.latch(&container).await.unwrap();
-    records
-        .raise_level(&container, Level::Confidential)
-        .await
-        .unwrap();
-    // `raise_level` with a lower level has no effect.
-    records
-        .raise_level(&container, Level::Public)
-        .await
-        .unwrap();
+    for (level, aborted) in [
+        (Level::Public, true),
+        (Level::Confidential, false),
+        // A lower level has no effect.
+        (Level::Public, false),
+    ] {
+        let reached = Standing { level, aborted };
+        records.reach(&container, reached).await.unwrap();
+    }
     let on_disk = {
         let conn = Connection::open(fixture.file()).unwrap();
         let query = "SELECT level, aborted FROM containers";

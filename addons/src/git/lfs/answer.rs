@@ -1,17 +1,11 @@
 //! Rewrites the answer to an LFS batch call before the container sees it.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::{HeaderName, Uri};
 use serde_json::{Map, Value, json};
 
 use super::{Reachable, serialized, tokens};
-use crate::contract::{
-    Authority, BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Host, Response,
-    Stage, names,
-};
-use crate::forges::with_message;
+use crate::contract::{Authority, Buffered, Code, Container, Denial, Host, Stage};
 
 /// The keys under which an object may hold its actions; `_links` is the older one.
 const PLACES: [&str; 2] = ["actions", "_links"];
@@ -25,40 +19,17 @@ const HARMLESS: [&str; 5] = [
     "x-amz-date",
 ];
 
-pub(super) struct BatchResponseJudge {
-    pub container: Arc<Container>,
-    pub reachable: Arc<Reachable>,
-}
-
-impl BodyJudge<Response> for BatchResponseJudge {
-    fn addon(&self) -> &'static str {
-        names::GIT
-    }
-
-    fn for_client(&self, denial: Denial) -> Denial {
-        with_message(denial)
-    }
-
-    fn judge<'a>(
-        self: Box<Self>,
-        flow: &'a mut Flow,
-        _head: &'a mut Response,
-        body: Buffered,
-    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        let host = flow.host().clone();
-        Box::pin(async move {
-            let rewritten = body.read(move |body| self.rewritten(body)).await;
-            rewritten.map_err(|denial| with_message(blame_upstream(denial, &host)))
-        })
-    }
-}
-
-impl BatchResponseJudge {
-    fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
-        let mut answer = body.json()?;
-        rewrite(&mut answer, &self.container, &*self.reachable);
-        serialized(&answer, body)
-    }
+/// Returns the body that replaces the answer of `host`.
+pub(super) fn rewritten(
+    body: &Buffered,
+    host: &Host,
+    container: &Container,
+    reachable: &Reachable,
+) -> Result<Bytes, Denial> {
+    let answer = body.json();
+    let mut answer = answer.map_err(|denial| blame_upstream(denial, host))?;
+    rewrite(&mut answer, container, reachable);
+    serialized(&answer, body)
 }
 
 /// Turns the denial of malformed JSON into a fault of the upstream.

@@ -3,17 +3,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{
-    BodyJudge, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict, names,
-};
-use crate::forges::with_message;
+use crate::contract::{Buffered, Code, Denial, Verdict};
 use crate::git::size::{self, Limit};
-
-pub(super) struct BatchJudge {
-    /// The size limit of a file; `None` if uploads are denied, because the repository is not in the
-    /// container's list.
-    pub upload_limit: Option<Limit>,
-}
 
 /// A batch call as the protocol defines it. The body is serialized from this type, so the server
 /// gets no unknown member and none in another letter case, which some servers would read as the
@@ -44,53 +35,31 @@ struct Object {
     size: Option<u64>,
 }
 
-impl BodyJudge<Request> for BatchJudge {
-    fn addon(&self) -> &'static str {
-        names::GIT
-    }
-
-    fn for_client(&self, denial: Denial) -> Denial {
-        with_message(denial)
-    }
-
-    fn judge<'a>(
-        self: Box<Self>,
-        _flow: &'a mut Flow,
-        _head: &'a mut Request,
-        body: Buffered,
-    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        Box::pin(async move {
-            let judged = body.read(move |body| self.rewritten(body)).await;
-            judged.map_err(with_message)
-        })
-    }
+/// Judges the body of a call, and returns the body to send. `upload_limit` is the size limit of a
+/// file; `None` if uploads are denied, because the repository is not in the container's list.
+pub(super) fn rewritten(body: &Buffered, upload_limit: Option<&Limit>) -> Result<Bytes, Denial> {
+    let batch: Batch = body.decode()?;
+    permit(&batch, upload_limit)?;
+    super::serialized(&batch, body)
 }
 
-impl BatchJudge {
-    fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
-        let batch: Batch = body.decode()?;
-        self.permit(&batch)?;
-        super::serialized(&batch, body)
+fn permit(batch: &Batch, upload_limit: Option<&Limit>) -> Verdict {
+    match batch.operation.as_str() {
+        "download" => return Ok(()),
+        "upload" => {}
+        _ => return Err(Denial::malformed("an LFS batch is an upload or a download")),
     }
-
-    fn permit(&self, batch: &Batch) -> Verdict {
-        match batch.operation.as_str() {
-            "download" => return Ok(()),
-            "upload" => {}
-            _ => return Err(Denial::malformed("an LFS batch is an upload or a download")),
+    let not_authorized =
+        || Denial::new(Code::RepoNotAuthorized, "Repo not authorized").rule("LFS batch");
+    let limit = upload_limit.ok_or_else(not_authorized)?;
+    for object in batch.objects.iter().flatten() {
+        let size = object.size;
+        let size = size.ok_or_else(|| Denial::malformed("an LFS object has no size"))?;
+        if size > limit.bytes {
+            return Err(too_large(size, limit));
         }
-        let not_authorized =
-            || Denial::new(Code::RepoNotAuthorized, "Repo not authorized").rule("LFS batch");
-        let limit = self.upload_limit.as_ref().ok_or_else(not_authorized)?;
-        for object in batch.objects.iter().flatten() {
-            let size = object.size;
-            let size = size.ok_or_else(|| Denial::malformed("an LFS object has no size"))?;
-            if size > limit.bytes {
-                return Err(too_large(size, limit));
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 fn too_large(size: u64, limit: &Limit) -> Denial {

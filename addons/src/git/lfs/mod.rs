@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use super::has_encoding;
 use super::size::Limit;
-use crate::contract::{Buffered, Code, Container, Denial, Flow, Host, Request, Response, Verdict};
-use crate::forges::with_message;
-use answer::BatchResponseJudge;
-use batch::BatchJudge;
+use crate::contract::{
+    Buffered, Code, Container, Denial, Flow, Host, Request, Response, Verdict, names,
+};
+use crate::forges::{MessageJudge, with_message};
 pub use tokens::CREDENTIAL;
 pub(super) use tokens::redeem;
 
@@ -35,7 +35,10 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, upload_limit: Option<
     let identity = HeaderValue::from_static("identity");
     request.headers.insert(ACCEPT_ENCODING, identity);
     flow.put_slot(BatchCall);
-    request.judge_body(usize::MAX, BatchJudge { upload_limit });
+    let rewritten = move |body: &Buffered| batch::rewritten(body, upload_limit.as_ref());
+    let judge = move |body: Buffered| async move { body.read(rewritten).await };
+    let addon = names::GIT;
+    request.judge_body(usize::MAX, MessageJudge { addon, judge });
     Ok(())
 }
 
@@ -48,11 +51,11 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     }
     readable(&response.headers).map_err(with_message)?;
     let (container, reachable) = (Arc::clone(flow.container()?), Arc::clone(reachable));
-    let judge = BatchResponseJudge {
-        container,
-        reachable,
-    };
-    response.judge_body(usize::MAX, judge);
+    let host = flow.host().clone();
+    let rewritten = move |body: &Buffered| answer::rewritten(body, &host, &container, &*reachable);
+    let judge = move |body: Buffered| async move { body.read(rewritten).await };
+    let addon = names::GIT;
+    response.judge_body(usize::MAX, MessageJudge { addon, judge });
     Ok(())
 }
 

@@ -10,18 +10,11 @@ use crate::contract::Denial;
 
 /// The values of one operation's variables.
 pub(super) struct Variables<'a> {
-    given: Option<&'a Map<String, Json>>,
-    defaults: &'a HashMap<String, Value>,
+    pub(super) given: Option<&'a Map<String, Json>>,
+    pub(super) defaults: &'a HashMap<String, Value>,
 }
 
-impl<'a> Variables<'a> {
-    pub(super) fn new(
-        given: Option<&'a Map<String, Json>>,
-        defaults: &'a HashMap<String, Value>,
-    ) -> Self {
-        Self { given, defaults }
-    }
-
+impl Variables<'_> {
     /// Returns a value with its variables filled in, as the server does. A variable without a value
     /// becomes null. Numbers and booleans in the query's text become `true`, since no rule depends
     /// on them.

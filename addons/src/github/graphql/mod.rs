@@ -14,7 +14,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
-use super::denials::Denials;
+use super::denials;
 use super::mentions::Mentions;
 use crate::contract::{Buffered, Container, Denial};
 use budget::Budget;
@@ -93,21 +93,21 @@ fn judge_request(
     };
     let document = syntax::parse(text, budget)?;
     for operation in &document.operations {
-        let variables = Variables::new(given, &operation.defaults);
         let mut walk = Walk {
             document: &document,
-            variables: &variables,
-            container: rules.container,
+            variables: Variables {
+                given,
+                defaults: &operation.defaults,
+            },
+            rules,
             budget,
             named_nodes,
         };
         match operation.kind {
             OperationKind::Query => walk.query(&operation.selections)?,
-            OperationKind::Mutation => {
-                walk.mutation(&operation.selections, rules.mutations, rules.mentions)?;
-            }
+            OperationKind::Mutation => walk.mutation(&operation.selections)?,
             OperationKind::Subscription => {
-                return Err(Denials::write("a subscription", rules.container));
+                return Err(denials::write("a subscription", rules.container));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::allowed::ALLOWED;
 use crate::contract::{Code, Container, Denial};
-use crate::github::denials::{Denials, PR_MERGE_BLOCKED};
+use crate::github::denials::{self, PR_MERGE_BLOCKED};
 
 /// Mutations that are denied even if the configuration allows them. They do one of:
 /// - merge, or change the merge queue or auto-merge
@@ -77,7 +77,7 @@ impl Mutations {
             return Err(denial.with("rule", name).rule(name));
         }
         if self.is_allowlist && !self.allowed.contains(name) {
-            let denial = Denials::write(&format!("mutation {name}"), container);
+            let denial = denials::write(&format!("mutation {name}"), container);
             return Err(denial.hint(format!(
                 "add {name} under policy.allowed_graphql_mutations in policy.yaml"
             )));

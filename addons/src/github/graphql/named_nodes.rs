@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{malformed, objection};
+use super::{Rules, malformed, objection};
 use crate::contract::{Container, Denial, Verdict};
 use crate::github::content::{self, Objection, ObjectionAt, objection_at};
-use crate::github::denials::Denials;
+use crate::github::denials;
 use crate::github::forge::Node;
 use crate::github::mentions::Mentions;
 
@@ -51,11 +51,6 @@ impl NamedNodes {
         self.bounded()
     }
 
-    fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
-        self.people.extend(ids_of(ids)?);
-        self.bounded()
-    }
-
     fn bounded(&self) -> Result<(), Denial> {
         if self.nodes.len() + self.people.len() > MAX_NODES {
             return Err(malformed(format_args!(
@@ -71,12 +66,11 @@ impl NamedNodes {
         &mut self,
         mutation: &str,
         arguments: &Map<String, Value>,
-        mentions: &Mentions,
-        container: &Container,
+        rules: &Rules<'_>,
     ) -> Result<(), Denial> {
         let what = format!("mutation {mutation}");
-        let denied = |objected| Err(Denials::body(&what, &objected, container));
-        if let Some(objected) = objection::objection(mutation, arguments, mentions) {
+        let denied = |objected| Err(denials::body(&what, &objected, rules.container));
+        if let Some(objected) = objection::objection(mutation, arguments, rules.mentions) {
             return denied(objected);
         }
         for input in arguments.values().filter_map(Value::as_object) {
@@ -85,7 +79,7 @@ impl NamedNodes {
             }
         }
         // Removing an assignee or a reviewer starts no agent.
-        let looks_up_people = !mentions.is_empty() && !mutation.starts_with("remove");
+        let looks_up_people = !rules.mentions.is_empty() && !mutation.starts_with("remove");
         self.add_members(arguments, looks_up_people)
     }
 
@@ -123,7 +117,8 @@ impl NamedNodes {
         for (key, value) in members {
             if PEOPLE.contains(&key.as_str()) {
                 if looks_up_people {
-                    self.add_people(value)?;
+                    self.people.extend(ids_of(value)?);
+                    self.bounded()?;
                 }
             } else if is_id(key) {
                 self.add_nodes(value)?;
@@ -172,7 +167,7 @@ impl NamedNodes {
         for Branch { key, name, node } in &self.branches {
             let owner = repo(node).and_then(|repo| repo.split('/').next());
             if owner.is_none_or(|owner| content::branch(name, owner).is_some()) {
-                return Err(Denials::body("a pull request", &foreign(key), container));
+                return Err(denials::body("a pull request", &foreign(key), container));
             }
         }
         let differ = |(one, other): &&(String, String)| match (repo(one), repo(other)) {
@@ -181,7 +176,7 @@ impl NamedNodes {
         };
         if self.same.iter().any(|pair| differ(&pair)) {
             let objected = foreign("headRepositoryId");
-            return Err(Denials::body("a pull request", &objected, container));
+            return Err(denials::body("a pull request", &objected, container));
         }
         Ok(())
     }
@@ -195,11 +190,11 @@ impl NamedNodes {
     ) -> Verdict {
         let is_listed = |node: &&Node| {
             let repo = node.repo.as_deref();
-            repo.is_some_and(|repo| Denials::permit_repo(repo, container).is_ok())
+            repo.is_some_and(|repo| denials::permit_repo(repo, container).is_ok())
         };
         let Some(node) = node.filter(is_listed) else {
             let why = "this node is in none of the listed repositories";
-            return Err(Denials::no_repo(why).with("node", id));
+            return Err(denials::no_repo(why).with("node", id));
         };
         let label = node.label.as_deref().filter(|_| self.labels.contains(id));
         match label.and_then(|label| content::label(label, mentions)) {
@@ -217,7 +212,7 @@ fn judge_person(
 ) -> Verdict {
     let Some(login) = node.and_then(|node| node.login.as_deref()) else {
         let why = "the forge returned no login for this node";
-        return Err(Denials::no_repo(why).with("node", id));
+        return Err(denials::no_repo(why).with("node", id));
     };
     match content::login(login, mentions) {
         None => Ok(()),
@@ -226,7 +221,7 @@ fn judge_person(
 }
 
 fn node_denied(what: &str, objection: Objection, id: &str, container: &Container) -> Denial {
-    Denials::body(what, &objection_at("", objection), container).with("node", id)
+    denials::body(what, &objection_at("", objection), container).with("node", id)
 }
 
 fn foreign(key: &str) -> ObjectionAt {

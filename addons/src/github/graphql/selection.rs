@@ -5,13 +5,11 @@ use serde_json::{Map, Value as Json};
 use super::budget::Budget;
 use super::fields::{self, Place};
 use super::input::Variables;
-use super::malformed;
-use super::mutations::Mutations;
 use super::named_nodes::NamedNodes;
 use super::syntax::{Document, Field, Selection};
-use crate::contract::{Container, Denial};
-use crate::github::denials::Denials;
-use crate::github::mentions::Mentions;
+use super::{Rules, malformed};
+use crate::contract::Denial;
+use crate::github::denials;
 
 /// The deepest nesting: each field and each use of a fragment is one level. The limit also ends
 /// cycles of fragments.
@@ -20,8 +18,8 @@ const MAX_DEPTH: usize = 64;
 /// A walk over the selections of one operation.
 pub(super) struct Walk<'a> {
     pub(super) document: &'a Document,
-    pub(super) variables: &'a Variables<'a>,
-    pub(super) container: &'a Container,
+    pub(super) variables: Variables<'a>,
+    pub(super) rules: &'a Rules<'a>,
     pub(super) budget: &'a mut Budget,
     pub(super) named_nodes: &'a mut NamedNodes,
 }
@@ -39,20 +37,15 @@ impl<'a> Walk<'a> {
 
     /// Judges the root fields of a mutation. The result of each root field is judged as an object
     /// of an authorized repository.
-    pub(super) fn mutation(
-        &mut self,
-        selections: &'a [Selection],
-        mutations: &Mutations,
-        mentions: &Mentions,
-    ) -> Result<(), Denial> {
+    pub(super) fn mutation(&mut self, selections: &'a [Selection]) -> Result<(), Denial> {
         self.each_field(selections, 0, &mut |walk, field, depth| {
             if field.name == "__typename" {
                 return Ok(());
             }
-            mutations.permit(&field.name, walk.container)?;
+            let rules = walk.rules;
+            rules.mutations.permit(&field.name, rules.container)?;
             let input = walk.arguments(field)?;
-            walk.named_nodes
-                .add_input(&field.name, &input, mentions, walk.container)?;
+            walk.named_nodes.add_input(&field.name, &input, rules)?;
             walk.nested_fields(&field.selections, Place::Inside, depth + 1)
         })
     }
@@ -103,7 +96,7 @@ impl<'a> Walk<'a> {
             "viewer" | "rateLimit" => Place::Outside,
             "__schema" | "__type" => Place::Schema,
             name => {
-                return Err(Denials::leads_out(
+                return Err(denials::leads_out(
                     name,
                     "it is not among the root fields that a query may have: repository, node, nodes, viewer, rateLimit",
                 ));
@@ -125,7 +118,7 @@ impl<'a> Walk<'a> {
             let has_arguments = !field.arguments.is_empty();
             let next = fields::place_of(place, &field.name, has_arguments).ok_or_else(|| {
                 let why = "it leads out of the repository, where a query may read only fields without a selection, and names such as an owner's login";
-                Denials::leads_out(&field.name, why)
+                denials::leads_out(&field.name, why)
             })?;
             walk.nested_fields(&field.selections, next, depth + 1)
         })
@@ -147,7 +140,7 @@ impl<'a> Walk<'a> {
             return Err(malformed(why));
         };
         let repo = format!("{owner}/{name}");
-        Denials::permit_repo(&repo, self.container)
+        denials::permit_repo(&repo, self.rules.container)
     }
 
     fn nodes(&mut self, field: &Field, argument: &str) -> Result<(), Denial> {

@@ -12,6 +12,7 @@ use crate::contract::Denial;
 const MAX_NESTING: usize = 64;
 
 /// A document, which consists of operations and fragments only.
+#[derive(Default)]
 pub(super) struct Document {
     pub(super) operations: Vec<Operation>,
     pub(super) fragments: HashMap<String, Vec<Selection>>,
@@ -70,23 +71,16 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Denial>
     if let Some(error) = tree.errors().next() {
         return Err(malformed(error.message()));
     }
-    let mut document = Document {
-        operations: Vec::new(),
-        fragments: HashMap::new(),
-    };
+    let mut document = Document::default();
     for definition in tree.document().definitions() {
         match definition {
             cst::Definition::OperationDefinition(node) => {
                 document.operations.push(operation(&node)?);
             }
             cst::Definition::FragmentDefinition(node) => {
-                let name = required(node.fragment_name().and_then(|name| name.name()))?;
-                let selections = selections(node.selection_set())?;
-                if document
-                    .fragments
-                    .insert(text_of(&name), selections)
-                    .is_some()
-                {
+                let name = name_of(node.fragment_name().and_then(|name| name.name()))?;
+                let selections = selections(required(node.selection_set())?)?;
+                if document.fragments.insert(name, selections).is_some() {
                     return Err(malformed("two fragments have the same name"));
                 }
             }
@@ -127,8 +121,8 @@ fn required<T>(part: Option<T>) -> Result<T, Denial> {
     part.ok_or_else(|| malformed("the document is not complete"))
 }
 
-fn text_of(name: &cst::Name) -> String {
-    name.text().into()
+fn name_of(name: Option<cst::Name>) -> Result<String, Denial> {
+    Ok(required(name)?.text().into())
 }
 
 fn operation(node: &cst::OperationDefinition) -> Result<Operation, Denial> {
@@ -142,8 +136,7 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, Denial> {
     let mut defaults = HashMap::new();
     let definitions = node.variable_definitions().into_iter();
     for definition in definitions.flat_map(|list| list.variable_definitions()) {
-        let name = required(definition.variable().and_then(|variable| variable.name()))?;
-        let name = text_of(&name);
+        let name = name_of(definition.variable().and_then(|variable| variable.name()))?;
         if !names.insert(name.clone()) {
             return Err(malformed("a variable is defined twice"));
         }
@@ -154,21 +147,21 @@ fn operation(node: &cst::OperationDefinition) -> Result<Operation, Denial> {
     Ok(Operation {
         kind,
         defaults,
-        selections: selections(node.selection_set())?,
+        selections: selections(required(node.selection_set())?)?,
     })
 }
 
-fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Denial> {
+fn selections(set: cst::SelectionSet) -> Result<Vec<Selection>, Denial> {
     let mut found = Vec::new();
-    for selection in required(set)?.selections() {
+    for selection in set.selections() {
         found.push(match selection {
             cst::Selection::Field(node) => Selection::Field(field(&node)?),
             cst::Selection::FragmentSpread(node) => {
                 let name = node.fragment_name().and_then(|name| name.name());
-                Selection::Spread(text_of(&required(name)?))
+                Selection::Spread(name_of(name)?)
             }
             cst::Selection::InlineFragment(node) => {
-                Selection::Inline(selections(node.selection_set())?)
+                Selection::Inline(selections(required(node.selection_set())?)?)
             }
         });
     }
@@ -176,31 +169,22 @@ fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Denial> 
 }
 
 fn field(node: &cst::Field) -> Result<Field, Denial> {
-    let mut arguments = Vec::new();
-    for argument in node
-        .arguments()
-        .into_iter()
-        .flat_map(|list| list.arguments())
-    {
-        let name = text_of(&required(argument.name())?);
-        arguments.push((name, value(required(argument.value())?)?));
-    }
-    unique(&arguments)?;
+    let arguments = node.arguments().into_iter();
+    let arguments = arguments.flat_map(|list| list.arguments());
     Ok(Field {
-        name: text_of(&required(node.name())?),
-        arguments,
-        selections: match node.selection_set() {
-            Some(set) => selections(Some(set))?,
-            None => Vec::new(),
-        },
+        name: name_of(node.name())?,
+        arguments: named_values(arguments.map(|argument| (argument.name(), argument.value())))?,
+        selections: node
+            .selection_set()
+            .map_or_else(|| Ok(Vec::new()), selections)?,
     })
 }
 
 fn value(node: cst::Value) -> Result<Value, Denial> {
     Ok(match node {
-        cst::Value::Variable(node) => Value::Variable(text_of(&required(node.name())?)),
+        cst::Value::Variable(node) => Value::Variable(name_of(node.name())?),
         cst::Value::StringValue(node) => Value::Text(node.into()),
-        cst::Value::EnumValue(node) => Value::Text(text_of(&required(node.name())?)),
+        cst::Value::EnumValue(node) => Value::Text(name_of(node.name())?),
         cst::Value::NullValue(_) => Value::Null,
         cst::Value::FloatValue(_) | cst::Value::IntValue(_) | cst::Value::BooleanValue(_) => {
             Value::Plain
@@ -209,22 +193,24 @@ fn value(node: cst::Value) -> Result<Value, Denial> {
             Value::List(node.values().map(value).collect::<Result<_, _>>()?)
         }
         cst::Value::ObjectValue(node) => {
-            let mut members = Vec::new();
-            for member in node.object_fields() {
-                let name = text_of(&required(member.name())?);
-                members.push((name, value(required(member.value())?)?));
-            }
-            unique(&members)?;
-            Value::Object(members)
+            let members = node.object_fields();
+            Value::Object(named_values(
+                members.map(|member| (member.name(), member.value())),
+            )?)
         }
     })
 }
 
-/// Refuses duplicate names: some servers use the first value, others the last.
-fn unique(named: &[(String, Value)]) -> Result<(), Denial> {
+/// Reads arguments or the fields of an object. Refuses duplicate names: some servers use the first
+/// value, others the last.
+fn named_values(
+    nodes: impl Iterator<Item = (Option<cst::Name>, Option<cst::Value>)>,
+) -> Result<Vec<(String, Value)>, Denial> {
+    let named = nodes.map(|(name, node)| Ok((name_of(name)?, value(required(node)?)?)));
+    let named: Vec<_> = named.collect::<Result<_, Denial>>()?;
     let mut names = HashSet::new();
     if named.iter().all(|(name, _)| names.insert(name)) {
-        Ok(())
+        Ok(named)
     } else {
         Err(malformed(
             "two arguments of a field, or two fields of an object, have the same name",

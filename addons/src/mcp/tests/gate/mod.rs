@@ -16,7 +16,7 @@ use super::*;
 use crate::contract::{
     BoxFuture, Code, Container, Decision, Decisions, Denial, Direction, Effect, EvaluatorError,
     FlowStart, FrameBody, Kind, Level, McpSubject, OwnedFlow, PolicyQuestion, ReadMembers,
-    RpcOutcome, Subject, Unavailable,
+    RpcOutcome, Standing, Subject, Unavailable,
 };
 use crate::fixtures::{client, container, ports::TestTasks};
 
@@ -96,16 +96,15 @@ impl Records {
 }
 
 impl LeaseRecords for Records {
-    fn raise_level<'a>(
+    fn reach<'a>(
         &'a self,
         _: &'a Arc<Container>,
-        level: Level,
+        reached: Standing,
     ) -> BoxFuture<'a, Result<(), Unavailable>> {
-        self.write(format!("level {}", level.as_str()))
-    }
-
-    fn latch<'a>(&'a self, _: &'a Arc<Container>) -> BoxFuture<'a, Result<(), Unavailable>> {
-        self.write("latch".to_owned())
+        self.write(match reached.aborted {
+            true => "latch".to_owned(),
+            false => format!("level {}", reached.level.as_str()),
+        })
     }
 }
 
