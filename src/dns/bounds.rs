@@ -69,16 +69,12 @@ impl Bounds {
 
     /// Makes the limits of one lease.
     pub fn share(&self) -> Arc<Share> {
-        let Limits {
-            waiting,
-            connections,
-        } = self.limits;
+        let waiting = WAITING_PER_LEASE.min(self.limits.waiting.div_ceil(2));
+        let connections = CONNECTIONS_PER_LEASE.min(self.limits.connections.div_ceil(2));
         Arc::new(Share {
             questions: limiter(QUESTIONS_PER_SECOND),
-            waiting: Semaphore::new(WAITING_PER_LEASE.min(waiting.div_ceil(2))),
-            connections: Arc::new(Semaphore::new(
-                CONNECTIONS_PER_LEASE.min(connections.div_ceil(2)),
-            )),
+            waiting: Semaphore::new(waiting),
+            connections: Arc::new(Semaphore::new(connections)),
         })
     }
 }

@@ -8,7 +8,7 @@ use hickory_resolver::net::xfer::Protocol;
 
 use super::DnsClient;
 use super::message::Packet;
-use super::service::{Admission, Service, Unanswered};
+use super::service::{Admission, Service};
 
 /// The `Retry-After` for a client over its budget, which is a number of questions per second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -19,13 +19,14 @@ impl Service {
     /// client is over its budget. Dropping the future ends the question as an aborted flow.
     pub async fn answer(&self, message: &[u8], dns_client: DnsClient) -> Result<Vec<u8>, Denial> {
         if !Packet::new(message).is_some_and(Packet::has_question) {
-            return Err(no_question());
+            let what = "the body is not a DNS message with one question";
+            return Err(Denial::malformed(what).by(names::DNS));
         }
         let principal = dns_client.principal.clone();
         // As over TCP, the response need not fit into a datagram.
         match self.admit(message, dns_client, Protocol::Tcp) {
-            Admission::Silence(Unanswered::NoMessage) => Err(no_question()),
-            Admission::Silence(Unanswered::OverBudget) => Err(over_budget(principal.as_ref())),
+            // The packet is a query, so the budget is used up.
+            Admission::Silence => Err(over_budget(principal.as_ref())),
             Admission::Refusal(answer) => Ok(answer),
             Admission::Question(question) => {
                 // There is no need to watch for a disconnect here: when the client disconnects, the
@@ -37,10 +38,6 @@ impl Service {
             }
         }
     }
-}
-
-fn no_question() -> Denial {
-    Denial::malformed("the body is not a DNS message with one question").by(names::DNS)
 }
 
 fn over_budget(principal: Option<&Principal>) -> Denial {

@@ -27,7 +27,7 @@ const MAX_ADDITIONALS: u16 = 2;
 /// A borrowed packet whose header and question have been located.
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
-    bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// The offset of the first byte after the question. If there is not exactly one well-formed
     /// question, the offset of the first byte after the header.
     question_end: usize,
@@ -89,14 +89,6 @@ impl<'a> Packet<'a> {
             *byte = value;
         }
         answer
-    }
-
-    pub fn len(self) -> usize {
-        self.bytes.len()
-    }
-
-    pub fn to_vec(self) -> Vec<u8> {
-        self.bytes.to_vec()
     }
 }
 

@@ -8,7 +8,7 @@ use addons::contract::{
     Code, Container, Denial, DnsAnswer, DnsQuery, Host, LiveFlow, ResolvePermit, names,
 };
 use hickory_proto::op::ResponseCode;
-use hickory_proto::rr::{DNSClass, Record, RecordType};
+use hickory_proto::rr::{DNSClass, RecordType};
 use hickory_resolver::net::xfer::Protocol;
 use hickory_server::server::Request;
 
@@ -37,19 +37,15 @@ impl Question {
     /// Judges the question and returns the response for its protocol. `gone` completes when the
     /// client disconnects; returns `None` if that happens while an addon makes the question wait.
     pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
-        let read = read_question(&self.packet, self.protocol);
-        let (request, query) = match read {
+        let (request, query) = match read_question(&self.packet, self.protocol) {
             Ok(read) => read,
-            Err(Refused {
-                code,
-                denial,
-                answer,
-            }) => return Some(self.refuse(code, denial, answer)),
+            Err(refused) => return Some(self.refuse(refused)),
         };
         let length = self.packet.len();
         let mut live = flow::begin(&self.snapshot, &self.dns_client, Some(&query), length);
-        Some(match self.judge(&mut live, query, gone).await? {
+        Some(match self.judge(&mut live, query, gone).await {
             Ok(answer) => {
+                let answer = answer?;
                 let bytes = encode(&request, answer.code, &answer.records);
                 flow::answered(live, answer.code, bytes.len());
                 bytes
@@ -65,44 +61,40 @@ impl Question {
 
     /// Records a denied flow of the container for a message that cannot be judged. Returns the
     /// response.
-    fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
+    fn refuse(&self, refused: Refused) -> Vec<u8> {
         let mut live = flow::begin(&self.snapshot, &self.dns_client, None, self.packet.len());
         live.belongs_to(&self.container);
-        flow::refused(live, code, &denial.by(names::DNS), answer.len());
-        answer
+        let denial = refused.denial.by(names::DNS);
+        flow::refused(live, refused.code, &denial, refused.answer.len());
+        refused.answer
     }
 
+    /// Takes the question and its answer through the chain. `None` if `gone` completes while the
+    /// chain judges.
     async fn judge(
         &self,
         live: &mut LiveFlow,
         mut query: DnsQuery,
         gone: impl Future<Output = ()>,
-    ) -> Option<Result<Answer, Denial>> {
+    ) -> Result<Option<Answer>, Denial> {
         let mut gone = pin!(gone);
         let permitted = live.chain.dns_query(&mut live.flow, &mut query);
-        let answered = match unless(gone.as_mut(), permitted).await? {
-            Ok(permit) if self.is_answered(query.record_type) => {
-                self.resolve(&permit, query.record_type).await
-            }
-            Ok(_) => Ok(Answer::empty(ResponseCode::NoError)),
-            Err(denial) => Err(denial),
+        let Some(permit) = unless(gone.as_mut(), permitted).await? else {
+            return Ok(None);
         };
-        let mut answer = match answered {
-            Ok(answer) => answer,
-            Err(denial) => return Some(Err(denial)),
+        let mut answer = match self.is_answered(query.record_type) {
+            true => self.resolve(&permit, query.record_type).await?,
+            false => Answer::empty(ResponseCode::NoError),
         };
-        let mut addresses = DnsAnswer {
-            addresses: answer.records.iter().filter_map(address).collect(),
-        };
-        let judged = live.chain.dns_answer(&mut live.flow, &mut addresses);
-        let kept = match unless(gone, judged).await? {
-            Ok(()) => addresses.addresses,
-            Err(denial) => return Some(Err(denial)),
-        };
-        answer
-            .records
-            .retain(|record| address(record).is_none_or(|address| kept.contains(&address)));
-        Some(Ok(answer))
+        let addresses = answer.addresses();
+        let mut kept = DnsAnswer { addresses };
+        let judged = live.chain.dns_answer(&mut live.flow, &mut kept);
+        let judged = unless(gone, judged).await?;
+        answer.records.retain(|record| {
+            let address = record.data.ip_addr();
+            address.is_none_or(|address| kept.addresses.contains(&address))
+        });
+        Ok(judged.map(|()| answer))
     }
 
     /// Whether questions for this type are resolved. HTTPS and SVCB never are: they carry addresses
@@ -135,12 +127,12 @@ impl Question {
 /// Awaits a phase of the chain; `None` if `gone` completes first.
 async fn unless<T>(
     gone: Pin<&mut impl Future<Output = ()>>,
-    phase: impl Future<Output = T>,
-) -> Option<T> {
+    phase: impl Future<Output = Result<T, Denial>>,
+) -> Result<Option<T>, Denial> {
     tokio::select! {
         biased;
-        done = phase => Some(done),
-        () = gone => None,
+        done = phase => done.map(Some),
+        () = gone => Ok(None),
     }
 }
 
@@ -200,8 +192,4 @@ fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
 /// types, such as AXFR and ANY.
 fn is_meta(record_type: u16) -> bool {
     matches!(record_type, 0 | 41 | 128..=255)
-}
-
-fn address(record: &Record) -> Option<IpAddr> {
-    record.data.ip_addr()
 }

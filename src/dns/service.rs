@@ -24,21 +24,13 @@ pub struct Service {
 
 /// The decision about a packet.
 pub(super) enum Admission {
-    /// Send no DNS response.
-    Silence(Unanswered),
+    /// Send no DNS response: the packet is no query, or its lease, or all unknown sources together,
+    /// have used up the budget of this second.
+    Silence,
     /// Send this response.
     Refusal(Vec<u8>),
     /// Judge a question of a known container.
     Question(Question),
-}
-
-/// Why a packet gets no DNS response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
-    /// The packet is too short for a header, or is itself a response.
-    NoMessage,
-    /// The packet's lease, or all unknown sources together, have used up the budget of this second.
-    OverBudget,
 }
 
 /// The permits of one TCP connection.
@@ -72,29 +64,29 @@ impl Service {
         protocol: Protocol,
     ) -> Admission {
         let Some(packet) = Packet::new(bytes) else {
-            return Admission::Silence(Unanswered::NoMessage);
+            return Admission::Silence;
         };
         let snapshot = self.snapshots.current();
+        let refuse = |denial| self.refuse_unknown(&snapshot, packet, &dns_client, denial);
         let container = match dns_client.container(&snapshot) {
             Ok(Some(container)) => container,
-            Ok(None) => {
-                let denial = Denial::new(Code::UnknownSource, "Unknown source IP");
-                return self.refuse_unknown(&snapshot, packet, &dns_client, denial);
-            }
+            Ok(None) => return refuse(Denial::new(Code::UnknownSource, "Unknown source IP")),
             Err(_unavailable) => {
-                let denial = Denial::new(Code::RegistryUnavailable, "Registry unavailable");
-                return self.refuse_unknown(&snapshot, packet, &dns_client, denial);
+                return refuse(Denial::new(
+                    Code::RegistryUnavailable,
+                    "Registry unavailable",
+                ));
             }
         };
         let share = container.state_or_init(|| self.bounds.share());
         if share.questions.check().is_err() {
-            return Admission::Silence(Unanswered::OverBudget);
+            return Admission::Silence;
         }
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
             let denial = Denial::malformed("the message is not a standard query with one question")
                 .by(names::DNS);
-            let mut live = flow::begin(&snapshot, &dns_client, None, packet.len());
+            let mut live = flow::begin(&snapshot, &dns_client, None, bytes.len());
             live.belongs_to(&container);
             flow::refused(live, code, &denial, answer.len());
             return Admission::Refusal(answer);
@@ -104,7 +96,7 @@ impl Service {
             bounds: Arc::clone(&self.bounds),
             share: Arc::clone(share),
             container,
-            packet: packet.to_vec(),
+            packet: bytes.to_vec(),
             dns_client,
             protocol,
         })
@@ -144,11 +136,11 @@ impl Service {
         denial: Denial,
     ) -> Admission {
         if self.bounds.unknown_source_answers.check().is_err() {
-            return Admission::Silence(Unanswered::OverBudget);
+            return Admission::Silence;
         }
         let code = response_code(&denial);
         let answer = packet.reflect(code);
-        let live = flow::begin(snapshot, dns_client, None, packet.len());
+        let live = flow::begin(snapshot, dns_client, None, packet.bytes.len());
         flow::refused(live, code, &denial.by(names::IDENTITY), answer.len());
         Admission::Refusal(answer)
     }

@@ -64,7 +64,7 @@ async fn converse(
         };
         let packet = packet??;
         match service.admit(&packet, peer.into(), Protocol::Tcp) {
-            Admission::Silence(_) => return Ok(()),
+            Admission::Silence => return Ok(()),
             Admission::Refusal(answer) => return write(&mut stream, &answer).await,
             Admission::Question(question) => {
                 let Some(answer) = question.answer(hung_up(&stream)).await else {

@@ -34,7 +34,7 @@ pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answe
         backoff.reset();
         let bytes = buffer.get(..length).unwrap_or_default();
         let question = match service.admit(bytes, peer.into(), Protocol::Udp) {
-            Admission::Silence(_) => continue,
+            Admission::Silence => continue,
             Admission::Refusal(answer) => {
                 send(&socket, &answer, peer).await;
                 continue;

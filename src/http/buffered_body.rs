@@ -269,8 +269,7 @@ async fn read_response(
             let frame = frame.map_err(|_| not_answered(live.flow.host(), why))?;
             match frame.map(Frame::into_data) {
                 Some(Ok(chunk)) => filtering.feed(chunk)?,
-                Some(Err(_trailers)) => filtering.end(None)?,
-                None => filtering.end(None)?,
+                Some(Err(_)) | None => filtering.end(None)?,
             }
             while buffer.take(&mut filtering)? || filtering.advance()? {
                 yield_now().await;

@@ -47,7 +47,7 @@ impl Drop for Exchange {
 }
 
 /// Counts a request without an exchange as under way on its connection until this is dropped.
-pub struct UnderWay(Arc<Session>);
+pub struct UnderWay(pub Arc<Session>);
 
 impl UnderWay {
     pub fn begin(session: &Arc<Session>, started: Instant) -> Self {

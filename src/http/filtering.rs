@@ -93,14 +93,13 @@ impl Filtering {
     /// Decodes up to 64 KiB more of the piece that was fed, and passes them through the filters.
     /// Returns `false` if nothing was left.
     pub fn advance(&mut self) -> Result<bool, Denial> {
-        let Some(decoder) = &mut self.decoder else {
-            return Ok(false);
-        };
-        let Some(piece) = decoder.next(STEP)? else {
-            return Ok(false);
-        };
-        through(&mut self.filters, piece, &mut self.passed)?;
-        Ok(true)
+        if let Some(decoder) = &mut self.decoder
+            && let Some(piece) = decoder.next(STEP)?
+        {
+            through(&mut self.filters, piece, &mut self.passed)?;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Ends the filters in their order. Bytes that a filter held back pass the filters after it.

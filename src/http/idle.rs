@@ -1,7 +1,7 @@
 //! Activity of a client connection, and its timeouts.
 
 use std::future::poll_fn;
-use std::ops::Deref;
+use std::ops::{ControlFlow, Deref};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -41,17 +41,6 @@ const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 /// The shortest interval between two such checks. A check is a system call, and the task of a busy
 /// connection is polled for every packet.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-
-/// The next step of a connection's watchdog, [`IdleTracker::watch`].
-#[derive(Debug, PartialEq, Eq)]
-pub enum WatchdogStep {
-    /// Check again at this time.
-    At(Instant),
-    /// Release the upstream connections and the buffers of an idle connection, then check again.
-    Release,
-    /// A timeout has passed.
-    Over,
-}
 
 /// Times of activity on one client connection, in milliseconds since `began`. Most accesses are
 /// relaxed: the watchdog reads the values at each check, and a late value only makes it check
@@ -269,7 +258,8 @@ impl IdleTracker {
         self.is_idle() && self.head_since.load(Ordering::Relaxed) == 0
     }
 
-    pub fn due(&self, timeouts: Timeouts) -> WatchdogStep {
+    /// The result of [`IdleTracker::watch`], if it is due now, otherwise the time of the next check.
+    fn due(&self, timeouts: Timeouts) -> ControlFlow<Watched, Instant> {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
@@ -282,7 +272,7 @@ impl IdleTracker {
             since => since + timeouts.header.as_millis() as u64,
         };
         if over <= now {
-            return WatchdogStep::Over;
+            return ControlFlow::Break(Watched::Over);
         }
         let mut next = over;
         let is_held = self.is_held();
@@ -298,12 +288,12 @@ impl IdleTracker {
                 self.release_pending.store(is_held, Ordering::Relaxed);
             } else if release <= now {
                 self.release_pending.store(false, Ordering::Relaxed);
-                return WatchdogStep::Release;
+                return ControlFlow::Break(Watched::Idle);
             } else {
                 next = next.min(release.max(now + IDLE_AFTER.as_millis() as u64 / 4));
             }
         }
-        WatchdogStep::At(self.began + Duration::from_millis(next))
+        ControlFlow::Continue(self.began + Duration::from_millis(next))
     }
 
     /// Returns when a timeout has passed, or when the connection has been idle for 2 s. Reports
@@ -314,9 +304,8 @@ impl IdleTracker {
             self.overdue_before.store(u64::MAX, Ordering::Relaxed);
             self.next_check.store(u64::MAX, Ordering::SeqCst);
             match self.due(timeouts) {
-                WatchdogStep::Over => return Watched::Over,
-                WatchdogStep::Release => return Watched::Idle,
-                WatchdogStep::At(at) => {
+                ControlFlow::Break(watched) => return watched,
+                ControlFlow::Continue(at) => {
                     let late = at
                         .duration_since(self.began)
                         .saturating_sub(timeouts.header);

@@ -48,22 +48,14 @@ pub struct Inspection {
 }
 
 /// One lease's share of the memory and of the threads.
+#[derive(Default)]
 struct Share {
     /// Bytes reserved. Changed only under the lock of [`Inspection::reserved`].
     reserved: AtomicUsize,
-    /// One permit: a container computes for one body at a time. The next body of the container
+    /// A container computes for one body at a time. The next body of the container
     /// waits here before it waits for a thread, so that many bodies of one container do not
     /// displace bodies of other containers.
-    turn: Arc<Semaphore>,
-}
-
-impl Default for Share {
-    fn default() -> Self {
-        Self {
-            reserved: AtomicUsize::new(0),
-            turn: Arc::new(Semaphore::new(1)),
-        }
-    }
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Inspection {
@@ -153,11 +145,11 @@ impl Reservation {
         let mut all = self.inspection.reserved.lock();
         let own = self.share.reserved.load(Ordering::Relaxed);
         let (all_after, own_after) = (all.saturating_add(bytes), own.saturating_add(bytes));
-        let small = own_after <= SMALL_HOLDER.min(quarter);
-        if own_after > most || all_after > self.limit {
-            return Err(busy());
-        }
-        if all_after > self.limit - quarter && !small {
+        let all_most = match own_after <= SMALL_HOLDER.min(quarter) {
+            true => self.limit,
+            false => self.limit - quarter,
+        };
+        if own_after > most || all_after > all_most {
             return Err(busy());
         }
         *all = all_after;
@@ -219,8 +211,8 @@ impl InspectionBudget for Reservation {
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict> {
         let turn = Arc::clone(&self.share.turn);
         let threads = Arc::clone(&self.inspection.threads);
-        // Neither semaphore is ever closed.
-        let places = async { (turn.acquire_owned().await, threads.acquire_owned().await) };
+        // The semaphore is never closed.
+        let places = async { (turn.lock_owned().await, threads.acquire_owned().await) };
         Box::pin(async move {
             let places = timeout(TURN, places).await.map_err(|_| busy())?;
             let running = tokio::task::spawn_blocking(move || {

@@ -160,12 +160,11 @@ impl OriginRequest {
     /// disconnects.
     pub fn stream(self, head: Response<()>, pieces: Pieces) -> Response<Reply> {
         let (closes, reservation) = (self.closes, self.reservation);
-        let idle = Arc::clone(&self.session.idle);
         let held = pieces.map(move |piece| {
             let _ = &reservation;
             piece
         });
-        let body = StreamedBody::new(Box::pin(held), &idle, self.under_way);
+        let body = StreamedBody::new(Box::pin(held), self.under_way);
         let response = head.map(|()| Reply::Streamed(Box::new(body)));
         closing_if(closes, response)
     }

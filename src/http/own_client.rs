@@ -1,8 +1,6 @@
 //! Requests of the appliance itself or on behalf of a container. They pass the chain, use the pool
 //! and stream their response bodies.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use addons::contract::{
@@ -12,7 +10,7 @@ use addons::contract::{
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request, StatusCode};
-use http_body::Body as _;
+use http_body_util::BodyExt;
 use time::OffsetDateTime;
 
 use super::broke_off::BodyError;
@@ -239,9 +237,8 @@ impl AnswerBody {
     /// once [`OwnClient::ended`] returns. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
-            let frame = poll_fn(|context| Pin::new(&mut *self.body).poll_frame(context));
             let frame = tokio::select! {
-                frame = frame => frame.transpose()?,
+                frame = self.body.frame() => frame.transpose()?,
                 () = self.client.ended() => return Err(BodyError::Denied(lease_ended())),
             };
             match frame.map(http_body::Frame::into_data) {

@@ -82,11 +82,10 @@ fn begin(
     if is_absolute_form {
         let container = exchange.session.container.as_ref();
         let level = container.map_or(Level::Public, |container| container.level());
-        let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
-        let permission = permission.map(|permission| Permission {
-            level,
-            ..permission
-        });
+        let mut permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
+        if let Some(permission) = &mut permission {
+            permission.level = level;
+        }
         *exchange.session.latest_permission.lock() = permission;
     }
     let pending = PendingRequest::read(request, refusal, is_absolute_form, &mut exchange.live);
@@ -159,10 +158,8 @@ impl PendingRequest {
     /// Takes the request through the chain, sends it, and takes the response through the chain.
     /// Nothing is resolved or dialled before the chain has permitted the request.
     async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
-        let permit = match self.judge(exchange).await {
-            Ok(permit) => permit,
-            Err(denial) => return Err(self.denied(denial)),
-        };
+        let permitted = self.judge(exchange).await;
+        let permit = permitted.map_err(|denial| self.denied(denial))?;
         let body = self.body_of(exchange).await?;
         self.converse(exchange, &permit, body).await
     }

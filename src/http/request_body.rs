@@ -76,10 +76,10 @@ impl From<RequestBody> for upstream::RequestBody {
 
 struct Upload {
     source: Source,
-    filtering: Option<Filtering>,
+    /// The filters, and the slot for their denial.
+    filtering: Option<(Filtering, DenialSlot)>,
     counters: Arc<Counters>,
     idle: Arc<IdleTracker>,
-    denied: Option<DenialSlot>,
     /// Dropped with the body. [`RequestBody::under_way`] hands out weak references to it.
     under_way: Arc<()>,
 }
@@ -130,10 +130,9 @@ impl RequestBody {
         }
         Self(Some(Box::new(Upload {
             source,
-            filtering: filtered.then(|| Filtering::new(filters)),
+            filtering: filtered.then(|| (Filtering::new(filters), DenialSlot::default())),
             counters: Arc::clone(&exchange.live.flow.counters),
             idle: Arc::clone(&exchange.session.idle),
-            denied: filtered.then(DenialSlot::default),
             under_way: Arc::default(),
         })))
     }
@@ -154,37 +153,13 @@ impl RequestBody {
     /// Whether no filter changes the length, so that `Content-Length` stays valid.
     pub fn keeps_length(&self) -> bool {
         let filtering = self.0.as_ref().and_then(|upload| upload.filtering.as_ref());
-        filtering.is_none_or(Filtering::keeps_length)
+        filtering.is_none_or(|(filtering, _)| filtering.keeps_length())
     }
 
     /// The slot for a filter's denial; `None` without filters.
     pub fn denial_slot(&self) -> Option<DenialSlot> {
-        self.0.as_ref().and_then(|upload| upload.denied.clone())
-    }
-}
-
-impl Upload {
-    /// Feeds the filters until they pass bytes or the body ends. Stores a denial in the slot and
-    /// starts the draining here, because the upstream connection owns the body.
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        let Some(filtering) = &mut self.filtering else {
-            return Poll::Ready(Ok(()));
-        };
-        while filtering.passed.is_empty() && !filtering.ended {
-            let next = self.source.poll_chunk(context, &self.counters, &self.idle);
-            let verdict = match ready!(next).transpose()? {
-                Some(chunk) => filtering.feed(chunk),
-                None => filtering.end(None),
-            };
-            if let Err(denial) = verdict {
-                if let Some(slot) = &self.denied {
-                    let rest = std::mem::take(&mut self.source).streaming;
-                    *slot.lock() = Some(Denied::new(denial.clone(), rest));
-                }
-                return Poll::Ready(Err(BodyError::Denied(denial)));
-            }
-        }
-        Poll::Ready(Ok(()))
+        let (_, slot) = self.0.as_ref()?.filtering.as_ref()?;
+        Some(Arc::clone(slot))
     }
 }
 
@@ -196,22 +171,40 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let upload = &mut *self;
-        if upload.filtering.is_some() {
-            ready!(upload.poll_fill(context))?;
-            let filtering = upload.filtering.as_mut();
-            let piece = filtering.and_then(|filtering| filtering.passed.pop());
-            return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
+        let Self {
+            source,
+            filtering,
+            counters,
+            idle,
+            ..
+        } = &mut *self;
+        let Some((filtering, slot)) = filtering else {
+            let next = source.poll_chunk(context, counters, idle);
+            let next = next.map_ok(Frame::data);
+            return next.map_err(|error| BodyError::from(error).into());
+        };
+        // Until the filters pass bytes or the body ends.
+        while filtering.passed.is_empty() && !filtering.ended {
+            let next = ready!(source.poll_chunk(context, counters, idle)).transpose();
+            let verdict = match next.map_err(BodyError::from)? {
+                Some(chunk) => filtering.feed(chunk),
+                None => filtering.end(None),
+            };
+            if let Err(denial) = verdict {
+                // The draining starts here, because the upstream connection owns the body. The
+                // exchange takes the denial from the slot.
+                let rest = std::mem::take(source).streaming;
+                *slot.lock() = Some(Denied::new(denial.clone(), rest));
+                return Poll::Ready(Some(Err(BodyError::Denied(denial).into())));
+            }
         }
-        let next = upload
-            .source
-            .poll_chunk(context, &upload.counters, &upload.idle);
-        next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk.map_err(BodyError::from)?))))
+        let piece = filtering.passed.pop();
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.filtering {
-            Some(filtering) => filtering.ended && filtering.passed.is_empty(),
+            Some((filtering, _)) => filtering.ended && filtering.passed.is_empty(),
             None => self.source.is_end_stream(),
         }
     }

@@ -19,8 +19,8 @@ use crate::upstream::Upstream;
 /// ends or is dropped. Once the body has been read to its end, its HTTP/1.1 upstream connection is
 /// kept for the next request on this client connection.
 pub struct ResponseBody {
-    inner: Option<Incoming>,
-    upstream: Option<Upstream>,
+    /// The upstream's body and its connection; `None` for a buffered body, and after the end.
+    source: Option<(Incoming, Upstream)>,
     filtering: Option<Filtering>,
     /// Boxed, since few bodies have trailers.
     trailers: Option<Box<HeaderMap>>,
@@ -32,30 +32,19 @@ pub struct ResponseBody {
 }
 
 impl ResponseBody {
-    /// A body that streams from an upstream.
-    pub fn new(
-        inner: Incoming,
-        upstream: Upstream,
-        filtering: Option<Filtering>,
-        exchange: Box<Exchange>,
-    ) -> Box<Self> {
-        Self::begin(Some(inner), Some(upstream), filtering, exchange)
-    }
-
     /// A buffered and judged body, whose upstream connection is already free.
     pub fn buffered(bytes: Bytes, exchange: Box<Exchange>) -> Box<Self> {
-        Self::begin(None, None, Some(Filtering::passed(bytes)), exchange)
+        Self::new(None, Some(Filtering::passed(bytes)), exchange)
     }
 
-    fn begin(
-        inner: Option<Incoming>,
-        upstream: Option<Upstream>,
+    /// A body that streams from `source`.
+    pub fn new(
+        source: Option<(Incoming, Upstream)>,
         filtering: Option<Filtering>,
         exchange: Box<Exchange>,
     ) -> Box<Self> {
         let mut body = Box::new(Self {
-            inner,
-            upstream,
+            source,
             filtering,
             trailers: None,
             broken: None,
@@ -89,8 +78,7 @@ impl ResponseBody {
     }
 
     fn finish(&mut self) {
-        self.inner = None;
-        let upstream = self.upstream.take();
+        let upstream = self.source.take().map(|(_, upstream)| upstream);
         if let Some(mut exchange) = self.exchange.take() {
             exchange.live.complete();
             if let Some(Upstream::Http1(one)) = upstream {
@@ -103,11 +91,11 @@ impl ResponseBody {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match (&mut self.inner, &mut self.upstream) {
-            (Some(inner), Some(upstream)) => {
+        match &mut self.source {
+            Some((inner, upstream)) => {
                 upstream.poll(context, |context| Pin::new(&mut *inner).poll_frame(context))
             }
-            _ => Poll::Ready(None),
+            None => Poll::Ready(None),
         }
     }
 
@@ -207,8 +195,8 @@ impl Body for ResponseBody {
         match &frame {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
-                let ends = this.inner.as_ref().is_some_and(Body::is_end_stream);
-                this.count(length, ends || frame.is_trailers());
+                let last = this.is_end_stream() || frame.is_trailers();
+                this.count(length, last);
             }
             None => this.finish(),
         }
@@ -220,13 +208,16 @@ impl Body for ResponseBody {
             Some(filtering) => {
                 filtering.ended && filtering.passed.is_empty() && self.trailers.is_none()
             }
-            None => self.inner.as_ref().is_none_or(Body::is_end_stream),
+            None => {
+                let source = self.source.as_ref();
+                source.is_none_or(|(inner, _)| inner.is_end_stream())
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (&self.filtering, &self.inner) {
-            (None, Some(inner)) => inner.size_hint(),
+        match (&self.filtering, &self.source) {
+            (None, Some((inner, _))) => inner.size_hint(),
             (None, None) => SizeHint::with_exact(0),
             (Some(filtering), _) if filtering.ended && self.trailers.is_none() => {
                 SizeHint::with_exact(filtering.passed.len() as u64)

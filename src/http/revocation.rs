@@ -23,19 +23,15 @@ impl Session {
         let Some(container) = &self.container else {
             return std::future::pending().await;
         };
-        let mut generation = match permitted {
-            Some(permitted) => permitted.generation,
-            None => self.service.snapshot().generation(),
-        };
         // The level may have risen since the flow was judged.
         let is_outdated = |permitted: &Permission| permitted.level < container.level();
-        let mut is_due = match permitted {
-            Some(permitted) => is_outdated(permitted),
-            None => self
-                .latest_permission
-                .lock()
-                .as_ref()
-                .is_some_and(is_outdated),
+        let (mut generation, mut is_due) = match permitted {
+            Some(permitted) => (permitted.generation, is_outdated(permitted)),
+            None => {
+                let generation = self.service.snapshot().generation();
+                let latest = self.latest_permission.lock();
+                (generation, latest.as_ref().is_some_and(is_outdated))
+            }
         };
         loop {
             // Made before the judgement, so that a change during the judgement is not missed.
@@ -61,13 +57,11 @@ impl Session {
                 self.latest_permission.lock().clone()
             }
         };
-        match permitted {
-            Some(permitted) => {
-                let snapshot = self.service.snapshot();
-                Box::pin(self.may_still(&permitted, &snapshot)).await
-            }
-            None => true,
-        }
+        let Some(permitted) = permitted else {
+            return true;
+        };
+        let snapshot = self.service.snapshot();
+        Box::pin(self.may_still(&permitted, &snapshot)).await
     }
 
     /// Whether the chain still permits a tunnel to the endpoint and, for a WebSocket, its

@@ -118,15 +118,10 @@ impl Session {
     /// ended since the connection was made, or the container may have been registered later. The
     /// client must open a new connection.
     pub fn is_bound(&self, flow: &Flow) -> Verdict {
-        let is_bound = match (&self.container, flow.known_container()) {
-            (Some(bound), Some(found)) => Arc::ptr_eq(bound, found),
-            (None, None) => true,
-            _ => false,
-        };
-        if is_bound {
-            Ok(())
-        } else {
-            Err(unknown_source())
+        match (&self.container, flow.known_container()) {
+            (Some(bound), Some(found)) if Arc::ptr_eq(bound, found) => Ok(()),
+            (None, None) => Ok(()),
+            _ => Err(unknown_source()),
         }
     }
 

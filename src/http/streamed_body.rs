@@ -20,20 +20,18 @@ pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 /// disconnects.
 pub struct StreamedBody {
     pieces: Pieces,
-    idle: Arc<IdleTracker>,
     // Fields are dropped in this order: `_held` first, since the connection may become idle as soon
-    // as `_under_way` is dropped.
+    // as `under_way` is dropped.
     _held: Held<Arc<IdleTracker>>,
-    _under_way: UnderWay,
+    under_way: UnderWay,
 }
 
 impl StreamedBody {
-    pub(super) fn new(pieces: Pieces, idle: &Arc<IdleTracker>, under_way: UnderWay) -> Self {
+    pub(super) fn new(pieces: Pieces, under_way: UnderWay) -> Self {
         Self {
             pieces,
-            idle: Arc::clone(idle),
-            _held: idle.hold(),
-            _under_way: under_way,
+            _held: under_way.0.idle.hold(),
+            under_way,
         }
     }
 }
@@ -47,7 +45,7 @@ impl Body for StreamedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let piece = ready!(self.pieces.as_mut().poll_next(context));
-        self.idle.moved();
+        self.under_way.0.idle.moved();
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
     }
 }

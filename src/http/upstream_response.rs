@@ -88,22 +88,20 @@ impl UpstreamResponse {
     /// The response for the client. Its body owns the exchange.
     pub fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
         let Self { mut head, rest } = self;
-        let (body, upstream) = match rest {
-            Rest::Body(body, upstream) => (body, upstream),
+        match rest {
+            Rest::Body(body, upstream) => match filtering(&body, &mut head, &exchange, false) {
+                Ok(filtering) => streamed(head, body, upstream, filtering, exchange),
+                Err(denial) => deny(exchange, &denial),
+            },
             Rest::Websocket(accepted) => {
                 let filters = head.take_message_filters();
-                return accepted.relay(head.headers, filters, exchange);
+                accepted.relay(head.headers, filters, exchange)
             }
             Rest::Buffered(bytes) => {
                 exchange.live.answered(head.status.as_u16());
-                return upstream_reply(head, ResponseBody::buffered(bytes, exchange));
+                upstream_reply(head, ResponseBody::buffered(bytes, exchange))
             }
-        };
-        let filtering = match filtering(&body, &mut head, &exchange, false) {
-            Ok(filtering) => filtering,
-            Err(denial) => return deny(exchange, &denial.by(names::PROXY)),
-        };
-        streamed(head, body, upstream, filtering, exchange)
+        }
     }
 
     /// The head and the decoded body, for a reader in this process. The body owns the exchange.
@@ -115,10 +113,9 @@ impl UpstreamResponse {
         let body = match rest {
             Rest::Body(body, upstream) => {
                 let filtering = filtering(&body, &mut head, &exchange, true)
-                    .map_err(|denial| denial.by(names::PROXY))
                     .inspect_err(|denial| exchange.live.denied(denial))?;
                 exchange.live.answered(head.status.as_u16());
-                ResponseBody::new(body, upstream, filtering, exchange)
+                ResponseBody::new(Some((body, upstream)), filtering, exchange)
             }
             Rest::Buffered(bytes) => {
                 exchange.live.answered(head.status.as_u16());
@@ -142,14 +139,10 @@ fn streamed(
 ) -> Response<Reply> {
     exchange.live.answered(head.status.as_u16());
     let announced = body.size_hint().exact();
-    let mut body = ResponseBody::new(body, upstream, filtering, exchange);
+    let mut body = ResponseBody::new(Some((body, upstream)), filtering, exchange);
     if !body.keeps_length() {
-        let is_short = announced.is_some_and(|length| length <= GATHERED as u64);
-        let length = match is_short {
-            true => body.gather(GATHERED),
-            false => None,
-        };
-        match length {
+        let short = announced.filter(|length| *length <= GATHERED as u64);
+        match short.and_then(|_| body.gather(GATHERED)) {
             Some(length) if Some(length) == announced => {}
             Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
             None => _ = head.headers.remove(CONTENT_LENGTH),
@@ -174,7 +167,8 @@ fn filtering(
     let limit = exchange.snapshot.config.proxy.limits.inspect_memory;
     let reserve = || inspection.begin(exchange.session.owner()?, limit);
     let filtering = Filtering::of_response(head, is_read, reserve)
-        .inspect_err(|denial| inspection.count(denial))?;
+        .inspect_err(|denial| inspection.count(denial))
+        .map_err(|denial| denial.by(names::PROXY))?;
     Ok((!filtering.is_idle()).then_some(filtering))
 }
 

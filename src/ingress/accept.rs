@@ -48,10 +48,8 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, kind: Listene
             spawn(&engine, socket, client, None, handler);
         }
     };
-    tokio::select! {
-        () = accepting => {}
-        () = engine.service.stopping.cancelled() => {}
-    }
+    let stopping = &engine.service.stopping;
+    stopping.run_until_cancelled(accepting).await;
 }
 
 /// Serves the container that owns the listener, until its lease ends or the process stops.
@@ -152,7 +150,7 @@ fn on_proxy<S: Socket>(
     request: Request<Incoming>,
 ) -> BoxFuture<'static, Response<Reply>> {
     if request.method() == Method::CONNECT {
-        tunnel::connect::<S>(connection.clone(), request)
+        Box::pin(tunnel::connect::<S>(connection.clone(), request))
     } else {
         exchange(connection, ingress, request)
     }

@@ -57,20 +57,11 @@ enum TunnelContents<S> {
     Https(BoxFuture<'static, End>),
     /// Relay the bytes without decrypting them.
     Bytes(ReadAhead<ClientIo<S>>, UpstreamSocket),
-    /// Close: the client closed the tunnel before its protocol was known, or sent no byte in time.
-    Nothing,
 }
 
 /// Answers a CONNECT. The chain judges it before the proxy reads a byte from inside the tunnel or
 /// resolves the host.
-pub fn connect<S: Socket>(
-    connection: Connection,
-    request: Request<Incoming>,
-) -> BoxFuture<'static, Response<Reply>> {
-    Box::pin(answer::<S>(connection, request))
-}
-
-async fn answer<S: Socket>(
+pub async fn connect<S: Socket>(
     connection: Connection,
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
@@ -169,10 +160,10 @@ impl Tunnel {
         // Boxed, so that an idle tunnel does not keep the kilobytes of its handshake.
         let opened = Box::pin(self.open_in_time(io)).await;
         match opened {
-            Some(Ok(TunnelContents::Http(serving))) => {
+            Ok(Some(TunnelContents::Http(serving))) => {
                 serving.await;
             }
-            Some(Ok(TunnelContents::Https(serving))) => {
+            Ok(Some(TunnelContents::Https(serving))) => {
                 let end = serving.await;
                 if end == End::ByClient
                     && self
@@ -183,14 +174,14 @@ impl Tunnel {
                     self.denied(&rejected::after_handshake());
                 }
             }
-            Some(Ok(TunnelContents::Bytes(io, upstream))) => {
+            Ok(Some(TunnelContents::Bytes(io, upstream))) => {
                 self.connection.idle.begin(Instant::now());
                 let (session, snapshot) = (&self.connection.session, &self.snapshot);
                 Box::pin(relay(session, snapshot, &mut self.live, io, upstream)).await;
                 self.connection.idle.end(Instant::now());
             }
-            Some(Ok(TunnelContents::Nothing)) | None => {}
-            Some(Err(denial)) => self.denied(&denial),
+            Ok(None) => {}
+            Err(denial) => self.denied(&denial),
         }
     }
 
@@ -201,50 +192,42 @@ impl Tunnel {
         self.live.denied(denial);
     }
 
-    /// Opens the tunnel; `None` if the lease, a reload, the security level or the process ends it
-    /// first.
+    /// Opens the tunnel as [`Tunnel::open`] does; `None` also if the lease, a reload, the security
+    /// level or the process ends it first.
     async fn open_in_time<S: Socket>(
         &mut self,
         io: ReadAhead<ClientIo<S>>,
-    ) -> Option<Result<TunnelContents<S>, Denial>> {
+    ) -> Result<Option<TunnelContents<S>>, Denial> {
         let connection = self.connection.clone();
         let permitted = Permission::of(&self.live.flow, &self.snapshot);
         tokio::select! {
             biased;
-            opened = self.open(io) => Some(opened),
-            () = connection.ended(permitted.as_ref()) => None,
+            opened = self.open(io) => opened,
+            () = connection.ended(permitted.as_ref()) => Ok(None),
         }
     }
 
     /// Detects the protocol inside and, if the tunnel is intercepted, completes the TLS handshake.
-    /// The detection, the ClientHello and the handshake each have the header timeout.
+    /// The detection, the ClientHello and the handshake each have the header timeout. `None` if the
+    /// client closed the tunnel before its protocol was known, or sent no byte in time.
     async fn open<S: Socket>(
         &mut self,
         mut io: ReadAhead<ClientIo<S>>,
-    ) -> Result<TunnelContents<S>, Denial> {
+    ) -> Result<Option<TunnelContents<S>>, Denial> {
         let limit = self.connection.timeouts.header;
         let mut bytes = BytesMut::new();
         let first = timeout(limit, read_first(&mut io, &mut bytes)).await;
         match first {
-            Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await,
+            Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await.map(Some),
             Ok(Ok(Sniffed::Http)) if self.passthrough.is_none() => {
                 io.unread(bytes.freeze());
                 self.live.complete();
                 self.connection.idle.handshake_done(false);
                 let (connection, ingress, permitted) = self.ingress(Scheme::Http);
                 let serving = serve_http1(connection, ingress, permitted, io, exchange);
-                Ok(TunnelContents::Http(Box::pin(serving)))
+                Ok(Some(TunnelContents::Http(Box::pin(serving))))
             }
-            // The client closed the tunnel before its protocol was known.
-            Ok(Err(_)) => {
-                self.live.complete();
-                Ok(TunnelContents::Nothing)
-            }
-            Err(_elapsed) if bytes.is_empty() => {
-                self.live.complete();
-                Ok(TunnelContents::Nothing)
-            }
-            Ok(Ok(_)) | Err(_) => {
+            Ok(Ok(_)) | Err(_) if !bytes.is_empty() => {
                 let sentence = match self.passthrough.is_some() {
                     true => "Protocol not allowed: a tunnel to a passthrough host carries only TLS",
                     false => "Protocol not allowed: a tunnel carries only TLS or HTTP/1",
@@ -253,6 +236,10 @@ impl Tunnel {
                 let _ = io.write_all(&raw(&denial)).await;
                 let _ = io.shutdown().await;
                 Err(denial)
+            }
+            _ => {
+                self.live.complete();
+                Ok(None)
             }
         }
     }

@@ -3,7 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
+
+use super::LogThrottle;
 
 /// The delay after the first failure. Without a delay, `accept` would fail again at once while there
 /// are no free file descriptors.
@@ -11,16 +13,12 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// The longest delay.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The shortest interval between two log lines.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
 /// Waits after each failure that no peer caused: 10 ms at first, then twice as long each time, up
 /// to 1 s, until a success. Logs these failures at most once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
-    unlogged: u64,
-    last_logged: Option<Instant>,
+    lines: LogThrottle,
 }
 
 impl AcceptBackoff {
@@ -29,8 +27,7 @@ impl AcceptBackoff {
         Self {
             what,
             next: SHORTEST,
-            unlogged: 0,
-            last_logged: None,
+            lines: LogThrottle::default(),
         }
     }
 
@@ -69,29 +66,18 @@ impl AcceptBackoff {
         if by_peer.contains(&error.kind()) {
             return;
         }
-        self.unlogged += 1;
-        if let Some(times) = self.due_log() {
+        if let Some(times) = self.lines.count() {
             tracing::warn!(%error, times, "accept or receive failed, retrying: {}", self.what);
         }
         sleep(self.next).await;
         self.next = (self.next * 2).min(LONGEST);
     }
-
-    /// The number of failures since the previous log line, if another line is due.
-    fn due_log(&mut self) -> Option<u64> {
-        if self
-            .last_logged
-            .is_some_and(|at| at.elapsed() < LOG_INTERVAL)
-        {
-            return None;
-        }
-        self.last_logged = Some(Instant::now());
-        Some(std::mem::take(&mut self.unlogged))
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -112,17 +98,5 @@ mod tests {
         backoff.retry(|| std::future::ready(Ok(()))).await;
         backoff.after(&exhausted).await;
         assert!(began.elapsed() - grown < Duration::from_millis(20));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn failures_are_logged_once_a_minute_with_their_number() {
-        let mut backoff = AcceptBackoff::new("a listener");
-        let mut logged = Vec::new();
-        for _ in 0..130 {
-            backoff.unlogged += 1;
-            logged.extend(backoff.due_log());
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert_eq!(logged, [1, 60, 60]);
     }
 }

@@ -1,6 +1,7 @@
 //! Asynchronous building blocks and socket checks that several modules use.
 
 mod accept_backoff;
+mod log_throttle;
 mod tasks;
 mod wake_gated;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 pub use accept_backoff::AcceptBackoff;
+pub(crate) use log_throttle::LogThrottle;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 

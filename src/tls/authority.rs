@@ -14,7 +14,6 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCertUsingSni};
 use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
-use thiserror::Error;
 use time::{Duration, OffsetDateTime};
 
 use super::ca_error::CaError;
@@ -32,11 +31,6 @@ const CACHE_LIFETIME: std::time::Duration = std::time::Duration::from_secs(12 * 
 /// TLS 1.3 session tickets sent after a handshake. A ticket resumes one connection, and each
 /// connection gets a new one.
 const TICKETS: usize = 1;
-
-/// Why a leaf could not be minted.
-#[derive(Clone, Debug, Error)]
-#[error("cannot make a certificate: {0}")]
-pub struct MintError(String);
 
 /// Mints leaves for hosts that a container may reach.
 ///
@@ -108,7 +102,7 @@ impl Authority {
 
     /// Mints and caches a leaf for a host, and returns the server configuration with it. Returns
     /// the cached one if there is one; concurrent calls for one host mint once.
-    pub fn mint(&self, host: &Host) -> Result<Arc<ServerConfig>, MintError> {
+    pub fn mint(&self, host: &Host) -> Result<Arc<ServerConfig>, Arc<CaError>> {
         self.mint_at(host, OffsetDateTime::now_utc())
     }
 
@@ -117,7 +111,7 @@ impl Authority {
         minted.map(|minted| minted.config)
     }
 
-    fn mint_at(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<ServerConfig>, MintError> {
+    fn mint_at(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<ServerConfig>, Arc<CaError>> {
         if self.cache.get(host).is_some_and(|old| !old.serves(now)) {
             self.cache.invalidate(host);
         }
@@ -125,18 +119,15 @@ impl Authority {
             let config = self.server_config(host, now)?;
             Ok(Minted { config, at: now })
         };
-        let minted = self.cache.try_get_with_by_ref(host, mint);
-        let minted = minted.map_err(|error: Arc<MintError>| (*error).clone())?;
-        Ok(minted.config)
+        Ok(self.cache.try_get_with_by_ref(host, mint)?.config)
     }
 
     fn server_config(
         &self,
         host: &Host,
         now: OffsetDateTime,
-    ) -> Result<Arc<ServerConfig>, MintError> {
-        let leaf = self.leaf(host, now);
-        let leaf = leaf.map_err(|error| MintError(error.to_string()))?;
+    ) -> Result<Arc<ServerConfig>, CaError> {
+        let leaf = self.leaf(host, now)?;
         let certified = CertifiedKey::new(vec![leaf], Arc::clone(&self.signing_key));
         let mut config = self.common.clone();
         config.cert_resolver = Arc::new(SingleCertAndKey::from(certified));

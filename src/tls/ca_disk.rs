@@ -5,6 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use tempfile::NamedTempFile;
+
 use super::ca_error::CaError;
 
 /// Reads a file; `None` if it does not exist.
@@ -12,10 +14,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, CaError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(CaError::Io {
-            path: path.to_owned(),
-            source,
-        }),
+        Err(error) => Err(CaError::io(path)(error)),
     }
 }
 
@@ -24,12 +23,9 @@ pub(super) fn create_dir(path: &Path, mode: u32) -> Result<(), CaError> {
     if path.is_dir() {
         return Ok(());
     }
-    let made = fs::create_dir_all(path)
-        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)));
-    made.map_err(|source| CaError::Io {
-        path: path.to_owned(),
-        source,
-    })
+    fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+        .map_err(CaError::io(path))
 }
 
 /// Writes a public file, unless it has this content already.
@@ -44,18 +40,14 @@ pub(super) fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), CaError>
 pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let written = (|| {
-        let mut file = tempfile::Builder::new()
-            .permissions(fs::Permissions::from_mode(mode))
-            .tempfile_in(directory)?;
+        // Only this user can open it until it has its mode.
+        let mut file = NamedTempFile::new_in(directory)?;
         file.write_all(bytes)?;
         file.as_file()
             .set_permissions(fs::Permissions::from_mode(mode))?;
         file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
+        file.persist(path)?;
         Ok(())
     })();
-    written.map_err(|source| CaError::Io {
-        path: path.to_owned(),
-        source,
-    })
+    written.map_err(CaError::io(path))
 }

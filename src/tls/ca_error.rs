@@ -1,6 +1,6 @@
 //! The errors of the interception CA.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -53,4 +53,14 @@ pub enum CaError {
     /// rustls refused the key of the leaves, or the settings that all hosts share.
     #[error("cannot set up TLS for intercepted hosts: {0}")]
     Rustls(#[from] rustls::Error),
+}
+
+impl CaError {
+    /// Makes the error of an operation on a file or folder.
+    pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }

@@ -173,21 +173,15 @@ impl CaFiles {
                 format!("the certificate does not belong to {}", key_path.display()),
             ));
         }
-        let validity = parsed.validity();
-        let (not_before, not_after) = (
-            validity.not_before.to_datetime(),
-            validity.not_after.to_datetime(),
-        );
-        let subject = parsed.subject().to_string();
         let issuer = Issuer::from_ca_cert_der(&der, key)
             .map_err(|error| broken(&cert_path, error.to_string()))?;
         Ok(Some(Ca {
             issuer,
-            subject,
+            subject: parsed.subject().to_string(),
             fingerprint: fingerprint(&der),
+            not_before: parsed.validity().not_before.to_datetime(),
+            not_after: parsed.validity().not_after.to_datetime(),
             pem,
-            not_before,
-            not_after,
         }))
     }
 
@@ -244,7 +238,7 @@ impl CaFiles {
 
     fn rename_next(&self, extension: &str) -> Result<(), CaError> {
         let (from, to) = (self.path(NEXT, extension), self.path(CURRENT, extension));
-        fs::rename(&from, &to).map_err(|source| CaError::Io { path: from, source })
+        fs::rename(&from, to).map_err(CaError::io(&from))
     }
 
     fn publish(&self, current: &Ca, next: Option<&Ca>) -> Result<(), CaError> {

@@ -11,7 +11,7 @@ mod trusted;
 mod upstream;
 mod variables;
 
-pub use authority::{Authority, MintError};
+pub use authority::Authority;
 pub use ca_error::CaError;
 pub use ca_files::{CaFiles, ROTATION_GRACE};
 pub use provider::provider;

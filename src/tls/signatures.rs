@@ -35,18 +35,13 @@ use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificat
 /// signature empties the algorithm's cache.
 const MAX_CACHED: usize = 512;
 
-static CACHING: LazyLock<Vec<CachingVerifier>> = LazyLock::new(|| {
-    let algorithms = default_provider().signature_verification_algorithms;
-    algorithms
-        .all
-        .iter()
-        .copied()
-        .map(CachingVerifier::new)
-        .collect()
+/// One verifier for each algorithm, for all connections. Leaked, since rustls takes only static
+/// references.
+static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> = LazyLock::new(|| {
+    let algorithms = default_provider().signature_verification_algorithms.all;
+    let caching = algorithms.iter().copied().map(CachingVerifier::new);
+    caching.map(|one| &*Box::leak(Box::new(one)) as _).collect()
 });
-
-static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> =
-    LazyLock::new(|| CACHING.iter().map(|one| one as _).collect());
 
 /// The provider with verification algorithms that cache the valid signatures of certificate chains.
 pub(super) fn caching(provider: &CryptoProvider) -> CryptoProvider {

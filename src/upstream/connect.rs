@@ -197,12 +197,7 @@ where
         .handshake(TokioIo::new(stream))
         .await;
     let (sender, connection) = handshake.map_err(|_| broke_off(host))?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = connection => {}
-            () = ended.cancelled() => {}
-        }
-    });
+    tokio::spawn(ended.run_until_cancelled_owned(connection));
     Ok(Http2 { sender, address })
 }
 

@@ -28,24 +28,20 @@ pub async fn dial(
     limit: Duration,
     sockets: &SocketBudget,
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    let take = || sockets.take(permit.principal());
-    match timeout(limit, race(permit.addresses(), &take)).await {
+    match timeout(limit, race(permit, sockets)).await {
         Ok(Ok(connected)) => Ok(connected),
         Ok(Err(error)) => Err(failed(permit.host(), &error)),
         Err(_elapsed) => Err(timed_out(permit.host())),
     }
 }
 
-async fn race(
-    addresses: &[SocketAddr],
-    take: &impl Fn() -> Option<SocketPermit>,
-) -> io::Result<(UpstreamSocket, SocketAddr)> {
-    let mut untried = addresses.iter().take(MAX_ATTEMPTS);
+async fn race(permit: &Permit, sockets: &SocketBudget) -> io::Result<(UpstreamSocket, SocketAddr)> {
+    let mut untried = permit.addresses().iter().take(MAX_ATTEMPTS);
     let mut attempts = FuturesUnordered::new();
     let mut first_error = None;
     loop {
         if let Some(address) = untried.next() {
-            attempts.push(attempt(*address, take()));
+            attempts.push(attempt(*address, sockets.take(permit.principal())));
         } else if attempts.is_empty() {
             return Err(first_error.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()));
         }

@@ -67,10 +67,8 @@ impl OutboundClient {
         let mut live = LiveFlow::begin(chain, start);
         live.record().method = Some(request.method().as_str().to_owned().into());
         live.record().path = Some(Path::parse(request.uri().path()).normal().into());
-        let answered = match timeout(limit, exchange(&mut live, &network, request)).await {
-            Ok(answered) => answered,
-            Err(_elapsed) => Err(not_answered_in_time(live.host())),
-        };
+        let exchanged = timeout(limit, exchange(&mut live, &network, request)).await;
+        let answered = exchanged.unwrap_or_else(|_elapsed| Err(not_answered_in_time(live.host())));
         match &answered {
             Ok(response) => {
                 live.answered(response.status().as_u16());
@@ -111,8 +109,7 @@ fn destination(uri: &Uri) -> Result<Endpoint, OutboundError> {
     };
     let authority = uri.authority().ok_or(OutboundError::NoUrl)?;
     let authority = Authority::parse(authority.as_str(), Some(port));
-    let Authority { host, port } =
-        authority.map_err(|error| OutboundError::Denied(Denial::malformed(error)))?;
+    let Authority { host, port } = authority.map_err(Denial::malformed)?;
     Ok(Endpoint { scheme, host, port })
 }
 

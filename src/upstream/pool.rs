@@ -10,11 +10,12 @@ use addons::circuit_breaker::SharedFault;
 use addons::contract::{Container, Denial, Endpoint, LiveFlow, Principal, ResolvePermit};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
+use crate::runtime::pause;
 
 /// Limit on the idle HTTP/1.1 connections that are kept for one endpoint. Further connections are
 /// closed. So an MCP mount (a server behind the gateway) with more concurrent calls than this
@@ -161,14 +162,11 @@ impl LeasePool {
                 return self.share(&shared, owner, live, network, permit).await;
             }
         }
-        match open_http(owner, live, network, permit, Arc::clone(&self.http1)).await {
-            Err(DialError::OnlyHttp2) if want == Want::Http1 => {
-                open_http(owner, live, network, permit, Arc::clone(&self.http2))
-                    .await
-                    .map_err(DialError::into_denial)
-            }
-            other => other.map_err(DialError::into_denial),
+        let mut opened = open_http(owner, live, network, permit, Arc::clone(&self.http1)).await;
+        if want == Want::Http1 && matches!(opened, Err(DialError::OnlyHttp2)) {
+            opened = open_http(owner, live, network, permit, Arc::clone(&self.http2)).await;
         }
+        opened.map_err(DialError::into_denial)
     }
 
     /// Returns the entry for an endpoint's HTTP/2 connection; adds an empty one if there is none.
@@ -263,14 +261,7 @@ impl LeasePool {
     /// Closes connections that were idle for too long, every 15 s until the pool is empty. Closes
     /// all connections when the lease ends.
     async fn prune(self: Arc<Self>, ended: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = ended.cancelled() => {
-                    *self.connections.lock() = Connections::default();
-                    return;
-                }
-                () = sleep(IDLE_LIFETIME / 2) => {}
-            }
+        while pause(IDLE_LIFETIME / 2, &ended).await {
             let mut connections = self.connections.lock();
             connections.prune();
             if connections.idle.is_empty() && connections.shared.is_empty() {
@@ -278,6 +269,7 @@ impl LeasePool {
                 return;
             }
         }
+        *self.connections.lock() = Connections::default();
     }
 }
 

@@ -280,14 +280,12 @@ impl Resolver {
         let message = self.first.as_ref()?.ask(text, *record_type).await?;
         let code = message.metadata.response_code;
         if code == ResponseCode::NXDomain || message.answers.is_empty() {
-            let answer = Answer::empty(code);
-            self.answers.keep(key, &answer, none_lifetime(&message));
-            return Some(answer);
+            return Some(self.keep(key, code, Vec::new(), none_lifetime(&message)));
         }
         let records = chain(name, *record_type, &message.answers);
         // A CNAME whose target is not in the answer is left to hickory-resolver, which follows it.
         let is_whole = records.last()?.record_type() == *record_type;
-        is_whole.then(|| self.keep(key, records))
+        is_whole.then(|| self.keep_records(key, records))
     }
 
     /// Asks all nameservers, with retries and over TCP if needed.
@@ -299,15 +297,10 @@ impl Resolver {
                 let records = chain(name, *record_type, lookup.answers());
                 let last = records.last().map(Record::record_type);
                 if last == Some(*record_type) {
-                    return Ok(self.keep(key, records));
+                    return Ok(self.keep_records(key, records));
                 }
                 // A CNAME without its target's records is kept for the shortest negative lifetime.
-                let answer = Answer {
-                    code: ResponseCode::NoError,
-                    records,
-                };
-                self.answers.keep(key, &answer, NEGATIVE_TTL.0);
-                Ok(answer)
+                Ok(self.keep(key, ResponseCode::NoError, records, NEGATIVE_TTL.0))
             }
             Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none))))
                 if matches!(
@@ -315,11 +308,8 @@ impl Resolver {
                     ResponseCode::NoError | ResponseCode::NXDomain
                 ) =>
             {
-                let answer = Answer::empty(none.response_code);
-                let seconds = none.negative_ttl.unwrap_or(0);
-                self.answers
-                    .keep(key, &answer, clamp(seconds, NEGATIVE_TTL));
-                Ok(answer)
+                let lifetime = clamp(none.negative_ttl.unwrap_or(0), NEGATIVE_TTL);
+                Ok(self.keep(key, none.response_code, Vec::new(), lifetime))
             }
             Ok(Err(error)) => Err(failed(host, &error)),
             Err(_elapsed) => Err(timed_out(host)),
@@ -327,7 +317,7 @@ impl Resolver {
     }
 
     /// Caches records for the shortest of their times to live, each within [`POSITIVE_TTL`].
-    fn keep(&self, key: &Key, mut records: Vec<Record>) -> Answer {
+    fn keep_records(&self, key: &Key, mut records: Vec<Record>) -> Answer {
         records.truncate(MAX_RECORDS);
         let mut lifetime = POSITIVE_TTL.1;
         for record in &mut records {
@@ -335,10 +325,18 @@ impl Resolver {
             record.ttl = u32::try_from(lives.as_secs()).unwrap_or(u32::MAX);
             lifetime = lifetime.min(lives);
         }
-        let answer = Answer {
-            code: ResponseCode::NoError,
-            records,
-        };
+        self.keep(key, ResponseCode::NoError, records, lifetime)
+    }
+
+    /// Caches an answer and returns it.
+    fn keep(
+        &self,
+        key: &Key,
+        code: ResponseCode,
+        records: Vec<Record>,
+        lifetime: Duration,
+    ) -> Answer {
+        let answer = Answer { code, records };
         self.answers.keep(key, &answer, lifetime);
         answer
     }

@@ -1,13 +1,11 @@
 //! Reports whether the nameservers answer, in a metric, a health check and log lines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use prometheus::{IntCounter, Registry};
 
-/// The shortest time between two log lines about failures.
-const BETWEEN_LINES: Duration = Duration::from_secs(60);
+use crate::runtime::LogThrottle;
 
 /// Records the outcome of each question to the nameservers. One instance is kept over reloads.
 pub struct NameserverWatch {
@@ -20,26 +18,17 @@ pub struct NameserverWatch {
 /// The state of the log lines about failures.
 #[derive(Default)]
 struct Outage {
-    /// Failures that no log line has counted yet.
-    uncounted: u64,
-    last_line: Option<Instant>,
+    lines: LogThrottle,
     /// Whether the last log line said that the nameservers fail.
     announced: bool,
 }
 
 impl Outage {
     /// Counts a failure. Returns the number of failures to log, if a log line is due.
-    fn failed(&mut self, now: Instant) -> Option<u64> {
-        self.uncounted += 1;
-        let due = self
-            .last_line
-            .is_none_or(|last| now.saturating_duration_since(last) >= BETWEEN_LINES);
-        if !due {
-            return None;
-        }
-        self.last_line = Some(now);
+    fn failed(&mut self) -> Option<u64> {
+        let count = self.lines.count()?;
         self.announced = true;
-        Some(std::mem::take(&mut self.uncounted))
+        Some(count)
     }
 
     /// Whether a log line about the end of the failures is due.
@@ -80,7 +69,7 @@ impl NameserverWatch {
     pub(super) fn failed(&self, why: &str) {
         self.failures.inc();
         self.failing.store(true, Ordering::Relaxed);
-        if let Some(count) = self.outage.lock().failed(Instant::now()) {
+        if let Some(count) = self.outage.lock().failed() {
             tracing::warn!(
                 count,
                 newest = why,
@@ -95,25 +84,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_logged_at_most_once_a_minute_with_their_count() {
-        let (mut outage, start) = (Outage::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(outage.failed(at(0)), Some(1));
-        for second in 1..60 {
-            assert_eq!(outage.failed(at(second)), None);
-        }
-        assert_eq!(outage.failed(at(60)), Some(60));
-    }
-
-    #[test]
     fn recovery_is_logged_once_and_only_after_a_line_about_failures() {
-        let (mut outage, start) = (Outage::default(), Instant::now());
+        let mut outage = Outage::default();
         assert!(!outage.ended());
-        outage.failed(start);
+        outage.failed();
         assert!(outage.ended());
         assert!(!outage.ended());
         // A nameserver that fails and recovers again within the minute adds no lines.
-        assert_eq!(outage.failed(start + Duration::from_secs(1)), None);
+        assert_eq!(outage.failed(), None);
         assert!(!outage.ended());
     }
 }

@@ -1,3 +1,4 @@
+use std::ops::ControlFlow::{Break, Continue};
 use std::task::{Context, Waker};
 
 use super::*;
@@ -12,7 +13,7 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 fn over_in(idle: &IdleTracker) -> u64 {
     match idle.due(TIMEOUTS) {
-        WatchdogStep::At(at) => (at - Instant::now()).as_secs(),
+        Continue(at) => (at - Instant::now()).as_secs(),
         other => panic!("{other:?}"),
     }
 }
@@ -27,7 +28,7 @@ async fn the_deadline_of_a_head_counts_from_its_first_byte() {
     idle.read();
     assert_eq!(over_in(&idle), 1);
     advance(Duration::from_secs(1)).await;
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+    assert_eq!(idle.due(TIMEOUTS), Break(Watched::Over));
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,7 +64,7 @@ async fn a_moving_body_restarts_the_idle_timeout() {
     idle.moved();
     assert_eq!(over_in(&idle), 300);
     advance(Duration::from_secs(300)).await;
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+    assert_eq!(idle.due(TIMEOUTS), Break(Watched::Over));
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +78,7 @@ async fn waiting_for_an_upstream_suspends_the_idle_timeout() {
     advance(Duration::from_secs(299)).await;
     assert_eq!(over_in(&idle), 1);
     advance(Duration::from_secs(1)).await;
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+    assert_eq!(idle.due(TIMEOUTS), Break(Watched::Over));
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,13 +166,13 @@ async fn a_client_that_does_not_read_a_response_is_timed_out_after_the_idle_time
     idle.wrote(true);
     advance(Duration::from_secs(299)).await;
     idle.wrote(true);
-    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    assert!(matches!(idle.due(TIMEOUTS), Continue(_)));
     idle.wrote(false);
     advance(Duration::from_secs(300)).await;
-    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    assert!(matches!(idle.due(TIMEOUTS), Continue(_)));
     idle.wrote(true);
     advance(Duration::from_secs(300)).await;
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+    assert_eq!(idle.due(TIMEOUTS), Break(Watched::Over));
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,13 +180,13 @@ async fn the_watchdog_releases_an_idle_connections_resources_once_after_two_seco
     let idle = IdleTracker::new();
     idle.begin(Instant::now());
     advance(Duration::from_secs(10)).await;
-    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    assert!(matches!(idle.due(TIMEOUTS), Continue(_)));
     idle.end(Instant::now());
     advance(Duration::from_millis(1900)).await;
-    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    assert!(matches!(idle.due(TIMEOUTS), Continue(_)));
     advance(Duration::from_millis(200)).await;
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Release);
-    assert!(matches!(idle.due(TIMEOUTS), WatchdogStep::At(_)));
+    assert_eq!(idle.due(TIMEOUTS), Break(Watched::Idle));
+    assert!(matches!(idle.due(TIMEOUTS), Continue(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,5 +263,5 @@ async fn pings_do_not_restart_the_idle_timeout_of_an_http2_connection() {
         advance(Duration::from_secs(10)).await;
         idle.read();
     }
-    assert_eq!(idle.due(TIMEOUTS), WatchdogStep::Over);
+    assert_eq!(idle.due(TIMEOUTS), Break(Watched::Over));
 }
