@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, unl
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::obeyed::NO_SETTINGS;
+use super::obeyed::{NO_SETTINGS, read_start};
 
 /// Limit on the bytes that are read of a record. A longer record counts as empty.
 const MAX_RECORD: u64 = 16 << 20;
@@ -203,29 +203,14 @@ fn remove(missing: &Missing) {
     // Neither call follows a link.
     let _ = match missing.text {
         None => unlinkat(&parent, name, AtFlags::REMOVEDIR),
-        Some(_) if has_text(&parent, name) => unlinkat(&parent, name, AtFlags::empty()),
+        Some(_) if has_text(&parent, name.as_ref()) => unlinkat(&parent, name, AtFlags::empty()),
         Some(_) => Ok(()),
     };
 }
 
 /// Whether a file has one of [`TEXTS`].
-fn has_text(parent: &impl AsFd, name: &std::ffi::OsStr) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = openat2(
-        parent,
-        name,
-        flags,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS,
-    ) else {
-        return false;
-    };
-    let file = File::from(file);
-    let is_file = file.metadata().is_ok_and(|found| found.is_file());
-    let mut text = String::new();
-    is_file
-        && file.take(MAX_TEXT).read_to_string(&mut text).is_ok()
-        && TEXTS.contains(&text.as_str())
+fn has_text(parent: &impl AsFd, name: &Path) -> bool {
+    read_start(parent, name, MAX_TEXT).is_some_and(|text| TEXTS.contains(&text.as_str()))
 }
 
 #[cfg(test)]
