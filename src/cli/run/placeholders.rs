@@ -54,7 +54,7 @@ pub struct Placeholders {
 impl Placeholders {
     /// Records the directories that a run shows, in a file below `state`. Until the record is
     /// dropped, no other run removes placeholders in these directories.
-    pub fn record(shown: &[PathBuf], state: &Path) -> io::Result<Self> {
+    pub fn record(shown: Vec<PathBuf>, state: &Path) -> io::Result<Self> {
         let folder = state.join("placeholders");
         fs::DirBuilder::new()
             .recursive(true)
@@ -71,7 +71,7 @@ impl Placeholders {
             folder,
             file,
             contents: Contents {
-                shown: shown.to_vec(),
+                shown,
                 made: Vec::new(),
             },
         };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn run(shown: &Path, state: &Path, missing: &[(&Path, Option<&str>)]) -> Placeholders {
-        let mut run = Placeholders::record(&[shown.to_owned()], state).unwrap();
+        let mut run = Placeholders::record(vec![shown.to_owned()], state).unwrap();
         let missing = missing.iter().map(|(path, text)| Missing {
             path: path.to_path_buf(),
             text: text.map(str::to_owned),
@@ -301,7 +301,7 @@ mod tests {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), work.path().join("sub")).unwrap();
-        let mut run = Placeholders::record(&[work.path().to_owned()], state.path()).unwrap();
+        let mut run = Placeholders::record(vec![work.path().to_owned()], state.path()).unwrap();
         let missing = Missing {
             path: work.path().join("sub/.git"),
             text: None,
