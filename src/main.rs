@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         // No runtime is started here for these five commands: the forwarder creates a user
         // namespace, which a process with several threads cannot. The others start what they need.
         Command::Run(run) => return run.run(),
-        Command::RunAppliance => return cli::run_appliance(),
+        Command::RunAppliance => cli::run_appliance(),
         Command::SandboxForwarder => return sandbox::run_forwarder(),
         Command::SandboxPid1 => return sandbox::run_pid1(),
         Command::SandboxSupervisor => return sandbox::run_supervisor(),
@@ -39,10 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
-    block_on(async {
-        let ended = app::run(config, dev).await;
-        ended.map_err(|failure| Failure::new(failure.code(), failure))
-    })
+    block_on(async { Ok(app::run(config, dev).await?) })
 }
 
 fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {

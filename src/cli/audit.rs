@@ -10,7 +10,7 @@ use crate::telemetry::{Verified, verify_audit};
 /// Verifies the audit log of the server on this machine. Fails if the hash chain is broken, but not
 /// because of lines that the server reports as lost.
 pub fn verify(dir: &ConfigDir) -> Result<(), Failure> {
-    let path = load(dir)?.1.proxy.audit.path;
+    let path = load(dir)?.proxy.audit.path;
     let verified = verify_audit(&path).map_err(Failure::internal)?;
     print(report(&path, &verified))
 }

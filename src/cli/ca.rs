@@ -22,7 +22,7 @@ impl CaCommand {
     /// Runs the command on the files of the server on this machine.
     pub fn run(&self) -> Result<(), Failure> {
         let (Self::Path(dir) | Self::Show(dir) | Self::Rotate(dir)) = self;
-        let proxy = load(dir)?.1.proxy;
+        let proxy = load(dir)?.proxy;
         let files = CaFiles::new(&proxy.data_dir, &proxy.certs_dir);
         let failed = |error: CaError| Failure::new(code::CONFIG, error);
         match self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -26,12 +26,6 @@ const ATTEMPTS: u32 = 5;
 pub(super) struct Client {
     socket: PathBuf,
     timeout: Duration,
-}
-
-/// A response of any status.
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) body: Value,
 }
 
 impl Client {
@@ -55,15 +49,19 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
+        let request = request(method, path, body)?;
         let mut attempt = 1;
         loop {
-            let (answer, headers) = self.ask(&method, path, body).await?;
-            if answer.status == StatusCode::TOO_MANY_REQUESTS && attempt < ATTEMPTS {
+            let answer = self.ask(request.clone()).await?;
+            if answer.status() == StatusCode::TOO_MANY_REQUESTS && attempt < ATTEMPTS {
                 attempt += 1;
-                tokio::time::sleep(wait_of(&headers)).await;
+                tokio::time::sleep(wait_of(answer.headers())).await;
                 continue;
             }
-            return answer.into_result();
+            return match answer.status().is_success() {
+                true => Ok(answer.into_body()),
+                false => Err(failure(&answer)),
+            };
         }
     }
 
@@ -79,60 +77,28 @@ impl Client {
     }
 
     /// Sends a GET once, and returns a response of any status.
-    pub(super) async fn get(&self, path: &str) -> Result<Answer, Failure> {
-        let (answer, _) = self.ask(&Method::GET, path, None).await?;
-        Ok(answer)
+    pub(super) async fn get(&self, path: &str) -> Result<Response<Value>, Failure> {
+        self.ask(request(Method::GET, path, None)?).await
     }
 
     /// Opens a stream of server-sent events. There is no timeout. Fails unless the status is 200.
     pub(super) async fn events(&self, path: &str) -> Result<Events, Failure> {
-        let request = self.request(&Method::GET, path, None)?;
-        let (mut head, body) = request.into_parts();
-        let accept = http::HeaderValue::from_static("text/event-stream");
-        head.headers.insert(ACCEPT, accept);
-        let response = self.send(Request::from_parts(head, body)).await?;
+        let mut request = request(Method::GET, path, None)?;
+        let accept = HeaderValue::from_static("text/event-stream");
+        request.headers_mut().insert(ACCEPT, accept);
+        let response = self.send(request).await?;
         match response.status() {
             StatusCode::OK => Ok(Events::new(response.into_body())),
-            status => {
-                let body = self.read(response).await?;
-                Err(Answer { status, body }.into_failure())
-            }
+            _ => Err(failure(&self.read(response).await?)),
         }
     }
 
-    async fn ask(
-        &self,
-        method: &Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<(Answer, HeaderMap), Failure> {
-        let request = self.request(method, path, body)?;
-        let answer = async {
-            let response = self.send(request).await?;
-            let (status, headers) = (response.status(), response.headers().clone());
-            let body = self.read(response).await?;
-            Ok((Answer { status, body }, headers))
-        };
+    async fn ask(&self, request: Request<Full<Bytes>>) -> Result<Response<Value>, Failure> {
+        let answer = async { self.read(self.send(request).await?).await };
         let answer = tokio::time::timeout(self.timeout, answer).await;
         answer.unwrap_or_else(|_| {
             Err(self.broken(format_args!("timed out after {} s", self.timeout.as_secs())))
         })
-    }
-
-    fn request(
-        &self,
-        method: &Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Request<Full<Bytes>>, Failure> {
-        let body = body.map(Value::to_string).unwrap_or_default();
-        Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "localhost")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::from(body))
-            .map_err(Failure::internal)
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
@@ -151,10 +117,12 @@ impl Client {
         response.map_err(|error| self.broken(error))
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Result<Value, Failure> {
-        let body = response.into_body().collect().await;
+    async fn read(&self, response: Response<Incoming>) -> Result<Response<Value>, Failure> {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await;
         let body = body.map_err(|error| self.broken(error))?.to_bytes();
-        serde_json::from_slice(&body).map_err(|error| self.broken(error))
+        let body = serde_json::from_slice(&body).map_err(|error| self.broken(error))?;
+        Ok(Response::from_parts(head, body))
     }
 
     /// The failure of an open connection: the server closed it or sent no valid response in time.
@@ -168,6 +136,21 @@ impl Client {
     }
 }
 
+fn request(
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Request<Full<Bytes>>, Failure> {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, "localhost")
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::from(body))
+        .map_err(Failure::internal)
+}
+
 /// Returns the time to wait before the next attempt: the time in `Retry-After`, but at most
 /// [`ANSWER_TIMEOUT`], or 1 s if the field is missing or invalid.
 fn wait_of(headers: &HeaderMap) -> Duration {
@@ -178,21 +161,12 @@ fn wait_of(headers: &HeaderMap) -> Duration {
     Duration::from_secs(seconds.unwrap_or(1)).min(ANSWER_TIMEOUT)
 }
 
-impl Answer {
-    fn into_result(self) -> Result<Value, Failure> {
-        match self.status.is_success() {
-            true => Ok(self.body),
-            false => Err(self.into_failure()),
-        }
-    }
-
-    fn into_failure(self) -> Failure {
-        let error = self.body.get("error").and_then(Value::as_str);
-        let message = error.map_or_else(|| self.body.to_string(), str::to_owned);
-        let code = match self.status.is_client_error() {
-            true => code::USAGE,
-            false => code::SOFTWARE,
-        };
-        Failure::new(code, message)
+/// The failure of a request that was answered with an error status.
+fn failure(answer: &Response<Value>) -> Failure {
+    let error = answer.body().get("error").and_then(Value::as_str);
+    let message = error.map_or_else(|| answer.body().to_string(), str::to_owned);
+    match answer.status().is_client_error() {
+        true => Failure::usage(message),
+        false => Failure::internal(message),
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::exit::{Failure, code};
+use super::exit::Failure;
 use super::{Output, parse_id};
 use crate::admin::RegistrationBody;
 use crate::registry::RepoEntry;
@@ -132,7 +132,7 @@ impl ContainerCommand {
 impl Add {
     async fn run(self) -> Result<(), Failure> {
         let expires_at = self.expires.map(|at| at.format(&Rfc3339)).transpose();
-        let expires_at = expires_at.map_err(|error| Failure::new(code::USAGE, error))?;
+        let expires_at = expires_at.map_err(Failure::usage)?;
         let body = RegistrationBody {
             container_ip: self.ip.map(|ip| ip.to_string()),
             listener: self.listener,
@@ -163,11 +163,9 @@ fn registered(id: &ContainerId, answer: &Value) -> String {
             }
         });
     }
-    lines.extend(
-        answer
-            .get("socket")
-            .map(|socket| format!("socket {}", text(socket))),
-    );
+    if let Some(socket) = answer.get("socket") {
+        lines.push(format!("socket {}", text(socket)));
+    }
     lines.join("\n")
 }
 

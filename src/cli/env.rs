@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use http::Uri;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Server;
 use super::exit::{Failure, code, print};
@@ -63,12 +63,8 @@ impl Env {
                 print(format_args!("set -gx {name} {}", fish(value)))
             }),
             Shell::Json => {
-                let pairs = variables.into_iter();
-                let object = pairs.map(|(name, value)| (name.to_owned(), value.into()));
-                print(format_args!(
-                    "{:#}",
-                    Value::Object(object.collect::<Map<_, _>>())
-                ))
+                let object: Value = variables.into_iter().collect();
+                print(format_args!("{object:#}"))
             }
         }
     }

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::app;
+use crate::config::ConfigErrors;
 pub(super) use crate::exit_code as code;
 
 /// Why a command failed: an exit code and a message.
@@ -19,6 +21,11 @@ impl Failure {
             code,
             message: message.to_string(),
         }
+    }
+
+    /// A failure because of the arguments, with exit code 64.
+    pub fn usage(message: impl Display) -> Self {
+        Self::new(code::USAGE, message)
     }
 
     /// A failure of this program or of the machine, with exit code 70.
@@ -46,6 +53,18 @@ impl Failure {
             );
         }
         ExitCode::from(self.code)
+    }
+}
+
+impl From<app::Failure> for Failure {
+    fn from(failure: app::Failure) -> Self {
+        Self::new(failure.code(), failure)
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::new(code::CONFIG, errors)
     }
 }
 

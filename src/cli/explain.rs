@@ -2,6 +2,7 @@
 
 use clap::Args;
 use http::Method;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Output;
@@ -37,7 +38,7 @@ impl Explain {
     pub(super) async fn run(self) -> Result<(), Failure> {
         if self.tool.is_some() && self.method != TOOL_CALL {
             let message = "only the method tools/call takes a tool and its arguments";
-            return Err(Failure::new(code::USAGE, message));
+            return Err(Failure::usage(message));
         }
         let (url, server) = match &self.tool {
             Some(_) => (String::new(), Some(self.url)),
@@ -56,8 +57,7 @@ impl Explain {
         let answer = client
             .call(Method::POST, "/internal/explain", Some(&body))
             .await?;
-        let explanation = serde_json::from_value(answer.clone());
-        let explanation: Explanation = explanation.map_err(Failure::internal)?;
+        let explanation = Explanation::deserialize(&answer).map_err(Failure::internal)?;
         let lines = |_: &Value| lines(&question, &explanation);
         self.output.print(&answer, lines)?;
         match explanation.allowed {

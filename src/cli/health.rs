@@ -8,8 +8,8 @@ use super::exit::{Failure, code};
 
 pub(super) async fn run(output: &Output) -> Result<(), Failure> {
     let answer = output.target.client().get("/internal/health").await?;
-    output.print(&answer.body, lines)?;
-    match answer.status {
+    output.print(answer.body(), lines)?;
+    match answer.status() {
         StatusCode::OK => Ok(()),
         _ => Err(Failure::silent(code::SOFTWARE)),
     }

@@ -130,11 +130,9 @@ impl ConfigDir {
 }
 
 /// Loads the configuration of the server on this machine.
-fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
+fn load(dir: &ConfigDir) -> Result<Config, Failure> {
     let (dir, profile) = dir.here();
-    let config =
-        config::load(&dir, profile).map_err(|errors| Failure::new(code::CONFIG, errors))?;
-    Ok((dir, config))
+    Ok(config::load(&dir, profile)?)
 }
 
 /// Loads the configuration of the server on this machine, with its MCP policies, and prints its
@@ -145,8 +143,7 @@ pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
         for bundle in Bundles::load(&settings.mcp.policies.bundles).unloaded {
             report.error(bundle.config_error());
         }
-    });
-    let config = config.map_err(|errors| Failure::new(code::CONFIG, errors))?;
+    })?;
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }
@@ -217,9 +214,7 @@ impl Server {
             return Ok(self.target.client());
         };
         let (dir, profile) = ConfigDir { config: Some(dir) }.here();
-        let socket = config::admin_socket(&dir, profile);
-        let socket = socket.map_err(|errors| Failure::new(code::CONFIG, errors))?;
-        Ok(Client::new(socket))
+        Ok(Client::new(config::admin_socket(&dir, profile)?))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::exit::{Failure, code, print};
+use super::exit::{Failure, print};
 use super::{ConfigDir, DEV_STATE, load};
 use crate::registry::sqlite::offline::{self, Present};
 use crate::registry::sqlite::{FILE_NAME, SqliteError};
@@ -19,10 +19,7 @@ const DATA_DIR: &str = "/var/lib/unified-proxy";
 #[derive(Debug, Subcommand)]
 pub enum RegistryCommand {
     /// Check the registry's whole file for damage
-    Check {
-        #[command(flatten)]
-        data: DataDir,
-    },
+    Check(DataDir),
     /// Copy the registry to another file, also while a server runs
     Backup {
         /// The file to write
@@ -57,12 +54,10 @@ pub struct DataDir {
 impl DataDir {
     /// Returns the path of the registry's file.
     fn file(&self) -> Result<PathBuf, Failure> {
-        if let Some(dir) = &self.config {
-            let dir = ConfigDir {
-                config: Some(dir.clone()),
-            };
-            let (_, config) = load(&dir)?;
-            return Ok(config.proxy.data_dir.join(FILE_NAME));
+        if self.config.is_some() {
+            let config = self.config.clone();
+            let proxy = load(&ConfigDir { config })?.proxy;
+            return Ok(proxy.data_dir.join(FILE_NAME));
         }
         let dev = Path::new(DEV_STATE);
         let directory = match &self.data_dir {
@@ -77,7 +72,7 @@ impl DataDir {
 impl RegistryCommand {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self {
-            Self::Check { data } => {
+            Self::Check(data) => {
                 let path = data.file()?;
                 let checked = offline::check(&path);
                 let path = path.display();
@@ -87,27 +82,21 @@ impl RegistryCommand {
             }
             Self::Backup { file, force, data } => {
                 let path = data.file()?;
-                let present = if force {
-                    Present::Replace
-                } else {
-                    Present::Keep
+                let present = match force {
+                    true => Present::Replace,
+                    false => Present::Keep,
                 };
-                let count =
-                    offline::backup(&path, &file, present).map_err(|error| match error {
-                        SqliteError::Io { source, .. }
-                            if source.kind() == ErrorKind::AlreadyExists =>
-                        {
-                            let file = file.display();
-                            let why =
-                                "exists already: name another file, or replace it with --force";
-                            Failure::new(code::USAGE, format_args!("{file} {why}"))
-                        }
-                        error => failed(format_args!("back up {}", path.display()), &error),
-                    })?;
-                print(format_args!(
-                    "{count} registrations copied to {}",
-                    file.display()
-                ))
+                let copied = offline::backup(&path, &file, present);
+                let (path, file) = (path.display(), file.display());
+                let count = copied.map_err(|error| match error {
+                    SqliteError::Io { source, .. } if source.kind() == ErrorKind::AlreadyExists => {
+                        Failure::usage(format_args!(
+                            "{file} exists already: name another file, or replace it with --force"
+                        ))
+                    }
+                    error => failed(format_args!("back up {path}"), &error),
+                })?;
+                print(format_args!("{count} registrations copied to {file}"))
             }
             Self::Restore { file, data } => {
                 let path = data.file()?;

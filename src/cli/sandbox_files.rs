@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::Server;
 use super::env::Place;
-use super::exit::{Failure, code, print, warn};
+use super::exit::{Failure, print, warn};
 use crate::admin::ActiveCredential;
 
 /// The mode of the files: every user may read them, since containers run as other users and no file
@@ -115,14 +115,11 @@ impl SandboxFiles {
         for relative in files.keys() {
             let path = self.dir.join(relative);
             refuse_links(&self.dir, relative).map_err(|e| failed(&path, &e))?;
-            let may_write = self.force || is_ours(&path).map_err(|e| failed(&path, &e))?;
-            if !may_write {
-                let why =
-                    "exists and was not written by this command: move it away, or use --force";
-                return Err(Failure::new(
-                    code::USAGE,
-                    format_args!("{} {why}", path.display()),
-                ));
+            if !self.force && !is_ours(&path).map_err(|e| failed(&path, &e))? {
+                return Err(Failure::usage(format_args!(
+                    "{} exists and was not written by this command: move it away, or use --force",
+                    path.display()
+                )));
             }
         }
         for (path, text) in files {

@@ -64,12 +64,6 @@ impl Channel<BorrowedFd<'static>> {
     }
 }
 
-impl<Fd: AsFd> AsFd for Channel<Fd> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 impl<Fd: AsFd> Channel<Fd> {
     /// Returns a duplicate of the socket, to wait for readiness. The socket and the duplicate
     /// become non-blocking. Must be called within a Tokio runtime.

@@ -2,16 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
 use super::channel::{self, Channel};
 use super::spec::Spec;
@@ -46,12 +44,11 @@ impl Refused {
     }
 }
 
+/// A message to the forwarder.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) enum ToForwarder {
-    /// Forward connections to this Unix listener; without one, refuse them.
-    Serve {
-        listener: Option<std::path::PathBuf>,
-    },
+pub(super) struct Serve {
+    /// The Unix listener to which connections are forwarded; without one, they are refused.
+    pub(super) listener: Option<PathBuf>,
 }
 
 /// A message to PID 1 or to the supervisor.
@@ -146,8 +143,7 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
     let failed = Refused::internal::<io::Error>("starting its first process");
     let (to_forwarder, forwarder_end) = Channel::pair().map_err(failed)?;
     let (pid1, pid1_end) = Channel::pair().map_err(failed)?;
-    let mut command = Command::new(program);
-    command
+    let forwarder = Command::new(program)
         .arg0("unified-proxy")
         .arg(first)
         .env_clear()
@@ -155,10 +151,11 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
         .stdin(forwarder_end.into_inner())
         .stdout(pid1_end.into_inner())
         // The terminal's signals go to the launcher, which forwards them.
-        .process_group(0);
-    let mut command = tokio::process::Command::from(command);
-    // A supervisor is not killed: it kills the command's processes when its channels close.
-    let forwarder = command.kill_on_drop(is_confined).spawn().map_err(failed)?;
+        .process_group(0)
+        // A supervisor is not killed: it kills the command's processes when its channels close.
+        .kill_on_drop(is_confined)
+        .spawn()
+        .map_err(failed)?;
     Ok(Sandbox {
         forwarder,
         is_confined,
@@ -191,7 +188,7 @@ impl Sandbox {
     /// was called without a listener, the ports stay closed.
     pub fn forward_to(&self, listener: Option<&Path>) {
         let listener = listener.map(Path::to_owned);
-        let serve = ToForwarder::Serve { listener };
+        let serve = Serve { listener };
         // Fails only if the forwarder has ended.
         let _ = self.to_forwarder.channel.send(&serve, &[]);
     }

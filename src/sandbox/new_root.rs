@@ -5,10 +5,10 @@
 //! replace files of a writable directory while this root is built.
 
 use std::ffi::CStr;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
@@ -62,11 +62,10 @@ pub fn build(entries: &[Entry]) -> io::Result<()> {
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
     )?;
-    let tree = Tree::begin()?;
-    let tree = entries.iter().try_fold(tree, |mut tree, entry| {
+    let mut tree = Tree::begin()?;
+    for entry in entries {
         tree.add(entry).map_err(|error| named(entry.at(), error))?;
-        Ok::<_, io::Error>(tree)
-    })?;
+    }
     tree.finish()
 }
 
@@ -130,14 +129,10 @@ impl Tree {
         std::env::set_current_dir("/")?;
         mount("tmpfs", "/new", "tmpfs", flags, Some(ROOT_OPTIONS))?;
         mount("tmpfs", "/scratch", "tmpfs", flags, Some(SCRATCH_OPTIONS))?;
-        let directory = |path: &str| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            openat(CWD, path, flags, Mode::empty())
-        };
-        let new = directory("/new")?;
-        let ours = [fstat(&new)?.st_dev, fstat(&directory("/scratch")?)?.st_dev];
+        let new = open("/new")?;
+        let ours = [fstat(&new)?.st_dev, fstat(&open("/scratch")?)?.st_dev];
         let mut tree = Self {
-            old: directory("/old")?,
+            old: open("/old")?,
             new,
             ours,
             mounts: vec![(PathBuf::from("/"), READ_ONLY)],
@@ -164,7 +159,7 @@ impl Tree {
             Entry::Hide { at } => self.hide(at),
             Entry::Replace { at, text } => {
                 let target = self.find(at)?;
-                let part = self.part(|path| fs::write(path, text))?;
+                let part = self.part("/parts", |path| fs::write(path, text))?;
                 self.attach(&part, &target, at, READ_ONLY)
             }
         }
@@ -172,12 +167,11 @@ impl Tree {
 
     fn scratch(&mut self, at: &Path, mode: u32) -> io::Result<()> {
         let target = self.directory(at)?;
-        self.parts += 1;
-        let path = format!("/scratch/{}", self.parts);
-        DirBuilder::new().mode(mode).create(&path)?;
-        // Set explicitly, since the inherited umask must not apply to a directory such as /tmp.
-        fs::set_permissions(&path, Permissions::from_mode(mode))?;
-        let source = openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let source = self.part("/scratch", |path| {
+            fs::create_dir(path)?;
+            // Set explicitly, since the inherited umask must not apply to a directory such as /tmp.
+            fs::set_permissions(path, Permissions::from_mode(mode))
+        })?;
         self.attach(&source, &target, at, WRITABLE)
     }
 
@@ -190,28 +184,26 @@ impl Tree {
     fn bind(&mut self, from: &Path, at: &Path, flags: MountFlags) -> io::Result<()> {
         let source = resolve(self.old.as_fd(), from)?;
         let is_directory = is_directory(&source)?;
-        let target = match self.find(at) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match is_directory {
-                true => self.directory(at)?,
-                false => {
-                    self.file(at, "")?;
-                    self.find(at)?
-                }
-            },
-            found => found?,
+        let target = match self.find_if_there(at)? {
+            Some(target) => target,
+            None if is_directory => self.directory(at)?,
+            None => {
+                self.file(at, "")?;
+                self.find(at)?
+            }
         };
         self.attach(&source, &target, at, flags)
     }
 
     fn hide(&mut self, at: &Path) -> io::Result<()> {
-        let target = match self.find(at) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            found => found?,
+        let Some(target) = self.find_if_there(at)? else {
+            return Ok(());
         };
-        let part = match is_directory(&target)? {
-            true => self.part(|path| fs::create_dir(path))?,
-            false => self.part(|path| fs::write(path, ""))?,
-        };
+        let is_directory = is_directory(&target)?;
+        let part = self.part("/parts", |path| match is_directory {
+            true => fs::create_dir(path),
+            false => fs::write(path, ""),
+        })?;
         self.attach(&part, &target, at, READ_ONLY)
     }
 
@@ -242,21 +234,27 @@ impl Tree {
         Ok(())
     }
 
-    /// A new file or directory in `parts`, to be mounted into the root.
-    fn part(&mut self, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<OwnedFd> {
+    /// A new file or directory in `/scratch` or `/parts`, to be mounted into the root.
+    fn part(
+        &mut self,
+        folder: &str,
+        make: impl FnOnce(&str) -> io::Result<()>,
+    ) -> io::Result<OwnedFd> {
         self.parts += 1;
-        let path = PathBuf::from(format!("/parts/{}", self.parts));
+        let path = format!("{folder}/{}", self.parts);
         make(&path)?;
-        Ok(openat(
-            CWD,
-            &path,
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
+        open(&path)
     }
 
     fn find(&self, at: &Path) -> io::Result<OwnedFd> {
         resolve(self.new.as_fd(), at)
+    }
+
+    fn find_if_there(&self, at: &Path) -> io::Result<Option<OwnedFd>> {
+        match self.find(at) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// Opens a directory of the new root, and creates it and its parents if they are missing. Fails
@@ -320,10 +318,8 @@ impl Tree {
         self.mounts.push((at.clone(), flags));
         for name in READ_ONLY_PROC {
             let at = at.join(name);
-            let access = Access::ReadOnly;
-            match self.add(&Entry::Pin { at, access }) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                pinned => pinned?,
+            if let Some(file) = self.find_if_there(&at)? {
+                self.attach(&file, &file, &at, READ_ONLY)?;
             }
         }
         for name in HIDDEN_PROC {
@@ -394,6 +390,11 @@ fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
         Errno::LOOP => io::Error::other("the path contains a symbolic link"),
         error => error.into(),
     })
+}
+
+fn open(path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn is_directory(file: &OwnedFd) -> io::Result<bool> {

@@ -7,13 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, ioctl_tiocsctty, kill_process, kill_process_group,
     set_dumpable_behavior, set_parent_process_death_signal, setsid, wait,
 };
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{
     LocalModes, OptionalActions, OutputModes, Winsize, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp,
     tcsetwinsize,
@@ -112,11 +111,7 @@ fn open_terminal(
     streams: [OwnedFd; 3],
 ) -> io::Result<([OwnedFd; 3], OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let controlling = rustix::fs::open(
-        "/dev/ptmx",
-        OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    let controlling = openpt(flags)?;
     unlockpt(&controlling)?;
     let terminal = ioctl_tiocgptpeer(&controlling, flags)?;
     if !wanted.interactive {
@@ -150,12 +145,7 @@ pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pi
     let child = Command::new(&command.program)
         .args(&command.arguments)
         .env_clear()
-        .envs(
-            command
-                .environment
-                .iter()
-                .map(|(name, value)| (name, value)),
-        )
+        .envs(command.environment.iter().cloned())
         .current_dir(&command.directory)
         .process_group(0)
         .stdin(stdin)

@@ -60,11 +60,8 @@ pub fn drop_capabilities() -> io::Result<()> {
 
 /// Raises the limit of open files to the hard limit: a forwarded connection takes two descriptors.
 pub fn raise_open_files() -> io::Result<()> {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let limit = Rlimit {
-        current: maximum,
-        maximum,
-    };
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 

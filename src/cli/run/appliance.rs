@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,14 +13,14 @@ use tempfile::TempDir;
 use time::macros::format_description;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
-use super::directories::RunDirectories;
+use super::directories::{RunDirectories, absolute_path_of};
 use super::logins::Logins;
 use crate::app::{self, PrivateOptions, PrivateStart};
 use crate::cli::exit::{Failure, code};
 use crate::config;
-use crate::sandbox::Channel;
+use crate::sandbox::{Channel, SELF_EXE};
 
 /// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
@@ -35,12 +34,8 @@ const LOCK_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// The number of runs whose logs are kept.
 const KEPT_RUNS: usize = 500;
 
-/// The configuration files that are used if there is no configuration of the user or of the
-/// machine.
-const SHIPPED: [(&str, &str); 1] = [(
-    "allowlist.yaml",
-    include_str!("../../../config/allowlist.yaml"),
-)];
+/// The allowlist that is used if there is no configuration of the user or of the machine.
+const SHIPPED_ALLOWLIST: &str = include_str!("../../../config/allowlist.yaml");
 
 /// A running appliance. Dropping this value kills the process.
 pub struct Appliance {
@@ -89,20 +84,18 @@ impl Appliance {
         }
         let log = runs.join(format!("{name}.log"));
         let (channel, theirs) = Channel::pair().map_err(failed)?;
-        let mut command = std::process::Command::new("/proc/self/exe");
-        command
+        let child = Command::new(SELF_EXE)
             .arg0("unified-proxy")
             .arg(APPLIANCE)
             .stdin(theirs.into_inner())
             .stdout(Stdio::null())
             .stderr(File::create(&log).map_err(failed)?)
             // Its own group, so that Ctrl-C does not end the appliance before the command.
-            .process_group(0);
-        if let Some(logins) = logins {
-            command.envs(logins.environment());
-        }
-        let mut command = tokio::process::Command::from(command);
-        let child = command.kill_on_drop(true).spawn().map_err(failed)?;
+            .process_group(0)
+            .envs(logins.map(Logins::environment).unwrap_or_default())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(failed)?;
         channel.send(&options, &[]).map_err(failed)?;
         Ok(Self {
             child,
@@ -163,28 +156,20 @@ impl Appliance {
 }
 
 /// Runs as the appliance. Its standard input is the launcher's channel.
-pub fn run() -> std::process::ExitCode {
+pub fn run() -> Result<(), Failure> {
     // The process name in `ps`. An error is harmless.
     let _ = rustix::thread::set_name(c"up-appliance");
     // Ends the appliance with the launcher. An error is harmless too: the appliance also ends when
     // the launcher's end of the channel is closed.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let channel = Channel::from_stdin();
-    let options = match channel.receive::<PrivateOptions>() {
-        Ok(Some((options, _))) => options,
-        Ok(None) | Err(_) => return Failure::internal("only `run` starts this command").report(),
+    let Ok(Some((options, _))) = channel.receive::<PrivateOptions>() else {
+        return Err(Failure::internal("only `run` starts this command"));
     };
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            let message = format_args!("the runtime cannot be started: {error}");
-            return Failure::internal(message).report();
-        }
-    };
-    match runtime.block_on(app::run_private(options, &channel)) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(failure) => Failure::new(failure.code(), failure).report(),
-    }
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| {
+        Failure::internal(format_args!("the runtime cannot be started: {error}"))
+    })?;
+    Ok(runtime.block_on(app::run_private(options, &channel))?)
 }
 
 /// Returns the directory that contains the state directories of this user's runs. No sandbox sees
@@ -238,12 +223,11 @@ fn remove_ended(all: &Path) {
 /// Returns the configuration directory of the user or, if that does not exist, the configuration
 /// directory of the machine. `None` if neither directory exists.
 fn own_config() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
-    let own = base.filter(|base| base.is_absolute()).or(home);
+    let own = absolute_path_of("XDG_CONFIG_HOME").or(home);
     let own = own.map(|base| base.join("unified-proxy"));
-    let candidates = own.into_iter().chain([crate::cli::CONFIG_DIR.into()]);
-    candidates.into_iter().find(|path| path.is_dir())
+    let mut candidates = own.into_iter().chain([crate::cli::CONFIG_DIR.into()]);
+    candidates.find(|path| path.is_dir())
 }
 
 /// Resolves the configuration directory. Refuses it if the command could write to the directory or
@@ -258,11 +242,7 @@ fn usable(config: &Path, directories: &RunDirectories) -> Result<PathBuf, Failur
     let files = config::FILES.map(|name| config.join(name));
     let files = files.iter().filter_map(|file| fs::canonicalize(file).ok());
     let mut all = files.chain([config.clone()]);
-    let writable = all.find_map(|file| {
-        let mut writable = directories.writable.iter();
-        writable.find(|path| file.starts_with(path))
-    });
-    match writable {
+    match all.find_map(|file| directories.writable_above(&file)) {
         None => Ok(config),
         Some(path) => refused(format_args!(
             "the sandbox could change its own configuration: {} is in {}, which the command may \
@@ -276,9 +256,7 @@ fn usable(config: &Path, directories: &RunDirectories) -> Result<PathBuf, Failur
 fn write_shipped(state: &Path) -> io::Result<PathBuf> {
     let config = state.join("config");
     fs::create_dir(&config)?;
-    for (name, text) in SHIPPED {
-        fs::write(config.join(name), text)?;
-    }
+    fs::write(config.join("allowlist.yaml"), SHIPPED_ALLOWLIST)?;
     Ok(config)
 }
 

@@ -38,17 +38,16 @@ impl RunDirectories {
     /// it, writable directories that belong to the system, and directories in `/proc`, `/dev` and
     /// `/sys`.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
-        let real_home = env::var_os("HOME").map(PathBuf::from);
-        let real_home = real_home.filter(|home| home.is_absolute());
-        let home = real_home.as_deref().map(canonical_or_same);
         let is_home = |home: &PathBuf| {
             let mut system = ["/etc", "/usr", "/proc", "/dev", "/sys"].iter();
             home != Path::new("/") && !system.any(|system| home.starts_with(system))
         };
-        let home = home.filter(is_home);
+        let home = absolute_path_of("HOME");
+        let home = home.map(|home| canonical_or_same(&home)).filter(is_home);
         let directory = env::current_dir().map_err(|error| {
-            let message = format_args!("the working directory cannot be used: {error}");
-            Failure::new(code::USAGE, message)
+            Failure::usage(format_args!(
+                "the working directory cannot be used: {error}"
+            ))
         })?;
         let mut writable = vec![directory.clone()];
         for path in write {
@@ -77,8 +76,7 @@ impl RunDirectories {
     pub fn resolve_outside(&self, path: &Path) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
-            let mut work = self.writable.iter().chain(&self.readable);
-            if work.any(|root| path.starts_with(root)) {
+            if self.shown().any(|root| path.starts_with(root)) {
                 return None;
             }
             if fs::canonicalize(&path).ok()? == path {
@@ -94,9 +92,19 @@ impl RunDirectories {
         None
     }
 
+    /// The paths that the command sees: the writable ones, then the read-only ones.
+    pub fn shown(&self) -> impl Iterator<Item = &PathBuf> {
+        self.writable.iter().chain(&self.readable)
+    }
+
+    /// Returns the first writable path that contains `path`.
+    pub fn writable_above(&self, path: &Path) -> Option<&PathBuf> {
+        self.writable.iter().find(|root| path.starts_with(root))
+    }
+
     fn check(&self) -> Result<(), Failure> {
-        let refuse = |message: String| Err(Failure::new(code::USAGE, message));
-        for path in self.writable.iter().chain(&self.readable) {
+        let refuse = |message: String| Err(Failure::usage(message));
+        for path in self.shown() {
             if self.home.starts_with(path) {
                 return refuse(format!(
                     "{} holds the home directory, with every login in it: start in a directory \
@@ -124,11 +132,8 @@ impl RunDirectories {
                 ));
             }
         }
-        match self
-            .writable
-            .iter()
-            .find(|path| self.readable.contains(path))
-        {
+        let mut writable = self.writable.iter();
+        match writable.find(|path| self.readable.contains(path)) {
             None => Ok(()),
             Some(path) => refuse(format!(
                 "{} cannot be both read-only and writable",
@@ -161,10 +166,14 @@ fn is_of_system(path: &Path) -> bool {
 }
 
 fn canonical(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
-    fs::canonicalize(path).map_err(|error| {
-        let message = format_args!("{flag} {}: {error}", path.display());
-        Failure::new(code::USAGE, message)
-    })
+    fs::canonicalize(path)
+        .map_err(|error| Failure::usage(format_args!("{flag} {}: {error}", path.display())))
+}
+
+/// Returns the path in an environment variable; `None` if it is unset or relative.
+pub fn absolute_path_of(variable: &str) -> Option<PathBuf> {
+    let path = env::var_os(variable).map(PathBuf::from);
+    path.filter(|path| path.is_absolute())
 }
 
 fn canonical_or_same(path: &Path) -> PathBuf {
@@ -174,14 +183,12 @@ fn canonical_or_same(path: &Path) -> PathBuf {
 /// Creates the directory for logs and records of placeholders, which outlive the run. Refuses a
 /// directory that the command could write to.
 pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
-    let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
-    let base = base.filter(|base| base.is_absolute());
-    let base = match (base, &directories.real_home) {
+    let base = match (absolute_path_of("XDG_STATE_HOME"), &directories.real_home) {
         (Some(base), _) => base,
         (None, Some(home)) if home.is_dir() => home.join(".local/state"),
         (None, _) => {
             let message = "there is no directory for the audit log: set HOME or XDG_STATE_HOME";
-            return Err(Failure::new(code::USAGE, message));
+            return Err(Failure::usage(message));
         }
     };
     let state = base.join("unified-proxy");
@@ -194,19 +201,12 @@ pub fn kept_state(directories: &RunDirectories) -> Result<PathBuf, Failure> {
         Failure::new(code::CONFIG, message)
     })?;
     let state = canonical_or_same(&state);
-    match directories
-        .writable
-        .iter()
-        .any(|path| state.starts_with(path))
-    {
-        false => Ok(state),
-        true => Err(Failure::new(
-            code::USAGE,
-            format_args!(
-                "the sandbox could write to {}, where audit logs are kept: start the command in \
-                 another directory, or set XDG_STATE_HOME",
-                state.display()
-            ),
-        )),
+    match directories.writable_above(&state) {
+        None => Ok(state),
+        Some(_) => Err(Failure::usage(format_args!(
+            "the sandbox could write to {}, where audit logs are kept: start the command in \
+             another directory, or set XDG_STATE_HOME",
+            state.display()
+        ))),
     }
 }

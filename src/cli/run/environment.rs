@@ -11,35 +11,29 @@ use addons::credentials::{is_placeholder, placeholder};
 use super::visible::OWN_PROGRAMS;
 
 /// Words that mark a variable as secret. The words of a name are separated by `_`, `-` and `.`;
-/// digits at the end of a word are ignored.
-const SECRET_WORDS: [&str; 24] = [
-    "ACCESSKEY",
-    "APIKEY",
-    "AUTH",
-    "BEARER",
-    "CONNECTION",
-    "CONNSTR",
-    "COOKIE",
-    "COOKIES",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "CREDS",
-    "DSN",
-    "JWT",
-    "KEY",
-    "KEYS",
-    "LICENSE",
-    "OTP",
-    "PASS",
-    "PASSPHRASE",
-    "PASSWD",
-    "PASSWORD",
-    "PAT",
-    "PWD",
-    "SECRET",
+/// case and digits at the end of a word are ignored.
+const SECRET_WORDS: [&str; 18] = [
+    "auth",
+    "bearer",
+    "connection",
+    "connstr",
+    "cookie",
+    "cookies",
+    "credential",
+    "credentials",
+    "creds",
+    "dsn",
+    "jwt",
+    "key",
+    "keys",
+    "license",
+    "otp",
+    "pass",
+    "pat",
+    "pwd",
 ];
 /// Suffixes of words that mark a variable as secret: `GITHUB_TOKEN`, `dbpassword`, `CLIENTSECRETS`.
-const SECRET_ENDS: [&str; 14] = [
+const SECRET_ENDS: [&str; 13] = [
     "accesskey",
     "aikey",
     "apikey",
@@ -52,7 +46,6 @@ const SECRET_ENDS: [&str; 14] = [
     "secrets",
     "token",
     "tokens",
-    "secretaccesskey",
     "webhook",
 ];
 /// Variables that are not secret, even if their name or value matches one of the lists.
@@ -94,7 +87,7 @@ const SECRET_PARTS: [&str; 5] = [
 ];
 /// Variables that are dropped: they name sockets and sessions of the host, or files that do not
 /// exist in the sandbox.
-const DROPPED: [&str; 22] = [
+const DROPPED: [&str; 21] = [
     "BASH_ENV",
     "CONTAINER_HOST",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -112,7 +105,6 @@ const DROPPED: [&str; 22] = [
     "SSH_AUTH_SOCK",
     "SSH_TTY",
     "TMUX",
-    "UNIFIED_PROXY_SOCKET",
     "WAYLAND_DISPLAY",
     "XAUTHORITY",
     "XDG_RUNTIME_DIR",
@@ -141,8 +133,8 @@ const KEPT: [&str; 4] = [
 /// Appends [`OWN_PROGRAMS`] to `PATH` if `PATH` is not empty. Returns the variables sorted by name.
 pub fn environment(
     home: &Path,
-    proxy: impl IntoIterator<Item = (String, String)>,
-    keys: impl IntoIterator<Item = (String, String)>,
+    proxy: Vec<(&str, String)>,
+    keys: Vec<(String, String)>,
 ) -> Vec<(OsString, OsString)> {
     let mut variables: BTreeMap<OsString, OsString> = env::vars_os()
         .filter(|(name, _)| !is_dropped(&name.to_string_lossy()))
@@ -164,8 +156,12 @@ pub fn environment(
         path.push(":");
         path.push(OWN_PROGRAMS);
     }
-    let set = proxy.into_iter().chain(keys);
-    variables.extend(set.map(|(name, value)| (name.into(), value.into())));
+    for (name, value) in proxy {
+        variables.insert(name.into(), value.into());
+    }
+    for (name, value) in keys {
+        variables.insert(name.into(), value.into());
+    }
     variables.into_iter().collect()
 }
 
@@ -175,26 +171,18 @@ fn is_dropped(name: &str) -> bool {
     DROPPED.contains(&name) || (begins && !KEPT.contains(&name))
 }
 
-/// Returns a word without its trailing digits, so that `SECRET1` counts as `SECRET`.
-fn without_number(word: &str) -> &str {
-    word.trim_end_matches(|c: char| c.is_ascii_digit())
-}
-
 /// Whether a variable looks like a secret, by its name or its value.
 pub fn is_secret(name: &str, value: &str) -> bool {
     !PLAIN.contains(&name) && (has_secret_name(name) || has_secret_value(value))
 }
 
 fn has_secret_name(name: &str) -> bool {
-    let upper = name.to_ascii_uppercase();
-    let lower = name.to_ascii_lowercase();
-    let mut words = upper.split(['_', '-', '.']);
-    words.any(|word| SECRET_WORDS.contains(&without_number(word)))
-        || lower.split(['_', '-', '.']).any(|word| {
-            SECRET_ENDS
-                .iter()
-                .any(|end| without_number(word).ends_with(end))
-        })
+    let name = name.to_ascii_lowercase();
+    name.split(['_', '-', '.']).any(|word| {
+        // `SECRET1` counts as `SECRET`.
+        let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        SECRET_WORDS.contains(&word) || SECRET_ENDS.iter().any(|end| word.ends_with(end))
+    })
 }
 
 fn has_secret_value(value: &str) -> bool {

@@ -69,20 +69,18 @@ impl FileWatch {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.events, &mut buffer);
         let mut concerns_us = false;
-        let mut first = true;
+        let mut event = reader.next()?;
         loop {
-            let event = match reader.next() {
-                Ok(event) => event,
-                Err(Errno::AGAIN) if !first => return Ok(concerns_us),
-                Err(error) => return Err(error.into()),
-            };
-            first = false;
             let name = event.file_name().map(|name| name.to_bytes());
             // An event has no name if the queue overflowed, or if a watched directory was removed.
             concerns_us |= name.is_none_or(|name| {
                 let mut names = self.files.keys().filter_map(|path| path.file_name());
                 names.any(|watched| watched.as_encoded_bytes() == name)
             });
+            event = match reader.next() {
+                Err(Errno::AGAIN) => return Ok(concerns_us),
+                next => next?,
+            };
         }
     }
 

@@ -1,13 +1,11 @@
 //! Recognizes git directories, and finds the files of a repository that git executes, or obeys as
 //! settings.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::CWD;
 
+use super::obeyed::read_start;
 use crate::sandbox::machine::without_parents;
 
 /// Names in a git directory that git executes or obeys, each with the text of the placeholder that
@@ -41,7 +39,8 @@ pub fn looks_like_one(path: &Path) -> bool {
 /// if they are in the work tree and their parent directory exists. Each has the text of its
 /// placeholder, as in [`OBEYED_BY_GIT`].
 pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
-    let (Ok(text), Some(tree)) = (read(&git.join("config")), git.parent()) else {
+    let text = read_start(CWD, &git.join("config"), MAX_CONFIG);
+    let (Some(text), Some(tree)) = (text, git.parent()) else {
         return Vec::new();
     };
     let values = text.lines().filter_map(|line| {
@@ -66,23 +65,10 @@ pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
         .collect()
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    // Non-blocking, since opening a FIFO without a writer would block.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_CONFIG).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,8 @@
 //! Copies a few of the user's git settings, none of which names a program or contains a secret.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+
+use super::programs::output_of;
 
 /// The pattern of the keys that are copied.
 const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
@@ -9,21 +10,17 @@ const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff
 /// Makes the text of a `.gitconfig` for the home directory in the sandbox; `None` if the user has
 /// none of these settings. `git` is the path of the program.
 pub fn git_settings(git: &Path) -> Option<String> {
-    let output = Command::new(git)
-        .args([
+    let listed = output_of(
+        git,
+        &[
             "config",
             "--global",
             "--includes",
             "--null",
             "--get-regexp",
             KEYS,
-        ])
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    let listed = String::from_utf8(output.stdout).ok()?;
+        ],
+    )?;
     let text: String = listed.split('\0').filter_map(setting).collect();
     (!text.is_empty()).then_some(text)
 }

@@ -27,7 +27,7 @@ use super::signals::{SignalEvent, Signals};
 use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
-use crate::cli::exit::{Failure, code};
+use crate::cli::exit::Failure;
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
 /// Time limit for the renewal of a lease.
@@ -50,13 +50,8 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         .build()
         .map_err(Failure::internal)?;
     runtime.block_on(async {
-        let shown: Vec<_> = directories
-            .writable
-            .iter()
-            .chain(&directories.readable)
-            .cloned()
-            .collect();
-        let mut placeholders = Placeholders::record(&shown, &kept).map_err(|error| {
+        let shown = directories.shown().cloned().collect();
+        let mut placeholders = Placeholders::record(shown, &kept).map_err(|error| {
             Failure::internal(format_args!("placeholders cannot be recorded: {error}"))
         })?;
         let mut signals = Signals::listen().map_err(Failure::internal)?;
@@ -66,15 +61,11 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         };
         let ended = parts.run_command(&run, &directories, &mut signals).await;
         let made = parts.protected.made_since(&directories.writable);
-        let mut report = parts.end(ended.is_ok()).await;
-        match made {
-            Ok(made) => report.made = made,
-            Err(why) => report.unknown = Some(why),
-        }
+        let report = parts.end(ended.is_ok()).await;
         let ended = ended?;
         if !run.quiet {
             // A write error is ignored: there is no other output for the report.
-            let _ = io::stderr().write_all(report.text().as_bytes());
+            let _ = io::stderr().write_all(report.text(&made).as_bytes());
         }
         if let Some(file) = learn {
             file.write(&report.allowlist())?;
@@ -123,33 +114,29 @@ impl Parts {
     ) -> Result<Self, Failure> {
         // The forwarder creates the namespaces while the appliance starts.
         let sandbox = sandbox::start(Path::new(sandbox::SELF_EXE))?;
-        let mut appliance = match run.server {
-            Some(_) => None,
-            None => Some(start_appliance(run, directories, kept)?),
+        let (mut appliance, socket) = match &run.server {
+            Some(socket) => (None, socket.clone()),
+            None => {
+                let appliance = start_appliance(run, directories, kept)?;
+                let socket = appliance.socket();
+                (Some(appliance), socket)
+            }
         };
-        let socket = match (&appliance, &run.server) {
-            (Some(appliance), _) => appliance.socket(),
-            (None, server) => server.clone().unwrap_or_default(),
-        };
-        let refused = |problem: String| Failure::new(code::USAGE, problem);
-        let mut protected =
-            Protected::find(&directories.writable, &directories.readable).map_err(refused)?;
-        let closed = placeholders
-            .make(std::mem::take(&mut protected.missing))
-            .map_err(|error| refused(error.to_string()))?;
-        protected.forget(&closed);
+        let protected = Protected::find(&directories.writable, &directories.readable);
+        let mut protected = protected.map_err(Failure::usage)?;
+        let closed = placeholders.make(std::mem::take(&mut protected.missing));
+        protected.forget(&closed.map_err(Failure::usage)?);
         let file_watch = FileWatch::watch(protected.obeyed()).map_err(|error| {
-            let what = format_args!("protected files cannot be watched: {error}");
-            Failure::internal(what)
+            Failure::internal(format_args!("protected files cannot be watched: {error}"))
         })?;
         let prepared = Prepared::look(directories);
         protected.hide([appliance::state_directory(), socket.clone()]);
         if let Some(appliance) = &mut appliance {
             appliance.ready().await?;
         }
-        let registration = Registration::begin(socket.clone(), run).await?;
+        let registration = Registration::begin(socket, run).await?;
         let watched = match run.server {
-            Some(_) => Some(WatchedFlows::open(&socket, &registration.id).await?),
+            Some(_) => Some(WatchedFlows::open(&registration.client, &registration.id).await?),
             None => None,
         };
         let mut renewal = tokio::time::interval(RENEWAL);
@@ -180,8 +167,7 @@ impl Parts {
         let prepared = std::mem::take(&mut self.prepared);
         let mut spec = specification(&run.command, prepared, directories, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {
-            let message = format_args!("the standard streams cannot be used: {error}");
-            Failure::new(code::USAGE, message)
+            Failure::usage(format_args!("the standard streams cannot be used: {error}"))
         })?;
         spec.terminal = streams.wanted;
         let fds = streams.streams.each_ref().map(AsFd::as_fd);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::cli::exit::{Failure, code};
+use crate::cli::exit::Failure;
 
 /// The destination of the file. Its directory is opened before the command runs, so that the
 /// command cannot redirect the file by replacing the directory with a link.
@@ -21,10 +21,8 @@ pub struct LearnedFile {
 impl LearnedFile {
     /// Opens the directory of the file. Fails if `path` is a directory.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        let failed = |error: io::Error| {
-            let message = format_args!("--learn {}: {error}", path.display());
-            Failure::new(code::USAGE, message)
-        };
+        let failed =
+            |error: io::Error| Failure::usage(format_args!("--learn {}: {error}", path.display()));
         let name = path
             .file_name()
             .filter(|_| !path.is_dir())

@@ -2,16 +2,16 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde_json::{Map, json};
+
+use super::programs::output_of;
 
 /// The shipped `credentials.yaml`, whose entries take keys from the environment.
 const SHIPPED: &str = include_str!("../../../config/credentials.yaml");
 
 /// A login that a command-line tool keeps in a file.
 struct Login {
-    name: &'static str,
     provider: &'static str,
     /// The path below the home directory.
     file: &'static str,
@@ -22,38 +22,33 @@ struct Login {
     more: &'static [(&'static str, &'static str)],
 }
 
+const fn login(provider: &'static str, file: &'static str, host: &'static str) -> Login {
+    Login {
+        provider,
+        file,
+        host,
+        remove: &[],
+        more: &[],
+    }
+}
+
 const LOGINS: [Login; 4] = [
     Login {
-        name: "claude-login",
-        provider: "claude",
-        file: ".claude/.credentials.json",
-        host: "api.anthropic.com",
         remove: &["x-api-key"],
-        more: &[],
+        ..login("claude", ".claude/.credentials.json", "api.anthropic.com")
     },
+    login("codex", ".codex/auth.json", "chatgpt.com"),
     Login {
-        name: "codex-login",
-        provider: "codex",
-        file: ".codex/auth.json",
-        host: "chatgpt.com",
-        remove: &[],
-        more: &[],
-    },
-    Login {
-        name: "gemini-login",
-        provider: "gemini",
-        file: ".gemini/oauth_creds.json",
-        host: "cloudcode-pa.googleapis.com",
-        remove: &[],
         more: &[("client_secret", "${GEMINI_CLIENT_SECRET:-}")],
+        ..login(
+            "gemini",
+            ".gemini/oauth_creds.json",
+            "cloudcode-pa.googleapis.com",
+        )
     },
     Login {
-        name: "opencode-login",
-        provider: "opencode",
-        file: ".local/share/opencode/auth.json",
-        host: "chatgpt.com",
-        remove: &[],
         more: &[("entry", "openai")],
+        ..login("opencode", ".local/share/opencode/auth.json", "chatgpt.com")
     },
 ];
 
@@ -95,18 +90,15 @@ impl Logins {
             let name = login.provider;
             // Codex and OpenCode use the same host, which can have only one credential.
             let same_host = files.iter().find(|(used, _)| used.host == login.host);
-            if name == "gemini" && !is_set(&GEMINI_SECRET) {
-                let why = format!("set the variable {GEMINI_SECRET}");
-                left_out.push(format!("the login of {name} is not used: {why}"));
-            } else if let Some((used, _)) = same_host {
-                let why = format!(
-                    "that of {} is for the same host, {}",
-                    used.provider, used.host
-                );
-                left_out.push(format!("the login of {name} is not used: {why}"));
+            let why = if name == "gemini" && !is_set(&GEMINI_SECRET) {
+                format!("set the variable {GEMINI_SECRET}")
+            } else if let Some((Login { provider, host, .. }, _)) = same_host {
+                format!("that of {provider} is for the same host, {host}")
             } else {
                 files.push((login, path));
-            }
+                continue;
+            };
+            left_out.push(format!("the login of {name} is not used: {why}"));
         }
         let keys: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
         let github_token = match keys.contains(&"GITHUB_TOKEN") {
@@ -144,7 +136,7 @@ impl Logins {
             let more = login.more.iter();
             oauth.extend(more.map(|(key, value)| ((*key).to_owned(), (*value).into())));
             let entry = json!({
-                "name": login.name,
+                "name": format!("{}-login", login.provider),
                 "hosts": [login.host],
                 "oauth": oauth,
                 "remove_headers": login.remove,
@@ -175,16 +167,9 @@ impl Logins {
 
 /// Gets the token from gh, which may keep it in a keyring; `None` if gh has no token or fails.
 fn gh_token(gh: &Path) -> Option<String> {
-    let output = Command::new(gh)
-        .args(["auth", "token"])
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    let token = String::from_utf8(output.stdout).ok()?;
+    let token = output_of(gh, &["auth", "token"])?;
     let token = token.trim();
-    (output.status.success() && !token.is_empty()).then(|| token.to_owned())
+    (!token.is_empty()).then(|| token.to_owned())
 }
 
 #[cfg(test)]
@@ -202,8 +187,8 @@ mod tests {
             fs::write(path, "{}").unwrap();
         }
         let logins = Logins::find(Some(home.path()), None);
-        let used: Vec<_> = logins.files.iter().map(|(login, _)| login.name).collect();
-        assert_eq!(used, ["codex-login"]);
+        let used = logins.files.iter().map(|(login, _)| login.provider);
+        assert_eq!(used.collect::<Vec<_>>(), ["codex"]);
         assert_eq!(
             logins.left_out,
             ["the login of opencode is not used: that of codex is for the same host, chatgpt.com"]

@@ -1,9 +1,12 @@
 //! Names of files and directories that tools on the host execute, or obey as settings, without
 //! asking the user.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::sandbox::Entry;
 
@@ -82,12 +85,11 @@ fn is_directory(path: &Path) -> bool {
 fn excluded_in(root: &Path) -> Option<Entry> {
     let git = root.join(".git");
     let at = git.join("info/exclude");
-    let is_list = at.symlink_metadata().is_ok_and(|found| found.is_file());
-    if !is_directory(&git) || !is_directory(&git.join("info")) || !is_list {
+    if !is_directory(&git) || !is_directory(&git.join("info")) {
         return None;
     }
     let is_placeholder = |name: &str| {
-        let text = start(&root.join(name), NO_SETTINGS.len() as u64 + 1);
+        let text = read_start(CWD, &root.join(name), NO_SETTINGS.len() as u64 + 1);
         text.as_deref() == Some(NO_SETTINGS)
     };
     let names = OBEYED.iter().map(|(name, _)| *name);
@@ -98,22 +100,21 @@ fn excluded_in(root: &Path) -> Option<Entry> {
     if added.is_empty() {
         return None;
     }
-    let text = format!("{}\n{added}", start(&at, MAX_EXCLUDES)?);
+    let text = format!("{}\n{added}", read_start(CWD, &at, MAX_EXCLUDES)?);
     Some(Entry::Replace { at, text })
 }
 
-/// Reads the first `most` bytes of a file; `None` if it is not a regular file or cannot be read.
-fn start(path: &Path, most: u64) -> Option<String> {
-    // Checked before the file is opened, since opening a FIFO waits for a writer.
-    fs::symlink_metadata(path)
-        .ok()
-        .filter(|found| found.is_file())?;
+/// Reads the first `most` bytes of a file; `None` if it is not a regular file or cannot be read. A
+/// relative path begins at `directory`. A link at the end of the path is not followed.
+pub fn read_start(directory: impl AsFd, path: &Path, most: u64) -> Option<String> {
+    // Non-blocking, since opening a FIFO without a writer would block.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(openat(directory, path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
     let mut bytes = Vec::new();
-    fs::File::open(path)
-        .ok()?
-        .take(most)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    file.take(most).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, unl
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::obeyed::NO_SETTINGS;
+use super::obeyed::{NO_SETTINGS, read_start};
 
 /// Limit on the bytes that are read of a record. A longer record counts as empty.
 const MAX_RECORD: u64 = 16 << 20;
@@ -54,7 +54,7 @@ pub struct Placeholders {
 impl Placeholders {
     /// Records the directories that a run shows, in a file below `state`. Until the record is
     /// dropped, no other run removes placeholders in these directories.
-    pub fn record(shown: &[PathBuf], state: &Path) -> io::Result<Self> {
+    pub fn record(shown: Vec<PathBuf>, state: &Path) -> io::Result<Self> {
         let folder = state.join("placeholders");
         fs::DirBuilder::new()
             .recursive(true)
@@ -71,7 +71,7 @@ impl Placeholders {
             folder,
             file,
             contents: Contents {
-                shown: shown.to_vec(),
+                shown,
                 made: Vec::new(),
             },
         };
@@ -203,29 +203,14 @@ fn remove(missing: &Missing) {
     // Neither call follows a link.
     let _ = match missing.text {
         None => unlinkat(&parent, name, AtFlags::REMOVEDIR),
-        Some(_) if has_text(&parent, name) => unlinkat(&parent, name, AtFlags::empty()),
+        Some(_) if has_text(&parent, name.as_ref()) => unlinkat(&parent, name, AtFlags::empty()),
         Some(_) => Ok(()),
     };
 }
 
 /// Whether a file has one of [`TEXTS`].
-fn has_text(parent: &impl AsFd, name: &std::ffi::OsStr) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = openat2(
-        parent,
-        name,
-        flags,
-        Mode::empty(),
-        ResolveFlags::NO_SYMLINKS,
-    ) else {
-        return false;
-    };
-    let file = File::from(file);
-    let is_file = file.metadata().is_ok_and(|found| found.is_file());
-    let mut text = String::new();
-    is_file
-        && file.take(MAX_TEXT).read_to_string(&mut text).is_ok()
-        && TEXTS.contains(&text.as_str())
+fn has_text(parent: &impl AsFd, name: &Path) -> bool {
+    read_start(parent, name, MAX_TEXT).is_some_and(|text| TEXTS.contains(&text.as_str()))
 }
 
 #[cfg(test)]
@@ -242,7 +227,7 @@ mod tests {
     }
 
     fn run(shown: &Path, state: &Path, missing: &[(&Path, Option<&str>)]) -> Placeholders {
-        let mut run = Placeholders::record(&[shown.to_owned()], state).unwrap();
+        let mut run = Placeholders::record(vec![shown.to_owned()], state).unwrap();
         let missing = missing.iter().map(|(path, text)| Missing {
             path: path.to_path_buf(),
             text: text.map(str::to_owned),
@@ -316,7 +301,7 @@ mod tests {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), work.path().join("sub")).unwrap();
-        let mut run = Placeholders::record(&[work.path().to_owned()], state.path()).unwrap();
+        let mut run = Placeholders::record(vec![work.path().to_owned()], state.path()).unwrap();
         let missing = Missing {
             path: work.path().join("sub/.git"),
             text: None,

@@ -1,10 +1,11 @@
-//! Finds the programs that the command and the launcher execute.
+//! Finds the programs that the command and the launcher execute, and runs those of the launcher.
 
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Finds the command's program as a shell would, and resolves links; `None` if there is no such
 /// executable file. `directory` is the working directory.
@@ -27,6 +28,19 @@ pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
         let found = executable(&folder.join(name))?;
         (!own(&folder) && !own(&found)).then_some(found)
     })
+}
+
+/// Runs a program without input, and returns its output; `None` if it fails.
+pub fn output_of(program: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then_some(text)
 }
 
 fn executable(path: &Path) -> Option<PathBuf> {

@@ -52,7 +52,7 @@ impl Protected {
             found.add_root(root)?;
         }
         for root in readable {
-            found.hide_sockets(root, 0)?;
+            found.hide_sockets(root, 0, None)?;
         }
         let count = found.pinned.len() + found.read_only.len() + found.hidden.len();
         if count > MAX_PROTECTED {
@@ -137,23 +137,18 @@ impl Protected {
     /// links.
     fn add(&mut self, path: PathBuf, text: Option<&str>) -> Result<(), String> {
         match path.symlink_metadata() {
-            Ok(found) if found.is_symlink() => Err(is_a_link(&path)),
-            Ok(found) if found.is_file() && found.nlink() > 1 => Err(has_another_name(&path)),
-            Ok(_) => {
-                self.read_only.insert(path);
-                Ok(())
+            Ok(found) if found.is_symlink() => return Err(is_a_link(&path)),
+            Ok(found) if found.is_file() && found.nlink() > 1 => {
+                return Err(has_another_name(&path));
             }
-            Err(_) => {
-                self.add_missing(path, text);
-                Ok(())
-            }
+            Ok(_) => {}
+            Err(_) => self.missing.push(Missing {
+                path: path.clone(),
+                text: text.map(str::to_owned),
+            }),
         }
-    }
-
-    fn add_missing(&mut self, path: PathBuf, text: Option<&str>) {
-        self.read_only.insert(path.clone());
-        let text = text.map(str::to_owned);
-        self.missing.push(Missing { path, text });
+        self.read_only.insert(path);
+        Ok(())
     }
 
     /// Protects a git directory, and those of its submodules and work trees.
@@ -175,7 +170,8 @@ impl Protected {
                 self.add_git_below(&below, 0)?;
             }
         }
-        self.hide_sockets_of_git(git)
+        // `objects` may have very many files.
+        self.hide_sockets(git, 0, Some("objects"))
     }
 
     /// Protects the git directories at any depth below a directory, since the names of submodules
@@ -220,7 +216,7 @@ impl Protected {
                 self.pin_between(root, directory);
                 self.add(path.clone(), None)?;
                 if kind.is_dir() {
-                    self.hide_sockets(&path, depth)?;
+                    self.hide_sockets(&path, depth, None)?;
                 }
             } else if kind.is_dir() {
                 if git_directory::is_one(&path) {
@@ -239,28 +235,21 @@ impl Protected {
         self.pinned.extend(way.map(Path::to_owned));
     }
 
-    /// Hides the sockets in a directory, at any depth.
-    fn hide_sockets(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
+    /// Hides the sockets in a directory, at any depth. Does not search its subdirectory `skipped`.
+    fn hide_sockets(
+        &mut self,
+        directory: &Path,
+        depth: usize,
+        skipped: Option<&str>,
+    ) -> Result<(), String> {
         if !directory.is_dir() {
             return Ok(());
         }
         for (entry, kind) in self.list(directory, depth)? {
             if kind.is_socket() {
                 self.hidden.insert(entry.path());
-            } else if kind.is_dir() {
-                self.hide_sockets(&entry.path(), depth + 1)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Hides the sockets in a git directory. Skips `objects`, which may have very many files.
-    fn hide_sockets_of_git(&mut self, git: &Path) -> Result<(), String> {
-        for (entry, kind) in self.list(git, 0)? {
-            if kind.is_socket() {
-                self.hidden.insert(entry.path());
-            } else if kind.is_dir() && entry.file_name() != "objects" {
-                self.hide_sockets(&entry.path(), 0)?;
+            } else if kind.is_dir() && skipped.is_none_or(|name| entry.file_name() != name) {
+                self.hide_sockets(&entry.path(), depth + 1, None)?;
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ const MAX_LINES: usize = 200;
 /// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
-/// The denials of a run, the hosts that it requested, and files that its command created.
+/// The denials of a run, and the hosts that it requested.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Denials, each with its count.
@@ -26,10 +26,6 @@ pub struct Report {
     /// The requested pairs of host and port, up to 10 × [`MAX_LINES`]; flows to further pairs are
     /// ignored. The value says whether at least one flow to the pair was not denied.
     asked: BTreeMap<(String, u64), bool>,
-    /// Files that the command created and that the host would execute or obey.
-    pub made: Vec<PathBuf>,
-    /// The reason why `made` is unknown; `None` if it is known.
-    pub unknown: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,23 +81,27 @@ impl Report {
         }
     }
 
-    /// The text at the end of a run; empty if there is nothing to report.
-    pub fn text(&self) -> String {
+    /// The text at the end of a run; empty if there is nothing to report. `made` are the files that
+    /// the command created and that the host would execute or obey, or the reason why these files
+    /// are unknown.
+    pub fn text(&self, made: &Result<Vec<PathBuf>, String>) -> String {
         let mut text = self.denials();
-        if !self.made.is_empty() {
-            text.push_str("unified-proxy: the command created files that git, an editor or an agent may execute or obey; look at them before you work in the directory\n");
-        }
-        if let Some(why) = &self.unknown {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "unified-proxy: it is unknown which files the command created ({}); look at the directory before you work in it",
-                printable(why)
-            );
-        }
-        for path in self.made.iter().take(MAX_LINES) {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "  {}", printable(&path.display().to_string()));
+        match made {
+            Ok(made) if made.is_empty() => {}
+            Ok(made) => {
+                text.push_str("unified-proxy: the command created files that git, an editor or an agent may execute or obey; look at them before you work in the directory\n");
+                for path in made.iter().take(MAX_LINES) {
+                    // Writing to a String cannot fail.
+                    let _ = writeln!(text, "  {}", printable(&path.display().to_string()));
+                }
+            }
+            Err(why) => {
+                let _ = writeln!(
+                    text,
+                    "unified-proxy: it is unknown which files the command created ({}); look at the directory before you work in it",
+                    printable(why)
+                );
+            }
         }
         text
     }

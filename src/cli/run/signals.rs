@@ -8,7 +8,7 @@ use std::task::Poll;
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::sandbox::Signalled;
+use crate::sandbox::{Ending, Signalled};
 
 /// Signals that are usually sent to the whole foreground process group: by the terminal for a key,
 /// or by a shell for job control.
@@ -51,7 +51,7 @@ impl Signals {
             if let SignalEvent::Signal { number, .. } = self.next().await
                 && ends.iter().any(|end| end.as_raw() == number)
             {
-                return u8::try_from(number).unwrap_or(0).saturating_add(128);
+                return Ending::Signal(number).exit_code();
             }
         }
     }
@@ -89,11 +89,8 @@ fn ignored(status: &str) -> u64 {
 }
 
 fn is_in(mask: u64, number: Number) -> bool {
-    let bit = u32::try_from(number.as_raw())
-        .ok()
-        .and_then(|number| number.checked_sub(1));
-    let shifted = bit.and_then(|bit| mask.checked_shr(bit));
-    shifted.is_some_and(|shifted| shifted & 1 == 1)
+    // The numbers of signals are 1 to 64.
+    (mask >> (number.as_raw() - 1)) & 1 == 1
 }
 
 #[cfg(test)]

@@ -63,10 +63,9 @@ pub fn specification(
 ) -> Result<Spec, Failure> {
     let (program, arguments) = command
         .split_first()
-        .ok_or_else(|| Failure::new(code::USAGE, "a command must follow --"))?;
+        .ok_or_else(|| Failure::usage("a command must follow --"))?;
     let found = find_program(program, &directories.directory);
-    let certificates = Path::new(&settings.certs_dir);
-    let certificates = fs::canonicalize(certificates).map_err(|error| {
+    let certificates = fs::canonicalize(&settings.certs_dir).map_err(|error| {
         let message = format_args!(
             "the directory of the server's certificates, {}, cannot be found: {error}",
             settings.certs_dir
@@ -79,8 +78,7 @@ pub fn specification(
         &certificates,
         found.as_deref(),
     );
-    let (logins, keys) = placeholder_logins(settings);
-    let mut home = logins;
+    let (mut home, keys) = placeholder_logins(settings);
     if let Some(text) = prepared.git_settings {
         home.insert(".gitconfig".into(), text);
     }
@@ -90,15 +88,12 @@ pub fn specification(
     }));
     files.extend(protected);
     let sockets = machine::hidden_sockets(&files, &directories.writable);
-    files.extend(sockets.map_err(|problem| Failure::new(code::USAGE, problem))?);
+    files.extend(sockets.map_err(Failure::usage)?);
     let proxy = variables(
         &format!("http://127.0.0.1:{PROXY_PORT}"),
         Path::new(CERTIFICATES),
         Some(&format!("http://127.0.0.1:{GATEWAY_PORT}/mcp")),
     );
-    let proxy = proxy
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value));
     Ok(Spec {
         hostname: HOST_NAME.to_owned(),
         files,

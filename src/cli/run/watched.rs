@@ -1,6 +1,5 @@
 //! Counts the flows of a container at a running server (`--server`) as they end.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +23,7 @@ pub struct WatchedFlows {
 
 impl WatchedFlows {
     /// Opens the stream and starts the task, which counts the flows of `container`.
-    pub async fn open(socket: &Path, container: &str) -> Result<Self, Failure> {
-        let client = Client::new(socket.to_owned());
+    pub async fn open(client: &Client, container: &str) -> Result<Self, Failure> {
         let events = client.events("/internal/flows").await?;
         let report = Arc::new(Mutex::new(Report::default()));
         let reading = tokio::spawn(read(events, container.to_owned(), Arc::clone(&report)));

@@ -42,26 +42,17 @@ const MEDIA_TYPE: &str = "application/dns-message";
 
 /// Answers questions through the Unix listener.
 #[derive(Clone)]
-pub struct Resolver {
-    way_out: WayOut,
-    free: Arc<Semaphore>,
-}
+pub struct Resolver(pub WayOut);
 
 impl Resolver {
-    pub fn new(way_out: WayOut) -> Self {
-        Self {
-            way_out,
-            free: Arc::new(Semaphore::new(MAX_QUESTIONS)),
-        }
-    }
-
     /// Answers questions over UDP.
     pub async fn serve_datagrams(&self, socket: UdpSocket) -> Infallible {
         let socket = Arc::new(socket);
+        let free = Arc::new(Semaphore::new(MAX_QUESTIONS));
         let mut backoff = AcceptBackoff::new("the forwarded socket of DNS");
         let mut buffer = vec![0; DATAGRAM];
         loop {
-            let permit = Arc::clone(&self.free).acquire_owned().await;
+            let permit = Arc::clone(&free).acquire_owned().await;
             let (length, client) = match socket.recv_from(&mut buffer).await {
                 Ok(received) => received,
                 Err(error) => {
@@ -126,7 +117,7 @@ impl Resolver {
     }
 
     async fn ask(&self, question: Bytes) -> Result<(StatusCode, Bytes), Unanswered> {
-        let stream = self.way_out.connect().await?;
+        let stream = self.0.connect().await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let request = Request::post("/dns-query")

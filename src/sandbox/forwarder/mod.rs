@@ -9,9 +9,8 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -20,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, UdpSocket, UnixStream};
 
 use super::channel::Channel;
-use super::handle::{Refused, SELF_EXE, SandboxMessage, ToForwarder};
+use super::handle::{Refused, SELF_EXE, SandboxMessage, Serve};
 use super::{GATEWAY_PORT, PID1, PROXY_PORT, diagnosis, loopback, namespaces, privileges};
 use crate::exit_code as code;
 
@@ -62,10 +61,9 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             .map_err(Refused::internal("raising the forwarder's open-file limit"))?;
         // The ports are bound and PID 1 is started: no step from here on needs a privilege.
         privileges::drop_capabilities().map_err(Refused::internal("giving up privileges"))?;
-        let told = launcher
-            .receive()
-            .map_err(Refused::internal("receiving the launcher's first message"))?;
-        let Some((ToForwarder::Serve { listener }, _)) = told else {
+        let step = "receiving the launcher's first message";
+        let told = launcher.receive().map_err(Refused::internal(step))?;
+        let Some((Serve { listener }, _)) = told else {
             return Ok(());
         };
         let way_out = WayOut::new(listener.clone().unwrap_or_default());
@@ -79,14 +77,15 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
                 }
             }
         };
-        let ended = tokio::select! {
-            ended = pid1.wait() => ended.map_err(Refused::internal("waiting for its PID 1")),
+        tokio::select! {
+            ended = pid1.wait() => {
+                ended.map(drop).map_err(Refused::internal("waiting for its PID 1"))
+            }
             followed = follow(launcher, &way_out) => {
                 followed.map_err(Refused::internal("receiving a message from the launcher"))
             }
             never = serving => match never {},
-        };
-        ended.map(drop)
+        }
     })
 }
 
@@ -106,30 +105,28 @@ impl WayOut {
 
 /// Applies the launcher's changes of the listener until the launcher ends. Fails if the channel
 /// fails or the launcher sends an invalid message.
-async fn follow(
-    launcher: &Channel<BorrowedFd<'static>>,
-    way_out: &WayOut,
-) -> io::Result<ExitStatus> {
+async fn follow(launcher: &Channel<BorrowedFd<'static>>, way_out: &WayOut) -> io::Result<()> {
     let readiness = launcher.watch()?;
     let receive = || launcher.try_receive();
-    while let Some((ToForwarder::Serve { listener }, _)) =
+    while let Some((Serve { listener }, _)) =
         readiness.async_io(Interest::READABLE, receive).await?
     {
         way_out.0.store(Arc::new(listener.unwrap_or_default()));
     }
-    Ok(ExitStatus::default())
+    Ok(())
 }
 
 /// Starts PID 1 with this process's standard output as its standard input. PID 1 is then the only
 /// process with this end of the channel, so the launcher reads end-of-file when PID 1 exits.
 fn start_pid1() -> io::Result<tokio::process::Child> {
-    let mut command = std::process::Command::new(SELF_EXE);
-    command.arg0("unified-proxy").arg(PID1).env_clear();
-    command
+    tokio::process::Command::new(SELF_EXE)
+        .arg0("unified-proxy")
+        .arg(PID1)
+        .env_clear()
         .stdin(Channel::take_stdout()?.into_inner())
-        .stdout(std::process::Stdio::null());
-    let mut command = tokio::process::Command::from(command);
-    command.kill_on_drop(true).spawn()
+        .stdout(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
 }
 
 /// The sockets on 127.0.0.1 inside the sandbox.
@@ -152,7 +149,7 @@ impl Sockets {
     }
 
     async fn serve(self, way_out: WayOut) -> Infallible {
-        let resolver = dns::Resolver::new(way_out.clone());
+        let resolver = dns::Resolver(way_out.clone());
         let (never, ..) = tokio::join!(
             tcp::forward(self.proxy, way_out.clone()),
             tcp::forward(self.gateway, way_out),

@@ -91,9 +91,8 @@ pub fn programs(
         }
         // If the parent's path contains a symbolic link, `at` cannot be reached: the link does not
         // exist inside.
-        let is_reached = at
-            .parent()
-            .is_some_and(|parent| canonical(parent) == Some(parent.into()));
+        let is_real = |path: &Path| fs::canonicalize(path).is_ok_and(|real| real == path);
+        let is_reached = at.parent().is_some_and(is_real);
         if is_reached && !is_system(&at) {
             entries.push(read_only(&from, &at));
         }
@@ -102,10 +101,6 @@ pub fn programs(
         }
     }
     entries
-}
-
-fn canonical(path: &Path) -> Option<PathBuf> {
-    fs::canonicalize(path).ok()
 }
 
 /// Returns a directory of PATH and, if its name is `bin` or `sbin`, those of [`LIBRARIES`] beside

@@ -32,7 +32,9 @@ pub fn hidden_sockets(entries: &[Entry], searched: &[PathBuf]) -> Result<Vec<Ent
             if let Entry::Bind { from, at, .. } = entry
                 && let Ok(below) = socket.strip_prefix(from)
             {
-                hidden.push(hide(at, below));
+                // Unlike `join`, adds no slash if the socket is the mount itself.
+                let at = at.iter().chain(below).collect();
+                hidden.push(Entry::Hide { at });
             }
         }
     }
@@ -53,15 +55,6 @@ fn listed_sockets(table: &[u8]) -> impl Iterator<Item = PathBuf> {
     });
     let paths = paths.filter_map(|path| fs::canonicalize(OsStr::from_bytes(path)).ok());
     paths.filter(|path| fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()))
-}
-
-/// Hides a path below the bind mount at `at`; the mount itself if `below` is empty.
-fn hide(at: &Path, below: &Path) -> Entry {
-    let at = match below.as_os_str().is_empty() {
-        true => at.to_owned(),
-        false => at.join(below),
-    };
-    Entry::Hide { at }
 }
 
 /// Searches the bind mounts for sockets, except those in `searched` and [`OF_PACKAGES`].
@@ -93,7 +86,13 @@ fn sockets_below(root: &Path, left: &mut usize) -> Result<Vec<PathBuf>, String> 
     let mut next = vec![root.to_owned()];
     while let Some(directory) = next.pop() {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            *left = left.checked_sub(1).ok_or_else(|| too_many(root))?;
+            *left = left.checked_sub(1).ok_or_else(|| {
+                format!(
+                    "{} and the other directories of programs hold more than {MAX_FILES} files, \
+                     too many to look through for sockets of the host",
+                    root.display()
+                )
+            })?;
             match entry.file_type() {
                 Ok(kind) if kind.is_socket() => found.push(entry.path()),
                 Ok(kind) if kind.is_dir() => next.push(entry.path()),
@@ -102,14 +101,6 @@ fn sockets_below(root: &Path, left: &mut usize) -> Result<Vec<PathBuf>, String> 
         }
     }
     Ok(found)
-}
-
-fn too_many(root: &Path) -> String {
-    format!(
-        "{} and the other directories of programs hold more than {MAX_FILES} files, too many to \
-         look through for sockets of the host",
-        root.display()
-    )
 }
 
 #[cfg(test)]
